@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and a C compiler: `make tune` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SHAPES ?= dynamic
+OUT ?= pack
+
+.PHONY: tune test test-all check bench gpu-bundle links clean
+
+# A zip unpacked by a tool that knows no links leaves text files in their place.
+links:
+	@for d in microkernels transfer hw_profiles; do [ -d haotuner/$$d ] || ln -sfn ../$$d haotuner/$$d; done
+
+# Create the environment once, again whenever pyproject.toml changes; a half-made one is not taken for whole.
+$(VENV)/.installed: pyproject.toml | links
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "haotuner needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=..." >&2; exit 4; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tune,dev]'
+	@touch $@
+
+tune: $(VENV)/.installed
+	$(BIN)/haotuner tune --shapes $(SHAPES) --out $(OUT)
+
+# Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once.
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+
+# Every variant, fuzzers and soaks: up to an hour.
+test-all: $(VENV)/.installed
+	$(BIN)/python -m pytest -q
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The peers are large: only the benchmark brings them.
+bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/haotuner bench $(OUT)
+
+# One archive that a bare GPU machine can run; needs nvcc here, no GPU.
+gpu-bundle: $(VENV)/.installed
+	$(BIN)/python -m haotuner.bundle build --out build/gpu-bundle.tar.xz
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

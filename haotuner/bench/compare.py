@@ -1,0 +1,136 @@
+"""From a pack to a finished race: what `haotuner bench` and the end of `haotuner tune` call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from haotuner.bench.contender import named
+from haotuner.bench.contest import FALLBACK_CACHE_BYTES, Contest, raceable
+from haotuner.bench.race import Outcome, Row, run
+from haotuner.bench.result import Facts, Json, document, judge, row_json
+from haotuner.device import Device
+from haotuner.errors import UsageError
+from haotuner.op import Op
+from haotuner.pack.manifest import Manifest, PackOp, read_manifest
+from haotuner.runtime.library import checked_manifest
+from haotuner.shape import Shape, Span
+
+DEFAULT_SHAPES = 8  # spread in log scale over the tuned range, both ends among them
+QUICK_BLOCK_S = 0.025  # half a block of the full race: enough to show a table, not to settle a contest
+QUICK_ROUNDS = 2
+
+Watch = Callable[[Json, int, int], None]  # row as in the document, rows done, rows in all
+
+
+def contest_of(
+    pack: Path,
+    *,
+    environment: Mapping[str, str],
+    ops: Sequence[str] = (),
+    shapes: Sequence[Shape] = (),
+    against: Sequence[str] | None = None,
+    device: Device | None = None,
+    **settings: Any,
+) -> Contest:
+    """A contest over a pack: ops (none: all that can be raced), shapes (none: some of the tuned range), peers (None: all).
+
+    ``settings`` are fields of ``Contest``. Raises PackInvalid, PackMismatch, or UsageError for an op that is not held or
+    cannot be raced.
+    """
+    held = {op.name: op for op in checked_manifest(pack).ops}
+    chosen = [Op.parse(text).name for text in ops] or [name for name in held if raceable(Op.parse(name))]
+    unknown = [name for name in chosen if name not in held]
+    if unknown or not chosen:
+        what = f"no op {', '.join(unknown)}" if unknown else "no dense fp32 op without epilogue, which is what can be raced"
+        raise UsageError(f"{pack} holds {what}; it holds {', '.join(held)}")
+    return Contest(
+        pack=pack,
+        ops=tuple(Op.parse(name) for name in dict.fromkeys(chosen)),
+        shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
+        peers=named(against),
+        environment=environment,
+        cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or FALLBACK_CACHE_BYTES),
+        **settings,
+    )
+
+
+def facts_of(pack: Path, device: Device | None) -> Facts:
+    """What the manifest says that a race cannot see: seconds of tuning, planned regret at measured shapes."""
+    manifest = read_manifest(pack)
+    seconds = _inside(manifest.document, "tuning", "seconds")
+    return Facts(
+        device=device,
+        tuning_seconds=float(seconds) if isinstance(seconds, (int, float)) else None,
+        regret=lambda op, m, threads, composition: _regret(manifest, op, m, threads, composition),
+    )
+
+
+def finish(contest: Contest, facts: Facts, watch: Watch | None = None) -> Json:
+    """Run a contest and put its document together."""
+    listen = None if watch is None else _told(watch, facts)
+    return document(run(contest, listen), list(contest.peers), facts)
+
+
+def compare(
+    pack: Path,
+    ops: Sequence[str],
+    shapes: Sequence[Shape],
+    threads: Sequence[int],
+    against: Sequence[str] | None,
+    seconds: float,
+    *,
+    environment: Mapping[str, str],
+    device: Device | None = None,
+    weights: str = "cold",
+    watch: Watch | None = None,
+) -> Json:
+    """A quick look in about ``seconds``: short blocks, few rounds, no noise floor. The document of `haotuner bench`.
+
+    A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops that
+    cannot be raced are left out; if none can be, the document has no rows.
+    """
+    can = [name for name in ops if raceable(Op.parse(name))]
+    if ops and not can:
+        return document(Outcome(), [], facts_of(pack, device))
+    contest = contest_of(
+        pack,
+        environment=environment,
+        ops=can,
+        shapes=shapes,
+        against=against,
+        device=device,
+        threads=tuple(threads),
+        weights=(weights,),
+        block_s=QUICK_BLOCK_S,
+        least_rounds=QUICK_ROUNDS,
+        noise_floor=False,
+        seconds=seconds,
+    )
+    return finish(contest, facts_of(pack, device), watch)
+
+
+def _told(watch: Watch, facts: Facts) -> Callable[[Row, int, int], None]:
+    return lambda row, done, all_rows: watch(row_json(judge(row), facts), done, all_rows)
+
+
+def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
+    span = Span(first=min(op.first_m for op in ops), last=max(op.last_m for op in ops))
+    return tuple(Shape.of(m=m) for m in span.sample(DEFAULT_SHAPES))
+
+
+def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str) -> float | None:
+    """Loss of what is served against the best that was measured at this very shape while tuning."""
+    for held in manifest.ops:
+        if held.name == op:
+            times = _inside(held.facts, "plans", str(threads), "measured_us", str(m))
+            if isinstance(times, Mapping) and times.get(composition):
+                return float(times[composition] / min(times.values()) - 1)
+    return None
+
+
+def _inside(document: Any, *path: str) -> Any:
+    for key in path:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document

@@ -1,0 +1,83 @@
+"""Contender: one library, or our own pack, as the race sees it; and the index of those that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.errors import UsageError
+from haotuner.op import Op
+
+Array = NDArray[np.float32]
+Call = Callable[[], object]
+
+OURS = "ours"
+OURS_AGAIN = "ours-again"  # a second process of ours: what it differs by is the noise floor
+OURS_SPEC = "haotuner.bench.peers.ours:Ours"
+
+PEERS: Mapping[str, str] = {  # name: where its class is; imported only inside its own process
+    "torch": "haotuner.bench.peers.torch_eager:TorchEager",
+    "onednn": "haotuner.bench.peers.onednn_packed:OnednnPacked",
+    "openvino": "haotuner.bench.peers.openvino_cpu:OpenvinoCpu",
+    "onnxruntime": "haotuner.bench.peers.onnxruntime_cpu:OnnxruntimeCpu",
+    "inductor": "haotuner.bench.peers.inductor_max:InductorMax",
+    "zentorch": "haotuner.bench.peers.zentorch_packed:ZentorchPacked",
+    "numpy": "haotuner.bench.peers.numpy_blas:NumpyBlas",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a contender is told before it imports anything."""
+
+    threads: int
+    pack: str | None = None  # only ours reads it
+    isa: str | None = None  # avx2 | sse: limit the contender to it, where it can be limited
+
+
+class Contender(Protocol):
+    """Lives alone in its process. Raises ImportError from ``__init__`` where its library is not installed.
+
+    Everything is single-threaded from the outside; ``prepare`` may be called again for the next op and then drops
+    what it held for the last one.
+    """
+
+    version: str
+    width: int  # linear layers that one of the calls computes; 1 but for whole-graph compilers
+    alone: bool  # prepares by measuring, so everybody else has to stand still meanwhile
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Bring the weights, each ``(n, k)``, into the form this library computes fastest with."""
+        ...
+
+    def aim(self, x: Array, count: int) -> Sequence[Call]:
+        """Calls that together use the first ``count`` weights once with ``x`` of shape ``(m, k)``, ready to be timed."""
+        ...
+
+    def result(self, index: int) -> Array:
+        """``x @ weights[index].T`` from the last aim, computed anew by a call that is timed; index is first or last."""
+        ...
+
+
+def named(names: Sequence[str] | None) -> dict[str, str]:
+    """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""
+    if names is None:
+        return dict(PEERS)
+    unknown = sorted(set(names) - set(PEERS))
+    if unknown:
+        raise UsageError(f"--against {','.join(unknown)}: no such peer; known are {', '.join(PEERS)}")
+    return {name: PEERS[name] for name in dict.fromkeys(names)}
+
+
+def load(spec: str, setting: Setting) -> Any:
+    """The contender that ``module:Class`` names. ImportError if its library is missing."""
+    import importlib
+
+    module, _, name = spec.partition(":")
+    return getattr(importlib.import_module(module), name)(setting)

@@ -1,0 +1,87 @@
+"""Contest: what is to be raced, checked before any process starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from haotuner.bench.contender import OURS_SPEC
+from haotuner.bench.contention import available_bytes
+from haotuner.bench.inputs import cold_count
+from haotuner.bench.process import ISA_VARIABLES
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.op import Op
+from haotuner.shape import Shape
+
+STATES = ("cold", "hot")
+BLOCK_S = 0.05  # waking a stopped pool and refilling caches takes some ms; over 50 ms it is no longer seen
+MOST_ROUNDS = 31  # more rounds narrow the interval by less than the machine drifts meanwhile
+FALLBACK_CACHE_BYTES = 32 << 20  # when nobody knows the last-level cache: that of common desktops and of one EPYC die
+COPIES = 3  # of every weight that a contender holds: as given, prepared, and in numpy's case prepared twice
+
+
+def raceable(op: Op) -> bool:
+    """Whether peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
+    return op.kind == "dense" and op.dtype == "fp32" and op.weight == "nk" and not op.epilogue and op.dynamic == ("m",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """What is to be raced. ``peers`` maps names to ``module:Class``."""
+
+    pack: Path | None
+    ops: tuple[Op, ...]
+    shapes: tuple[Shape, ...]
+    peers: Mapping[str, str]
+    environment: Mapping[str, str]  # the caller's; see process.child_environment
+    ours: str = OURS_SPEC
+    threads: tuple[int, ...] = (1,)
+    weights: tuple[str, ...] = ("cold",)
+    seconds_per_row: float = 4.0
+    seconds: float | None = None  # for everything; shapes for which no time is left are skipped, the later ones first
+    block_s: float = BLOCK_S
+    least_rounds: int = 5
+    noise_floor: bool = True  # race ours against ours too
+    cache_bytes: int = FALLBACK_CACHE_BYTES  # last level, as one process sees it
+    isa: str | None = None
+    seed: int = 0
+    prepare_limit_s: float = 600.0  # for getting ready for an op or a shape; Inductor compiles meanwhile
+    hang_limit_s: float = 20.0  # beyond what a block should take
+
+    def __post_init__(self) -> None:
+        for op in self.ops:
+            if not raceable(op):
+                raise UsageError(
+                    f"bench: {op.name} cannot be raced; peers are set up for dense fp32 without epilogue, weight (n, k), "
+                    "and a dynamic m; name others with --ops"
+                )
+        for shape in self.shapes:
+            if tuple(shape.as_dict()) != ("m",):
+                raise UsageError(f"bench: shape {shape} does not give exactly m, the dynamic axis of dense; write m=1,5,37")
+        unknown = sorted(set(self.weights) - set(STATES))
+        if unknown or not self.weights:
+            raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")
+        if not self.ops or not self.shapes or not self.threads or min(self.threads) < 1:
+            raise UsageError("bench: at least one op, one shape and one thread count of 1 or more are needed")
+        if self.isa is not None and self.isa not in ISA_VARIABLES:
+            raise UsageError(f"bench: --isa {self.isa}; known limits are {', '.join(ISA_VARIABLES)}")
+        if not 0 < self.seconds_per_row < float("inf"):
+            raise UsageError(f"bench: --seconds-per-row {self.seconds_per_row} must be positive")
+
+    def rows(self) -> int:
+        """How many rows there will be."""
+        return len(self.threads) * len(self.ops) * len(self.weights) * len(self.shapes)
+
+    def check_memory(self) -> None:
+        """EnvironmentMissing if the weights of all contenders together would not fit."""
+        if "cold" not in self.weights:
+            return
+        weights = max(4 * op["n"] * op["k"] * cold_count(op, self.cache_bytes) for op in self.ops)
+        contenders = len(self.peers) + 1 + self.noise_floor
+        needed, free = COPIES * contenders * weights, available_bytes()
+        if free is not None and needed > free:
+            raise EnvironmentMissing(
+                f"bench: cold weights (4 x the last-level cache) of {contenders} contenders take {needed / 1e9:.1f} GB "
+                f"and {free / 1e9:.1f} GB are free; name fewer peers with --against, or race with --weights hot"
+            )

@@ -1,0 +1,69 @@
+"""Weights and inputs that every contender gets alike, and the check of what comes back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from haotuner.bench.contender import Array
+from haotuner.op import Op
+
+COLD_CACHES = 4  # weights in turn total at least this many last-level caches: none is still there when its turn comes
+MOST_WEIGHTS = 256  # more small weights than that are hours of compiling for peers that compile a model for each
+SAFETY = 8.0  # see `error_share`
+DIRECT_FLOPS = 2**28  # element-by-element check: 5 ms of float64 arithmetic a result
+EPS = float(np.finfo(np.float32).eps) / 2  # unit roundoff
+
+
+def cold_count(op: Op, cache_bytes: int) -> int:
+    """How many weights of the op outgrow the cache: at least two, and at most ``MOST_WEIGHTS``, which may be too few."""
+    return min(MOST_WEIGHTS, max(2, math.ceil(COLD_CACHES * cache_bytes / (4 * op["n"] * op["k"]))))
+
+
+def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
+    """``count`` weights ``(n, k)``, each with memory of its own and differing from all others.
+
+    One weight is drawn, the others are its elements moved on by one each: drawing 128 MB for every contender would take
+    longer than the race.
+    """
+    n, k = op["n"], op["k"]
+    first = np.random.default_rng([seed, n, k]).standard_normal((n, k), dtype=np.float32)
+    return [first, *(np.roll(first.ravel(), index).reshape(n, k) for index in range(1, count))]
+
+
+def draw_x(op: Op, m: int, seed: int) -> Array:
+    """Input ``(m, k)``."""
+    return np.random.default_rng([seed, m, op["k"]]).standard_normal((m, op["k"]), dtype=np.float32)
+
+
+def error_share(x: Array, weight: Array, y: Array) -> float:
+    """Largest error of ``y = x @ weight.T`` as a share of what fp32 arithmetic may leave; over 1 (or inf) is wrong.
+
+    Bound of one element: ``8 sqrt(k) u |x_i| |w_j|`` (norms of the rows; u is the unit roundoff). The growth with sqrt(k) is
+    the probabilistic bound of Higham and Mary (2019, theorem 3.1), whatever the order of summation. It is narrow enough
+    to refuse bf16 or tf32 products.
+
+    As many rows as fit in ``DIRECT_FLOPS``, the first and the last among them, are compared with float64 numpy element by
+    element. All rows are compared through a product with a random sign vector (Freivalds 1977), in float64 too.
+    """
+    if y.shape != (x.shape[0], weight.shape[0]) or not np.isfinite(y).all():
+        return math.inf
+    m, k = x.shape
+    n = weight.shape[0]
+    x64, w64 = x.astype(np.float64), weight.astype(np.float64)
+    x_norm, w_norm = np.linalg.norm(x64, axis=1), np.linalg.norm(w64, axis=1)
+    scale = SAFETY * math.sqrt(k) * EPS
+    rng = np.random.default_rng(m)
+    rows = _some_rows(m, max(2, DIRECT_FLOPS // (2 * n * k)), rng)
+    direct = np.abs(y[rows] - x64[rows] @ w64.T) / (scale * np.outer(x_norm[rows], w_norm))
+    signs = rng.choice((-1.0, 1.0), n)
+    whole = np.abs(y @ signs - x64 @ (signs @ w64)) / (scale * x_norm * np.linalg.norm(w_norm))
+    return float(max(direct.max(), whole.max()))
+
+
+def _some_rows(m: int, most: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if m <= most:
+        return np.arange(m)
+    between = rng.choice(np.arange(1, m - 1), most - 2, replace=False)
+    return np.sort(np.concatenate(([0, m - 1], between)))

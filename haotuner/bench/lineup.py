@@ -1,0 +1,110 @@
+"""Lineup: the processes of one thread count, started together, replaced after a fault, all ended at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from haotuner.bench.contender import Setting
+from haotuner.bench.process import Child, Down, Missing
+from haotuner.record import Failed
+
+HELLO_LIMIT_S = 120.0  # importing torch took 3 s here; a loaded machine or a cold network disk takes a multiple
+STRIKES = 3  # faults (not wrong results) after which a contender is no longer started: one bad shape is not the end of it
+
+
+class Lineup:
+    """Children by name. Use as a context manager: leaving it, however, ends every process."""
+
+    def __init__(
+        self, specs: Mapping[str, str], setting: Setting, environment: Mapping[str, str], packs: Mapping[str, str]
+    ) -> None:
+        self._specs, self._environment = dict(specs), dict(environment)
+        self._settings = {name: replace(setting, pack=packs.get(name)) for name in specs}
+        self._children: dict[str, Child] = {}
+        self._strikes = dict.fromkeys(specs, 0)
+        self._last: dict[str, Failed] = {}
+        self._alone: dict[str, bool] = {}
+        self.versions: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+
+    def __enter__(self) -> Lineup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for name in list(self._children):
+            self._children.pop(name).kill()
+
+    def pids(self) -> list[int]:
+        """Ids of the living processes."""
+        return [child.pid for child in self._children.values()]
+
+    def start(self) -> dict[str, Failed]:
+        """Start whoever is not running and may still run; who failed to."""
+        waiting: list[str] = []
+        for name, spec in self._specs.items():
+            if name not in self._children and name not in self.missing and self._strikes[name] < STRIKES:
+                self._children[name] = Child(spec, self._settings[name], self._environment)
+                waiting.append(name)
+        failed: dict[str, Failed] = {}
+        for name in waiting:
+            try:
+                hello = self._children[name].hello(HELLO_LIMIT_S)
+            except Missing as error:
+                self._children.pop(name)
+                self.missing[name] = str(error)
+            except Down as error:
+                self._fault(name, error)
+                failed[name] = error.failed
+            else:
+                self.versions[name] = str(hello["version"])
+                self._alone[name] = bool(hello["alone"])
+        for name, strikes in self._strikes.items():
+            if strikes >= STRIKES:
+                failed[name] = self._last[name]
+        return failed
+
+    def ask_all(self, requests: Mapping[str, Mapping[str, Any]], limit_s: float) -> tuple[dict[str, Any], dict[str, Failed]]:
+        """Ask several (work whose time is not counted), at once but for those who want to be alone; answers, failures."""
+        answers: dict[str, Any] = {}
+        failed: dict[str, Failed] = {}
+        together = [name for name in requests if not self._alone[name]]
+        for group in (together, *([name] for name in requests if self._alone[name])):
+            begun: list[str] = []
+            for name in group:
+                try:
+                    self._children[name].begin(requests[name])
+                    begun.append(name)
+                except Down as error:
+                    failed[name] = self._fault(name, error)
+            for name in begun:
+                try:
+                    answers[name] = self._children[name].finish(limit_s)
+                except Down as error:
+                    failed[name] = self._fault(name, error)
+        return answers, failed
+
+    def ask(self, name: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """Ask one while all others stand still. Down if there is no answer."""
+        try:
+            return self._children[name].ask(request, limit_s)
+        except Down as error:
+            self._fault(name, error)
+            raise
+
+    def names(self) -> list[str]:
+        """Who runs, in the order given."""
+        return [name for name in self._specs if name in self._children]
+
+    def _fault(self, name: str, error: Down) -> Failed:
+        if not error.alive:
+            self._children.pop(name).kill()
+            self._strikes[name] += 1
+            self._last[name] = error.failed
+        return error.failed

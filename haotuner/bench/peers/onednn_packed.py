@@ -1,0 +1,54 @@
+"""oneDNN through torch, the weight reordered once into oneDNN's own blocked form, as Inductor's freezing does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.op import Op
+
+
+class OnednnPacked:
+    """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import torch
+
+        if not torch.backends.mkldnn.is_available():
+            raise ImportError("this torch was built without oneDNN")
+        torch.set_num_threads(setting.threads)
+        torch.inference_mode().__enter__()  # for the life of this process
+        self._torch = torch
+        self.version = f"{torch.__version__} ({_line(torch.__config__.show(), 'MKL-DNN')})"
+        self._weights: list[Any] = []
+        self._x: Any = None
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Reorder without a batch size, which is not known; naming the true one gained nothing (m = 1..512)."""
+        self._weights = []
+        reorder = self._torch.ops.mkldnn._reorder_linear_weight
+        self._weights = [reorder(self._torch.from_numpy(weight)) for weight in weights]
+
+    def aim(self, x: Array, count: int) -> Sequence[Call]:
+        """One call a weight; the operator has no ``out=``. ``.default`` saves the search for the overload."""
+        self._x = self._torch.from_numpy(x)
+        return [self._call(weight) for weight in self._weights[:count]]
+
+    def result(self, index: int) -> Array:
+        """The same call, once."""
+        found: Array = self._call(self._weights[index])().numpy()  # type: ignore[attr-defined]
+        return found
+
+    def _call(self, weight: Any) -> Call:
+        linear = self._torch.ops.mkldnn._linear_pointwise.default
+        return partial(linear, self._x, weight, None, "none", [], "")
+
+
+def _line(text: str, word: str) -> str:
+    """The first line that has the word, without its bullet."""
+    return next((line.strip(" -") for line in text.splitlines() if word in line), "oneDNN")

@@ -1,0 +1,82 @@
+"""ONNX Runtime: one MatMul model a weight, the weight a constant so that it is packed when the session is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.op import Op
+
+OPSET = 17  # any opset has Gemm; 17 is read by every ONNX Runtime since 1.13
+IR = 9  # what opset 17 came with: a newer onnx package would otherwise write a file that an older runtime refuses
+
+
+class OnnxruntimeCpu:
+    """``InferenceSession.run_with_iobinding`` with input and output bound in place."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import onnx
+        import onnxruntime
+
+        self._onnx, self._runtime = onnx, onnxruntime
+        self.version = str(onnxruntime.__version__)
+        # One pool for all sessions: a pool each would have them spin against one another.
+        onnxruntime.set_global_thread_pool_sizes(setting.threads, 1)
+        self._sessions: list[Any] = []
+        self._x = self._y = np.empty((0, 0), np.float32)
+        self._bindings: list[Any] = []
+        self._n = 0
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """A session a weight; m stays symbolic."""
+        self._bindings, self._sessions = [], []
+        self._n = op["n"]
+        options = self._runtime.SessionOptions()
+        options.use_per_session_threads = False
+        options.log_severity_level = 3
+        for weight in weights:
+            model = self._model(weight)
+            self._sessions.append(self._runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
+
+    def aim(self, x: Array, count: int) -> Sequence[Call]:
+        """One call a weight, all into the same output."""
+        self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)
+        self._bindings = [self._bind(session) for session in self._sessions]
+        return [
+            partial(session.run_with_iobinding, binding)
+            for session, binding in zip(self._sessions[:count], self._bindings, strict=False)
+        ]
+
+    def result(self, index: int) -> Array:
+        """Into a poisoned output."""
+        self._y.fill(np.nan)
+        self._sessions[index].run_with_iobinding(self._bindings[index])
+        return self._y
+
+    def _bind(self, session: Any) -> Any:
+        binding = session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, self._x.shape, self._x.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, self._y.shape, self._y.ctypes.data)
+        return binding
+
+    def _model(self, weight: Array) -> bytes:
+        helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        n, k = weight.shape
+        graph = helper.make_graph(
+            [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+            "linear",
+            [helper.make_tensor_value_info("x", kind, ["m", k])],
+            [helper.make_tensor_value_info("y", kind, ["m", n])],
+            [self._onnx.numpy_helper.from_array(weight, "w")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        model.ir_version = IR
+        data: bytes = model.SerializeToString()
+        return data

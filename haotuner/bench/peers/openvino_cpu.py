@@ -1,0 +1,65 @@
+"""OpenVINO: one compiled MatMul a weight, m dynamic, latency hint, fp32 arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.op import Op
+
+
+class OpenvinoCpu:
+    """``InferRequest.infer()`` with input and output tensors that share numpy's memory."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import openvino
+        import openvino.opset13
+
+        self._openvino = openvino
+        self.version = str(openvino.__version__)
+        self._core = openvino.Core()
+        self._config = {
+            "INFERENCE_NUM_THREADS": setting.threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",  # otherwise bf16 where the CPU has it: another result
+        }
+        self._requests: list[Any] = []
+        self._y = np.empty((0, 0), np.float32)
+        self._n = 0
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Compile a model a weight; the weight is a constant, so it is packed here or at the first call."""
+        self._requests = []
+        self._n = op["n"]
+        self._requests = [
+            self._core.compile_model(self._model(w), "CPU", self._config).create_infer_request() for w in weights
+        ]
+
+    def aim(self, x: Array, count: int) -> Sequence[Call]:
+        """One call a weight, all into the same output."""
+        tensor = self._openvino.Tensor
+        self._y = np.empty((x.shape[0], self._n), np.float32)
+        for request in self._requests:
+            request.set_input_tensor(tensor(x, shared_memory=True))
+            request.set_output_tensor(tensor(self._y, shared_memory=True))
+        return [partial(request.infer) for request in self._requests[:count]]
+
+    def result(self, index: int) -> Array:
+        """Into a poisoned output."""
+        self._y.fill(np.nan)
+        self._requests[index].infer()
+        return self._y
+
+    def _model(self, weight: Array) -> Any:
+        build = self._openvino.opset13
+        x = build.parameter([-1, weight.shape[1]], np.float32)
+        product = build.matmul(x, build.constant(weight), False, True)
+        return self._openvino.Model([build.result(product)], [x])

@@ -1,0 +1,66 @@
+"""Ours: a pack, loaded and called as a server would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.timing import difference_ns
+from haotuner.op import Op
+
+
+class Ours:
+    """``linear(x, out=y)`` of a pack."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import haotuner
+
+        if setting.pack is None:
+            raise ValueError("no pack was named")
+        self.version = haotuner.__version__
+        self._pack = haotuner.load(setting.pack, threads=setting.threads)
+        self._dense: Any = None
+        self._linears: list[Any] = []
+        self._y = self._x = np.empty((0, 0), np.float32)
+        self._n = 0
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Bind every weight; each is packed once."""
+        self._linears = []  # the old weights go before the new ones come
+        self._dense = self._pack.op(op.name)
+        self._n = op["n"]
+        self._linears = [self._dense.bind(weight) for weight in weights]
+
+    def aim(self, x: Array, count: int) -> Sequence[Call]:
+        """One call a weight, all into the same output."""
+        self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)
+        return [partial(linear, x, out=self._y) for linear in self._linears[:count]]
+
+    def result(self, index: int) -> Array:
+        """Into a poisoned output, so that an element nobody writes shows."""
+        self._y.fill(np.nan)
+        self._linears[index](self._x, out=self._y)
+        return self._y
+
+    def plan(self, m: int) -> str:
+        """What is served at this m, as records name it: ``KERNEL*tiles+KERNEL*tiles@split``."""
+        served = self._dense.composition(m)
+        return f"{'+'.join(f'{region.kernel}*{region.tiles}' for region in served.regions)}@{served.split}"
+
+    def overhead_ns(self, seconds: float) -> float | None:
+        """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.
+
+        Both with no rows: then neither has arithmetic whose noise would drown the difference.
+        """
+        bare = getattr(self._linears[0], "bare_call", None)
+        if bare is None:
+            return None
+        x, y = self._x[:0], self._y[:0]
+        return difference_ns(partial(self._linears[0], x, out=y), partial(bare, x, y), seconds)

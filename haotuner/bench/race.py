@@ -1,0 +1,177 @@
+"""The race: who runs when, row by row. One contender runs at a time; all others are stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from haotuner.bench import contention
+from haotuner.bench.budget import Budget
+from haotuner.bench.contender import OURS, OURS_AGAIN, Setting
+from haotuner.bench.contest import MOST_ROUNDS, Contest
+from haotuner.bench.inputs import cold_count
+from haotuner.bench.lineup import Lineup
+from haotuner.bench.process import Down
+from haotuner.op import Op
+from haotuner.record import Failed
+from haotuner.shape import Shape
+
+OVERHEAD_S = 0.3  # some thousand pairs of batches, whose median settles within a few ns
+OVERHEAD_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One op at one shape, thread count and weight state: microseconds a call, by contender and round."""
+
+    op: Op
+    shape: Shape
+    threads: int
+    weights: str
+    blocks_us: Mapping[str, tuple[float, ...]]  # equal lengths; entry r of each was taken in round r
+    failed: Mapping[str, Failed]
+    foreign_cores: float  # other load while it was timed
+    composition: str = ""  # what ours runs at this shape
+    count: int = 1  # weights that the calls took in turn
+
+    @staticmethod
+    def empty(op: Op, shape: Shape, threads: int, weights: str, failed: Mapping[str, Failed]) -> Row:
+        """A row before it is raced; ``failed`` are those who cannot take part."""
+        return Row(op=op, shape=shape, threads=threads, weights=weights, blocks_us={}, failed=failed, foreign_cores=0.0)
+
+    @property
+    def contended(self) -> bool:
+        """Whether other load may have shaped the times."""
+        return self.foreign_cores > contention.CONTENDED_CORES
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Everything a race left behind."""
+
+    rows: list[Row] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)  # peer: why
+    versions: dict[str, str] = field(default_factory=dict)
+    overhead_ns: dict[int, float] = field(default_factory=dict)  # by threads
+    skipped: int = 0  # rows for which no time was left
+    stopped: bool = False  # by Ctrl-C, with some rows raced
+    seconds: float = 0.0
+
+
+Listen = Callable[[Row, int, int], None]  # row, rows done, rows in all
+
+
+def run(contest: Contest, listen: Listen | None = None) -> Outcome:
+    """Race all rows. Peers that fail are left out of the row where they did.
+
+    KeyboardInterrupt ends every process; with rows already raced it is an ordinary end (``Outcome.stopped``).
+    """
+    contest.check_memory()
+    begun = time.monotonic()
+    outcome = Outcome()
+    budget = Budget(contest)
+    try:
+        for threads in contest.threads:
+            with contextlib.closing(_rows(contest, threads, outcome, budget)) as rows:  # a listener's error ends them too
+                for row in rows:
+                    outcome.rows.append(row)
+                    if listen is not None:
+                        listen(row, len(outcome.rows), contest.rows())
+    except KeyboardInterrupt:
+        if not outcome.rows:
+            raise
+        outcome.stopped = True
+    outcome.seconds = time.monotonic() - begun
+    return outcome
+
+
+def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> Generator[Row, None, None]:
+    specs = {OURS: contest.ours, **({OURS_AGAIN: contest.ours} if contest.noise_floor else {}), **contest.peers}
+    pack = None if contest.pack is None else str(contest.pack)
+    packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
+    setting = Setting(threads=threads, isa=contest.isa)
+    with Lineup(specs, setting, contest.environment, packs) as lineup:
+        for op in contest.ops:
+            cold = cold_count(op, contest.cache_bytes) if "cold" in contest.weights else 1
+            ready: set[str] = set()
+            for state in contest.weights:
+                budget.next_group()
+                for index, shape in enumerate(contest.shapes):
+                    failed = _prepare(lineup, ready, op, cold, contest)
+                    seconds = budget.row_seconds(len(contest.shapes) - index)
+                    if index and not seconds:
+                        outcome.skipped += 1
+                        continue
+                    count = cold if state == "cold" else 1
+                    yield _row(lineup, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
+                    ready &= set(lineup.names())  # who was replaced has to prepare again
+            outcome.missing.update(lineup.missing)
+            outcome.versions.update(lineup.versions)
+        overhead = _overhead_ns(lineup)
+        if overhead is not None:
+            outcome.overhead_ns[threads] = overhead
+
+
+def _prepare(lineup: Lineup, ready: set[str], op: Op, count: int, contest: Contest) -> dict[str, Failed]:
+    """Bring everybody to the point where they can be aimed at a shape of this op; who could not be."""
+    failed = lineup.start()
+    request = {"do": "prepare", "op": op.name, "count": count, "seed": contest.seed}
+    asked = {name: request for name in lineup.names() if name not in ready}
+    answers, refused = lineup.ask_all(asked, contest.prepare_limit_s)
+    ready |= set(answers)
+    return failed | refused
+
+
+def _row(lineup: Lineup, contest: Contest, seconds: float, start: Row, count: int) -> Row:
+    """Race one row: ``start`` with its times, its failures and the load meanwhile."""
+    failed = dict(start.failed)
+    request = {"do": "aim", "m": start.shape["m"], "count": count, "seed": contest.seed}
+    asked = {name: request for name in lineup.names() if name not in failed}
+    aimed, refused = lineup.ask_all(asked, contest.prepare_limit_s)
+    failed |= refused
+    order = [name for name in lineup.names() if name in aimed]
+    expected_s = {name: max(contest.block_s, aimed[name]["unit_us"] / 1e6) for name in order}
+    rounds = max(contest.least_rounds, min(MOST_ROUNDS, int(seconds / max(sum(expected_s.values()), 1e-9))))
+    blocks: dict[str, list[float]] = {name: [] for name in order}
+    before = contention.read(lineup.pids())
+    for turn in range(rounds):
+        for name in _rotated(order, turn):
+            if name in failed:
+                continue
+            try:
+                seen = lineup.ask(
+                    name, {"do": "time", "seconds": contest.block_s}, contest.hang_limit_s + 20 * expected_s[name]
+                )
+            except Down as error:
+                failed[name] = error.failed
+                continue
+            blocks[name].append(float(seen["us"]))
+    after = contention.read(lineup.pids())
+    return replace(
+        start,
+        blocks_us={name: tuple(times) for name, times in blocks.items() if name not in failed},
+        failed=failed,
+        foreign_cores=contention.foreign_cores(before, after),
+        count=count,
+        composition=str(aimed.get(OURS, {}).get("plan", "")),
+    )
+
+
+def _rotated(order: Sequence[str], turn: int) -> list[str]:
+    """Everybody once: forwards in even turns, backwards in odd ones, so that nobody always follows the same neighbour."""
+    first = turn // 2 % max(len(order), 1)
+    turned = [*order[first:], *order[:first]]
+    return turned[::-1] if turn % 2 else turned
+
+
+def _overhead_ns(lineup: Lineup) -> float | None:
+    """Our Python call over the bare foreign call, on what ours was last aimed at."""
+    if OURS not in lineup.names():
+        return None
+    try:
+        found = lineup.ask(OURS, {"do": "overhead", "seconds": OVERHEAD_S}, OVERHEAD_LIMIT_S)["overhead_ns"]
+    except Down:
+        return None
+    return None if found is None else float(found)

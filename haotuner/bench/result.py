@@ -1,0 +1,220 @@
+"""From raced rows to the JSON document of `haotuner bench`: ratios, shares of the machine, summaries."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from haotuner.bench.contender import OURS, OURS_AGAIN
+from haotuner.bench.intervals import LEAST_PAIRS, Draws, Ratio, geomean_ratio, paired_ratio, resampled_medians, spread
+from haotuner.bench.race import Outcome, Row
+from haotuner.device import Device
+
+LOSS = 0.95  # a shape is lost only if its whole interval lies under it (design, how good it has to be)
+SMALL_M, LARGE_M = 8, 64  # up to the first a cold call streams the weight, from the second on arithmetic is the limit
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the race itself does not know. ``regret`` gives the planned loss of (op, m, threads, composition), or None."""
+
+    device: Device | None = None
+    tuning_seconds: float | None = None
+    regret: Callable[[str, int, int, str], float | None] = lambda *_: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A row with its figures; ``draws`` are bootstrap ratios ``(DRAWS,)`` by peer, and against the best of them."""
+
+    row: Row
+    ours_us: float | None
+    peers_us: Mapping[str, float]
+    ratios: Mapping[str, Ratio]
+    best: Ratio | None
+    best_peer: str | None
+    draws: Mapping[str, Draws]
+    best_draws: Draws | None
+    noise: Ratio | None  # ours against ours
+
+
+def judge(row: Row) -> Judged:
+    """Ratios of one row with their intervals. Without a time of ours there is nothing to compare."""
+    blocks, medians = row.blocks_us, {name: float(np.median(times)) for name, times in row.blocks_us.items()}
+    ours_us = medians.pop(OURS, None)
+    again = medians.pop(OURS_AGAIN, None)
+    if ours_us is None:
+        return Judged(row=row, ours_us=None, peers_us=medians, ratios={}, best=None, best_peer=None, draws={},
+                      best_draws=None, noise=None)  # fmt: skip
+    seed = zlib.crc32(f"{row.op.name} {row.shape} {row.threads} {row.weights}".encode())
+    ratios = {name: paired_ratio(blocks[OURS], blocks[name], seed) for name in medians}
+    noise = None if again is None else paired_ratio(blocks[OURS], blocks[OURS_AGAIN], seed)
+    best_peer = min(medians, key=lambda name: medians[name], default=None)
+    draws: dict[str, Draws] = {}
+    best_draws, best = None, None
+    if best_peer is not None:
+        best = Ratio(value=ratios[best_peer].value)
+        if len(blocks[OURS]) >= LEAST_PAIRS:
+            drawn = resampled_medians([blocks[OURS], *(blocks[name] for name in medians)], seed)
+            draws = {name: drawn[:, index] / drawn[:, 0] for index, name in enumerate(medians, 1)}
+            best_draws = drawn[:, 1:].min(axis=1) / drawn[:, 0]  # the best peer is chosen anew in every draw
+            low, high = np.percentile(best_draws, (2.5, 97.5))
+            best = Ratio(value=best.value, low=float(low), high=float(high))
+    return Judged(row=row, ours_us=ours_us, peers_us=medians, ratios=ratios, best=best, best_peer=best_peer, draws=draws,
+                  best_draws=best_draws, noise=noise)  # fmt: skip
+
+
+def document(outcome: Outcome, peers: Sequence[str], facts: Facts) -> Json:
+    """The whole JSON document; the listed keys are those of the README's *JSON*."""
+    judged = [judge(row) for row in outcome.rows]
+    rows = [row_json(one, facts) for one in judged]
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, one in enumerate(judged):
+        groups.setdefault((one.row.weights, one.row.threads), []).append(index)
+    cold = [index for index, one in enumerate(judged) if one.row.weights == "cold"]
+    headline = cold or list(range(len(judged)))
+    summary = summarise([judged[i] for i in headline], [rows[i] for i in headline], peers, facts)
+    overhead = [outcome.overhead_ns[threads] for threads in sorted(outcome.overhead_ns)]
+    summary["weights"] = "cold" if cold else "hot"
+    summary["dispatch_ns"] = overhead[0] if overhead else None
+    return {
+        "rows": rows,
+        "missing": sorted(outcome.missing),
+        "missing_why": outcome.missing,
+        "summary": summary,
+        "groups": [
+            {"weights": weights, "threads": threads,
+             **summarise([judged[i] for i in places], [rows[i] for i in places], peers, facts)}
+            for (weights, threads), places in groups.items()
+        ],
+        "skipped": outcome.skipped,
+        "stopped": outcome.stopped,
+        "device": None if facts.device is None else {"id": facts.device.id, **facts.device.numbers()},
+        "versions": outcome.versions,
+        "seconds": round(outcome.seconds, 1),
+    }  # fmt: skip
+
+
+def row_json(one: Judged, facts: Facts) -> Json:
+    """One row; ratios are peer over ours, shares are fractions of the device at this thread count."""
+    row = one.row
+    device = None if facts.device is None else facts.device.with_units(min(row.threads, facts.device.compute_units))
+    gflops = None if one.ours_us is None else row.op.flops(row.shape) / one.ours_us / 1e3
+    gbps = None if one.ours_us is None else 4 * row.op["n"] * row.op["k"] / one.ours_us / 1e3
+    return {
+        "op": row.op.name,
+        "shape": row.shape.as_dict(),
+        "threads": row.threads,
+        "weights": row.weights,
+        "ours_us": one.ours_us,
+        "peers_us": dict(one.peers_us),
+        "spread": None if one.ours_us is None else spread(row.blocks_us[OURS]),
+        "peak_ratio": _share(gflops, None if device is None else device.peak_gflops),
+        "regret": facts.regret(row.op.name, row.shape["m"], row.threads, row.composition),
+        "contended": row.contended,
+        "ratios": {name: _ratio_json(ratio) for name, ratio in one.ratios.items()},
+        "best": None if one.best is None else {"peer": one.best_peer, **_ratio_json(one.best)},
+        "noise": None if one.noise is None else _ratio_json(one.noise),
+        "gflops": gflops,
+        "bandwidth_ratio": _share(gbps, None if device is None else device.memory_gbps) if row.weights == "cold" else None,
+        "weights_bytes": 4 * row.op["n"] * row.op["k"] * row.count,
+        "composition": row.composition,
+        "rounds": max((len(times) for times in row.blocks_us.values()), default=0),
+        "foreign_cores": round(row.foreign_cores, 3),
+        "failed": {name: asdict(failed) for name, failed in row.failed.items()},
+    }
+
+
+def summarise(judged: Sequence[Judged], rows: Sequence[Json], peers: Sequence[str], facts: Facts) -> Json:
+    """Figures over rows that were not contended; over all if every one was, with ``contended`` set."""
+    clean = [(one, row) for one, row in zip(judged, rows, strict=True) if not one.row.contended]
+    counted = clean or list(zip(judged, rows, strict=True))
+    raced = [one for one, _ in counted if one.best is not None]
+    against = {name: _over_rows(raced, name) for name in peers}
+    best = _over_rows(raced, None)
+    noise = [abs(math.log(one.noise.value)) for one, _ in counted if one.noise is not None]
+    return {
+        "geomean_vs_best": None if best is None else best.value,
+        "geomean_vs": {name: ratio.value for name, ratio in against.items() if ratio is not None},
+        "worst": _worst(raced),
+        "interval_vs_best": None if best is None else [best.low, best.high],
+        "interval_vs": {name: [ratio.low, ratio.high] for name, ratio in against.items() if ratio is not None},
+        "lost": [
+            _place(one) for one in raced if one.best is not None and one.best.high is not None and one.best.high < LOSS
+        ],
+        "noise_floor": float(np.exp(np.mean(noise)) - 1) if noise else None,
+        "peak_ratio": _geomean_of(row["peak_ratio"] for _, row in counted if row["shape"]["m"] >= LARGE_M),
+        "bandwidth_ratio": _geomean_of(row["bandwidth_ratio"] for _, row in counted if row["shape"]["m"] <= SMALL_M),
+        "break_even_calls": _break_even(raced, peers, facts.tuning_seconds),
+        "rows": len(counted),
+        "rows_left_out": len(rows) - len(counted),
+        "contended": bool(rows) and not clean,
+    }
+
+
+def _over_rows(judged: Sequence[Judged], peer: str | None) -> Ratio | None:
+    """Geometric mean against one peer, or against the best at each shape, over the rows where it has a time."""
+    values: list[float] = []
+    draws: list[Draws] = []
+    for one in judged:
+        ratio = one.best if peer is None else one.ratios.get(peer)
+        if ratio is None:
+            continue
+        values.append(ratio.value)
+        drawn = one.best_draws if peer is None else one.draws.get(peer)
+        if drawn is not None:
+            draws.append(drawn)
+    if not values:
+        return None
+    return geomean_ratio(values, draws if len(draws) == len(values) else [])
+
+
+def _worst(judged: Sequence[Judged]) -> Json | None:
+    lowest = min(judged, key=lambda one: one.best.value if one.best is not None else math.inf, default=None)
+    return None if lowest is None else _place(lowest)
+
+
+def _lost(one: Judged) -> bool:
+    return one.best is not None and one.best.high is not None and one.best.high < LOSS
+
+
+def _place(one: Judged) -> Json:
+    assert one.best is not None
+    return {"op": one.row.op.name, "shape": one.row.shape.as_dict(), "threads": one.row.threads, "weights": one.row.weights,
+            "peer": one.best_peer, "ratio": one.best.value}  # fmt: skip
+
+
+def _break_even(judged: Sequence[Judged], peers: Sequence[str], tuning_seconds: float | None) -> Json:
+    """Calls after which tuning has paid for itself, rows being equally likely; None where it never does."""
+    if tuning_seconds is None:
+        return {}
+    found: Json = {}
+    for name in ("best", *peers):
+        saved = [
+            (one.peers_us[one.best_peer or "" if name == "best" else name] - one.ours_us) / 1e6
+            for one in judged
+            if one.ours_us is not None and (name == "best" or name in one.peers_us)
+        ]
+        mean = float(np.mean(saved)) if saved else 0.0
+        found[name] = round(tuning_seconds / mean) if mean > 0 else None
+    return found
+
+
+def _ratio_json(ratio: Ratio) -> Json:
+    return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+def _share(achieved: float | None, peak: float | None) -> float | None:
+    return None if achieved is None or not peak else achieved / peak
+
+
+def _geomean_of(values: Any) -> float | None:
+    known = [value for value in values if value]
+    return float(np.exp(np.mean(np.log(known)))) if known else None

@@ -1,0 +1,99 @@
+"""Puts a bundle together: libraries, scripts, wheels and shapes in one folder, then in one archive."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import shutil
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import haotuner
+from haotuner.bundle import libraries, manifest, suites, wheels
+from haotuner.bundle.candidates import Choice
+from haotuner.bundle.libraries import Compiler, Progress
+from haotuner.bundle.manifest import Bundle, Entry
+from haotuner.bundle.suites import Suite
+from haotuner.errors import HaotunerError
+from haotuner.hw_profiles.profile import profiles
+
+PACKAGE = Path(haotuner.__file__).parent
+# What runs on the GPU machine: floor 0 and the record format, then the bundle's own modules. Only tvm-ffi is needed besides.
+WORDS = ("errors", "shape", "op", "device", "kernel", "record")
+SCRIPTS = (
+    "__init__", "ceilings", "checking", "child_process", "inventory", "journal", "kernels", "manifest", "operands",
+    "outcome", "overseer", "peer_torch", "peer_triton", "peer_triton_kernel", "peers", "policy", "probe", "report", "run",
+    "sanitizing", "suites", "timing", "trials", "worker",
+)  # fmt: skip
+FOLDER = "gpu_bundle"  # of every file in the archive
+LIMIT_BYTES = 60_000_000  # what the way to a GPU machine was seen to take
+
+
+def assemble(
+    root: Path, choices: Mapping[str, Sequence[Choice]], suite: Suite, compiler: Compiler, *, jobs: int,
+    with_wheels: bool, say: Progress,
+) -> Bundle:  # fmt: skip
+    """Fill a new folder with a bundle of the kernels chosen for each architecture."""
+    root.mkdir(parents=True)
+    built: dict[str, tuple[Entry, ...]] = {}
+    for arch, chosen in choices.items():
+        built[arch] = libraries.build(chosen, root, arch, compiler, jobs=jobs, say=say)
+    _copy_scripts(root)
+    suites.write(suite, root)
+    if with_wheels:
+        wheels.download(root / "wheels")
+    bundle = Bundle(
+        root=root,
+        name=_content_name(root),
+        version=haotuner.__version__,
+        toolkit=compiler.release,
+        kernels=built,
+        probes={arch: f"lib/{arch}/probe.so" for arch in choices},
+        device_names=_device_names(),
+        built=f"built {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+    )
+    manifest.write(bundle)
+    return bundle
+
+
+def pack(root: Path, archive: Path) -> int:
+    """Write the folder into a .tar.xz; its size in bytes. HaotunerError when it is over the limit."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:xz", preset=6) as tar:
+        tar.add(root, FOLDER)
+    size = archive.stat().st_size
+    if size > LIMIT_BYTES:
+        raise HaotunerError(
+            f"{archive} has {size / 1e6:.1f} MB, over {LIMIT_BYTES / 1e6:.0f} MB; build with fewer --kernels"
+        )
+    return size
+
+
+def _copy_scripts(root: Path) -> None:
+    package = root / "haotuner"
+    for folder in ("bundle", "records"):
+        (package / folder).mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        f'"""What a GPU machine needs of haotuner."""\n\n__version__ = "{haotuner.__version__}"\n'
+    )
+    (package / "records" / "__init__.py").write_text('"""The record format."""\n')
+    shutil.copy(PACKAGE / "records" / "codec.py", package / "records")
+    for name in WORDS:
+        shutil.copy(PACKAGE / f"{name}.py", package)
+    for name in SCRIPTS:
+        shutil.copy(PACKAGE / "bundle" / f"{name}.py", package / "bundle")
+    shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")
+
+
+def _content_name(root: Path) -> str:
+    """Short hash of the kernels' sources and of what measures them."""
+    content = hashlib.sha256()
+    for path in sorted([*root.glob("src/*/*.cu"), *root.glob("haotuner/**/*.py")]):
+        content.update(f"{path.relative_to(root)}\n".encode())
+        content.update(path.read_bytes())
+    return content.hexdigest()[:12]
+
+
+def _device_names() -> dict[str, str]:
+    return {alias.lower(): profile.device.id for profile in profiles() for alias in profile.aliases}

@@ -1,0 +1,97 @@
+"""Which kernels a bundle carries: legal ones, spread over every tile, the most promising of each tile first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from haotuner.device import Device
+from haotuner.errors import NothingLegal
+from haotuner.hw_profiles.profile import profiles
+from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cuda_dense import CudaDense
+from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.op import Op
+
+# Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
+SHARES = {
+    "cuda_simt_fp32": 0.30,
+    "cuda_mma_fp16": 0.30,
+    "cuda_wgmma_fp16": 0.30,
+    "cuda_mma_bf16": 0.05,
+    "cuda_wgmma_bf16": 0.05,
+}
+WARPS_ENOUGH = 16  # resident on an SM: more hide no more latency, the published occupancy rule of thumb for matmuls
+# Ops that reach the other code paths: narrow loads and weights stored (k, n). One kernel each, for correctness.
+EDGES = ("k=770", "k=769", "k=768,weight=kn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A kernel and the family that builds it."""
+
+    family: CudaDense
+    kernel: MicroKernel
+
+
+def choose(device: Device, most: int) -> list[Choice]:
+    """At most that many kernels for a device, by family; NothingLegal if its architecture has no family."""
+    running = [family for family in CUDA_FAMILIES if family.runs_on(device)]
+    if not running:
+        raise NothingLegal(f"no CUDA family runs on {device.arch}; the oldest architecture is sm_75")
+    edges = [
+        Choice(family=family, kernel=kernel)
+        for family in running
+        for edge in EDGES
+        for kernel in _spread(family, Op.parse(f"dense:n=2304,{edge},dtype={family.dtype}"), device, 1)
+    ]
+    whole = sum(SHARES[family.name] for family in running)
+    found = []
+    for family in running:
+        share = int((most - len(edges)) * SHARES[family.name] / whole)
+        op = Op.parse(f"dense:n=2304,k=768,dtype={family.dtype}")
+        found += [Choice(family=family, kernel=kernel) for kernel in _spread(family, op, device, max(1, share))]
+    return [*found, *edges]
+
+
+def profile_of(arch: str) -> Device:
+    """The largest known device of an architecture: its limits are the architecture's."""
+    known = [profile.device for profile in profiles() if profile.device.kind == "cuda" and profile.device.arch == arch]
+    if not known:
+        raise NothingLegal(f"no hardware profile of architecture {arch}; add one to hw_profiles/profiles")
+    return max(known, key=lambda device: (device.compute_units, device.id))
+
+
+def fits(family: CudaDense, kernel: MicroKernel, device: Device) -> bool:
+    """Whether one block fits the device's shared memory, registers and threads."""
+    footprint = family.footprint(kernel)
+    registers = footprint.registers_per_thread * footprint.threads
+    asked = (footprint.shared_bytes, registers, footprint.threads)
+    allowed = (device.shared_per_block_bytes, device.registers_per_unit, device.threads_per_block)
+    return all(limit is None or value <= limit for value, limit in zip(asked, allowed, strict=True))
+
+
+def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[MicroKernel]:
+    """The best of every tile, then the second best of every tile, up to ``most``; large tiles first."""
+    if not family.serves(op):
+        return []
+    tiles: dict[tuple[int, int], list[MicroKernel]] = defaultdict(list)
+    for kernel in family.points(op, device):
+        if fits(family, kernel, device):
+            tiles[kernel["bm"], kernel["bn"]].append(kernel)
+    ranked: list[tuple[int, int, MicroKernel]] = []
+    for (bm, bn), kernels in tiles.items():
+        kernels.sort(key=lambda kernel: (_promise(family, kernel, device), kernel.name), reverse=True)
+        ranked += [(place, -bm * bn, kernel) for place, kernel in enumerate(kernels)]
+    ranked.sort(key=lambda entry: (entry[0], entry[1], entry[2].name))
+    return [kernel for _, _, kernel in ranked[:most]]
+
+
+def _promise(family: CudaDense, kernel: MicroKernel, device: Device) -> tuple[float, int]:
+    """Warps an SM holds (up to enough), then bytes of operands in flight; higher is better."""
+    footprint = family.footprint(kernel)
+    shared, file = device.l1_bytes or 1 << 16, device.registers_per_unit or 1 << 16
+    blocks = min(shared // (footprint.shared_bytes + 1024), file // (footprint.threads * footprint.registers_per_thread))
+    warps = min(max(blocks, 1) * footprint.threads // 32, WARPS_ENOUGH)
+    return warps, footprint.shared_bytes * max(blocks, 1)

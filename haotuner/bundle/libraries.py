@@ -1,0 +1,100 @@
+"""A bundle's code: kernels in libraries of a few, the probe, and their sources, built on all cores asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from haotuner.bundle.candidates import Choice
+from haotuner.bundle.manifest import Entry
+from haotuner.compile.cuda import compile_source, cuda_source
+from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, Toolkit, run_tool
+
+NATIVE = Path(__file__).parent / "native"
+PROBE_SOURCES = ("probe_machine.cu", "probe_check.cu", "probe_peaks.cu", "probe_subsets.cu")
+KERNELS_OF_A_LIBRARY = 8  # the CUDA runtime inside costs 1 MB a library; more kernels make the last core wait
+
+Progress = Callable[[str], None]
+Resources = Mapping[str, Mapping[str, float]]
+
+
+class Compiler(Protocol):
+    """What turns sources into libraries: nvcc, or the emulator in a dry run."""
+
+    @property
+    def release(self) -> str:
+        """Names the toolkit in the manifest."""
+        ...
+
+    def kernels(self, source: str, library: Path, arch: str) -> Resources:
+        """Compile one translation unit of kernels; what the compiler reported of each."""
+        ...
+
+    def probe(self, library: Path, arch: str) -> None:
+        """Compile the probe."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvcc:
+    """The CUDA toolkit."""
+
+    toolkit: Toolkit
+
+    @property
+    def release(self) -> str:
+        """The toolkit's release."""
+        return self.toolkit.release
+
+    def kernels(self, source: str, library: Path, arch: str) -> Resources:
+        """Compile one translation unit of kernels."""
+        return compile_source(source, library, arch=arch, toolkit=self.toolkit).resources
+
+    def probe(self, library: Path, arch: str) -> None:
+        """Compile the probe with the CUDA runtime inside."""
+        number = arch.removeprefix("sm_")
+        run_tool(
+            [
+                str(self.toolkit.nvcc), "-O3", "-std=c++17", "-shared", "-Xcompiler=-fPIC,-fvisibility=hidden",
+                f"-gencode=arch=compute_{number},code={arch}", *(str(NATIVE / name) for name in PROBE_SOURCES),
+                "-o", str(library), "-cudart=static", "-Xlinker=--exclude-libs=ALL",
+            ],
+            seconds=COMPILE_SECONDS,
+        )  # fmt: skip
+
+
+def build(
+    choices: Sequence[Choice], root: Path, arch: str, compiler: Compiler, *, jobs: int, say: Progress
+) -> tuple[Entry, ...]:
+    """Build the kernels of one architecture into ``root/lib/ARCH``, sources beside them in ``root/src/ARCH``."""
+    groups = [choices[start : start + KERNELS_OF_A_LIBRARY] for start in range(0, len(choices), KERNELS_OF_A_LIBRARY)]
+    libraries, sources = root / "lib" / arch, root / "src" / arch
+    libraries.mkdir(parents=True)
+    sources.mkdir(parents=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        compiled: list[Future[Resources]] = []
+        for number, group in enumerate(groups):
+            source = cuda_source({choice.kernel.name: (choice.family, choice.kernel) for choice in group}, arch)
+            (sources / f"kernels{number:02}.cu").write_text(source)
+            compiled.append(pool.submit(compiler.kernels, source, libraries / f"kernels{number:02}.so", arch))
+        compiler.probe(libraries / "probe.so", arch)
+        entries: list[Entry] = []
+        for number, (group, future) in enumerate(zip(groups, compiled, strict=True)):
+            resources = future.result()
+            library = f"lib/{arch}/kernels{number:02}.so"
+            entries += [_entry(choice, library, resources.get(choice.kernel.name, {})) for choice in group]
+            say(f"{arch}: {len(entries)} of {len(choices)} kernels")
+    return tuple(entries)
+
+
+def _entry(choice: Choice, library: str, facts: Mapping[str, float]) -> Entry:
+    kernel, footprint = choice.kernel, choice.family.footprint(choice.kernel)
+    return Entry(
+        kernel=kernel.name, family=choice.family.name, dtype=choice.family.dtype, library=library, vector=kernel["v"],
+        kn=bool(kernel["kn"]), tile=(kernel["bm"], kernel["bn"]), shared_bytes=footprint.shared_bytes,
+        threads=footprint.threads, facts=json.loads(json.dumps(dict(facts))),
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""Answers of workers and peers as records, and what a run already knows from its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.bundle.manifest import Entry
+from haotuner.bundle.trials import CHECK, TIME, Known, Task, decode
+from haotuner.record import Failed, Outcome, Record, Timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """What every record of a session says."""
+
+    device_id: str
+    fingerprint: str
+    session: str
+
+
+def record(task: Task, fields: Mapping[str, Any], entry: Entry, origin: Provenance) -> Record:
+    """The record of a timed task, or of any that failed. A subset of the device is a device of its own."""
+    outcome: Outcome
+    if "failed" in fields:
+        outcome = Failed(**fields["failed"])
+    elif "check" in fields:
+        checked = fields["check"]
+        reason = "out_of_bounds" if checked["stray_bytes"] else "wrong"
+        outcome = Failed(stage="verify", reason=reason, detail=", ".join(f"{k}={v}" for k, v in checked.items()))
+    else:
+        outcome = Timed(samples_us=tuple(fields["samples_us"]), max_error=float(fields.get("max_error", 0.0)))
+    facts: dict[str, float | str] = {"stage": task.stage, **fields.get("facts", {})}
+    facts |= {f"ptxas_{name}": value for name, value in entry.facts.items()}
+    if task.stage == CHECK:
+        facts |= {"n": task.extents[1], "k": task.extents[2], "pattern": task.pattern}
+    return Record(
+        trial=task.trial(), outcome=outcome, fingerprint=origin.fingerprint, session=origin.session, when=time.time(),
+        device_id=f"{origin.device_id}-{task.units}units" if task.units else origin.device_id, facts=facts,
+    )  # fmt: skip
+
+
+def right(fields: Mapping[str, Any]) -> bool:
+    """Whether a check's answer says that the kernel computes what it should."""
+    checked = fields.get("check")
+    return checked is not None and not (checked["wrong"] or checked["unwritten"] or checked["stray_bytes"])
+
+
+def known(journal: Iterable[Mapping[str, Any]], fingerprint: str) -> Known:
+    """What earlier slices of the same bundle on the same machine found out."""
+    found = Known()
+    for line in journal:
+        if line.get("fingerprint") != fingerprint or "task" not in line:
+            continue
+        task = decode(line["task"])
+        note(found, task, line["answer"])
+    return found
+
+
+def note(found: Known, task: Task, answer: Mapping[str, Any]) -> None:
+    """Take one answer into account."""
+    found.done.add(task.key())
+    if (task.stage == CHECK and not right(answer)) or answer.get("fault"):
+        found.broken.add(task.kernel)
+    if task.stage == TIME and task.weights == "cold" and "samples_us" in answer:
+        samples = sorted(answer["samples_us"])
+        found.times.setdefault((task.op().name, task.extents[0]), []).append((samples[len(samples) // 2], task.kernel))

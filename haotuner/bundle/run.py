@@ -1,0 +1,179 @@
+"""The run on a GPU machine: inventory, then slices of work that resume where the last one stopped.
+
+    python gpu_run.py --out results            # run it again until it says that everything is done
+
+Exit codes: 0 everything is done, 3 stopped with work left (run it again), 4 this machine cannot run the bundle, 1 the GPU
+or a worker was lost. The results are four files in one folder: ``journal.jsonl`` (every answer, what a later slice resumes
+from), ``records.jsonl`` (for ``haotuner records import``), ``inventory.json``, ``report.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from haotuner.bundle import inventory, manifest, peers, policy, report, sanitizing, suites, trials
+from haotuner.bundle.journal import Journal
+from haotuner.bundle.manifest import Bundle
+from haotuner.bundle.outcome import Provenance, known, note, record, right
+from haotuner.bundle.overseer import Answer, Overseer
+from haotuner.bundle.suites import Suite
+from haotuner.bundle.trials import CHECK, Known, Task
+from haotuner.errors import EnvironmentMissing, HaotunerError
+from haotuner.records.codec import encode, line
+
+SLICE_SECONDS = 450.0  # under eight minutes with the report and a margin for the last task
+STOPPED = 3
+STAGES = ("check", "peaks", "peers", "time", "subsets", "sanitize")
+
+
+class Session:
+    """One slice: the bundle, the machine, and the files that answers go to."""
+
+    def __init__(self, bundle: Bundle, out: Path, device: int, python_path: str, deadline: float, only: str = "") -> None:
+        self.bundle = bundle
+        self.out = out
+        self.deadline = deadline
+        self.python_path = python_path
+        self.suite: Suite = suites.read(bundle.root)
+        self.inventory = inventory.take(bundle, device, python_path)
+        (out / "inventory.json").write_text(json.dumps(self.inventory, indent=1))
+        complaint = inventory.complaint(self.inventory)
+        self.journal = Journal(out / "journal.jsonl")
+        if complaint:
+            self.journal.append({"complaint": complaint, "when": time.time()})
+            raise EnvironmentMissing(complaint)
+        facts = self.inventory["device"]
+        try:
+            self.arch = bundle.arch_for(facts["major"], facts["minor"])
+        except HaotunerError as error:
+            self.journal.append({"complaint": str(error), "when": time.time()})
+            raise
+        self.entries = tuple(entry for entry in bundle.kernels[self.arch] if only in entry.kernel)
+        self.by_name = {entry.kernel: entry for entry in self.entries}
+        machine = {name: str(facts[name]) for name in ("name", "uuid", "driver", "units", "memory_bytes", "clock_khz")}
+        self.fingerprint = policy.fingerprint(f"{bundle.name} {self.arch}", machine)
+        self.known: Known = known(self.journal, self.fingerprint)
+        self.records = Journal(out / "records.jsonl")
+        self.origin = Provenance(
+            device_id=bundle.device_id(facts["name"]), fingerprint=self.fingerprint, session=f"gpu-{int(time.time())}"
+        )
+        self.overseer = Overseer(
+            root=bundle.root, arch=self.arch, device=device, patience_s=self.suite.patience_s, python_path=python_path
+        )
+        self.journal.append({"slice": self.origin.session, "arch": self.arch, "smi": inventory.clocks()})
+
+    def stage(self, name: str) -> bool:
+        """Go on with one stage; whether it is finished."""
+        if name == "peers":
+            return all([self._peer(peer) for peer in peers.PEERS])  # each gets its turn
+        if name == "sanitize":
+            return self._sanitize()
+        planned: list[Task] = {
+            "check": lambda: trials.checks(self.entries, self.suite, self.known),
+            "peaks": lambda: trials.peaks(self.known),
+            "time": lambda: trials.times(self.entries, self.suite, self.known),
+            "subsets": lambda: trials.subsets(self.suite, int(self.inventory["device"]["units"]), self.known),
+        }[name]()
+        return self._work(planned, self.overseer.run(planned, self.deadline))
+
+    def _work(self, planned: Sequence[Task], answers: Iterable[Answer]) -> bool:
+        done = 0
+        for answer in answers:
+            done += 1
+            self._keep(answer.task, dict(answer.fields))
+            if done % 200 == 0:
+                print(f"  {done} of {len(planned)}", flush=True)
+        return done == len(planned)
+
+    def _keep(self, task: Task, answer: dict[str, Any]) -> None:
+        """Journal an answer; what was timed and what failed is a record of its kernel too."""
+        note(self.known, task, answer)
+        self.journal.append({"fingerprint": self.fingerprint, "task": json.loads(task.key()), "answer": answer})
+        if task.kernel not in self.by_name:
+            return  # a ceiling or a peer is no micro-kernel
+        if "samples_us" in answer or "failed" in answer or (task.stage == CHECK and not right(answer)):
+            kept = record(task, answer, self.by_name[task.kernel], self.origin)
+            self.records.append_text(line(encode(kept)))
+
+    def _peer(self, peer: str) -> bool:
+        missing = [entry for entry in self.journal if entry.get("missing") == peer]
+        if missing:
+            return True
+        wanted = peers.tasks(peer, self.suite, self.known.done)
+        l2_bytes = int(self.inventory["device"]["l2_bytes"])
+        done = 0
+        for task, answer in peers.answers(peer, wanted, self.suite, l2_bytes, self.python_path, self.deadline):
+            if "missing" in answer:
+                self.journal.append({"missing": peer, "why": answer["missing"]})
+                return True
+            self._keep(task, answer)
+            done += 1
+        return done == len(wanted)
+
+    def _sanitize(self) -> bool:
+        done = {(e["kernel"], e["tool"]) for e in self.journal if e.get("fingerprint") == self.fingerprint and "tool" in e}
+        wanted = len(sanitizing.sample(self.entries)) * len(sanitizing.TOOLS) if sanitizing.available() else len(done)
+        found = sanitizing.sanitize(
+            self.entries, self.overseer.setup([]), self.python_path, done=done, deadline=self.deadline
+        )
+        for finding in found:
+            done.add((finding.kernel, finding.tool))
+            self.journal.append({"fingerprint": self.fingerprint, **finding.fields()})
+        return len(done) >= wanted
+
+    def close(self) -> None:
+        """Write the report and bring the files to the disk."""
+        self.journal.append({"slice_end": self.origin.session, "smi": inventory.clocks()})
+        self.journal.close()
+        self.records.close()
+        report.write(self.out, self.bundle, self.fingerprint)
+
+
+def main(root: Path, python_path: str, arguments: Sequence[str]) -> int:
+    """One slice; an exit code."""
+    parser = argparse.ArgumentParser(prog="gpu_run.py", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results; run again to resume")
+    parser.add_argument("--slice-seconds", type=float, default=SLICE_SECONDS)
+    parser.add_argument("--stages", default=",".join(STAGES), help=f"of {','.join(STAGES)}, in this order")
+    parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose name contains it")
+    parser.add_argument("--device", type=int, default=0)
+    wanted = parser.parse_args(arguments)
+    stages = [stage for stage in STAGES if stage in wanted.stages.split(",")]
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        bundle = manifest.read(root)
+        deadline = time.monotonic() + wanted.slice_seconds
+        session = Session(bundle, wanted.out, wanted.device, python_path, deadline, wanted.only)
+    except HaotunerError as error:
+        print(f"gpu_run: {error}", file=sys.stderr)
+        return error.exit_code
+    finished = True
+    try:
+        for stage in stages:
+            print(f"{stage} ...", flush=True)
+            stage_done = session.stage(stage)
+            print(f"{stage}: {'done' if stage_done else 'stopped, more to do'}", flush=True)
+            finished = finished and stage_done
+    except KeyboardInterrupt:
+        finished = False
+        print("gpu_run: interrupted; run it again to go on", file=sys.stderr)
+    except HaotunerError as error:
+        print(f"gpu_run: {error}", file=sys.stderr)
+        return error.exit_code
+    finally:
+        session.close()
+    print(f"report: {wanted.out / 'report.md'}")
+    return 0 if finished else STOPPED
+
+
+def _interrupted(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,41 @@
+"""Runs the bundle this file lies in: ``python gpu_run.py --out results``; again until it says that everything is done."""
+
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+
+
+def unpacked_wheels() -> Path:
+    """The bundle's wheels that fit this Python, unpacked beside them: nothing is installed."""
+    site = ROOT / f"site-{sys.version_info.major}.{sys.version_info.minor}"
+    for wheel in sorted((ROOT / "wheels").glob("*.whl")):
+        tag = wheel.stem.split("-")[2]
+        if tag in ("py3", f"cp{sys.version_info.major}{sys.version_info.minor}") and not (site / f".{wheel.stem}").exists():
+            with zipfile.ZipFile(wheel) as content:
+                content.extractall(site)
+            (site / f".{wheel.stem}").touch()
+    return site
+
+
+def main() -> int:
+    """Set the path for this process and its workers, and go on in the package."""
+    paths = [str(ROOT), str(unpacked_wheels())]
+    sys.path[:0] = paths
+    try:
+        import tvm_ffi  # noqa: F401  the kernels' launchers need it; better said now than by every worker
+    except ImportError as error:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        print(
+            f"gpu_run: tvm-ffi cannot be imported ({error}); the bundle's wheel is for Python 3.12, this is {version}",
+            file=sys.stderr,
+        )
+        return 4
+    from haotuner.bundle.run import main as run
+
+    return run(ROOT, ":".join(paths), sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

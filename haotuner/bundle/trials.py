@@ -1,0 +1,115 @@
+"""The trials of a run, planned from the bundle and its suite, without those that are already known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from haotuner.bundle.manifest import Entry
+from haotuner.bundle.suites import Suite, ragged_shapes
+from haotuner.op import Op
+from haotuner.record import Trial
+from haotuner.shape import Shape
+
+CHECK, PEAK, TIME, SUBSET, PEER = "check", "peak", "time", "subset", "peer"
+PEAKS = ("fma", "tensor_fp16", "tensor_bf16", "warpgroup", "read", "write", "copy", "units")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One thing for a worker to do. Extents are whole: (m, n, k); gaps lie between the rows of X and of Y."""
+
+    stage: str
+    kernel: str = ""  # for a peak: which
+    dtype: str = ""
+    kn: bool = False
+    extents: tuple[int, int, int] = (0, 0, 0)
+    gaps: tuple[int, int] = (0, 0)
+    pattern: str = "spread"
+    weights: str = "cold"
+    units: int = 0  # multiprocessors of a subset; 0 is the whole device
+
+    def key(self) -> str:
+        """Stable text that names the task."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    def op(self) -> Op:
+        """The op whose row count is dynamic."""
+        _, n, k = self.extents
+        return Op(kind="dense", static=(("n", n), ("k", k)), dtype=self.dtype, weight="kn" if self.kn else "nk")
+
+    def trial(self) -> Trial:
+        """The record store's name of what is measured."""
+        return Trial(op=self.op().name, kernel=self.kernel, shape=Shape.of(m=self.extents[0]), weights=self.weights)
+
+
+def decode(fields: Mapping[str, Any]) -> Task:
+    """A task from its JSON form."""
+    return Task(**{**fields, "extents": tuple(fields["extents"]), "gaps": tuple(fields["gaps"])})
+
+
+@dataclass(slots=True)
+class Known:
+    """What earlier slices found out."""
+
+    done: set[str] = field(default_factory=set)  # keys of tasks with an answer
+    broken: set[str] = field(default_factory=set)  # kernels that failed a check, or brought a worker down
+    times: dict[tuple[str, int], list[tuple[float, str]]] = field(default_factory=dict)  # (op, m): cold medians, kernel
+
+
+def checks(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
+    """Every kernel on every ragged shape: values that sum exactly, and values that do not."""
+    tasks = []
+    for entry in entries:
+        for number, (m, n, k, x_gap, y_gap) in enumerate(ragged_shapes(entry, suite.ragged_limit)):
+            pattern = "exact" if number % 2 else "spread"
+            gap = -(-x_gap // entry.vector) * entry.vector
+            tasks.append(Task(
+                stage=CHECK, kernel=entry.kernel, dtype=entry.dtype, kn=entry.kn, extents=(m, n, k), gaps=(gap, y_gap),
+                pattern=pattern,
+            ))  # fmt: skip
+    return _open(tasks, known)
+
+
+def peaks(known: Known) -> list[Task]:
+    """Every ceiling."""
+    return _open([Task(stage=PEAK, kernel=what) for what in PEAKS], known)
+
+
+def times(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
+    """Every kernel on every timed shape it takes; one op after the other, so that a worker keeps its weights."""
+    tasks = []
+    for workload in suite.timed:
+        op = Op.parse(workload.op)
+        for entry in entries:
+            if entry.dtype == op.dtype and entry.takes(op["n"], op["k"], op.weight == "kn"):
+                for m in workload.rows:
+                    for weights in ("cold", "hot") if workload.hot else ("cold",):
+                        tasks.append(_timed(TIME, entry.kernel, op, m, weights=weights))
+    return _open([task for task in tasks if task.kernel not in known.broken], known)
+
+
+def subsets(suite: Suite, units: int, known: Known) -> list[Task]:
+    """The fastest kernels of each workload again, on fewer multiprocessors."""
+    tasks = []
+    for share in suite.subset_shares:
+        part = max(1, round(units * share))
+        for workload in suite.timed:
+            op = Op.parse(workload.op)
+            for m in workload.rows:
+                fastest = sorted(known.times.get((op.name, m), []))[: suite.subset_kernels]
+                tasks += [_timed(SUBSET, kernel, op, m, units=part) for _, kernel in fastest]
+    return _open([task for task in tasks if task.kernel not in known.broken], known)
+
+
+def _timed(stage: str, kernel: str, op: Op, m: int, *, weights: str = "cold", units: int = 0) -> Task:
+    return Task(
+        stage=stage, kernel=kernel, dtype=op.dtype, kn=op.weight == "kn", extents=(m, op["n"], op["k"]), weights=weights,
+        units=units,
+    )  # fmt: skip
+
+
+def _open(tasks: Iterable[Task], known: Known) -> list[Task]:
+    return [task for task in tasks if task.key() not in known.done]

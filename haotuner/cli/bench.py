@@ -1,0 +1,165 @@
+"""`haotuner bench`: race a pack against other libraries, each alone in its process, and say how sure the figures are."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from haotuner.bench.compare import Watch, contest_of, facts_of, finish
+from haotuner.bench.contender import PEERS
+from haotuner.bench.contest import raceable
+from haotuner.bench.plot import check_plot, draw
+from haotuner.bench.result import Json as Document
+from haotuner.bench.table import cells, closing, header, line
+from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
+from haotuner.errors import UsageError
+from haotuner.hw_profiles.find import find_device
+from haotuner.op import Op
+from haotuner.pack.manifest import read_manifest
+from haotuner.shape import Shape, ShapeRange
+from haotuner.trace import is_trace, traffic_of
+
+SHAPES_OF_RANGE = 8  # a range or a trace is raced at this many shapes; a list is raced whole
+WIDE = 400  # columns of a table that is written to a file or a pipe: nothing is cut there
+
+
+def bench(
+    pack: PackFolder,
+    against: Annotated[
+        str | None, typer.Option("--against", help=f"Peers, of {', '.join(PEERS)} [default: all that are installed].")
+    ] = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option("--shapes", help="m=1,5,37, a range, or a trace; ranges are sampled [default: the tuned range]."),
+    ] = None,
+    ops: Annotated[
+        list[str] | None,
+        typer.Option("--op", "--ops", metavar="SPEC", help="An op, or names joined by commas; repeatable [default: all]."),
+    ] = None,
+    threads: Annotated[str, typer.Option("--threads", help="Thread counts, e.g. 1 or 1,all.")] = "1",
+    weights: Annotated[
+        str, typer.Option("--weights", help="cold (each call finds its weight out of cache), hot, or cold,hot.")
+    ] = "cold",
+    seconds_per_row: Annotated[
+        float, typer.Option("--seconds-per-row", help="Time for one op at one shape, shared by all contenders.")
+    ] = 4.0,
+    isa: Annotated[
+        str | None,
+        typer.Option("--isa", help="Limit peers to avx2 or sse, to race a pack built so (not every peer can be)."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the data.")] = 0,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw time over m.")] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Race a pack against other libraries in the same state of the weights; contended rows are left out of the figures."""
+    if plot is not None:
+        check_plot(plot)
+    asked = [op for text in ops or () for op in _ops(text)]
+    contest = contest_of(
+        pack,
+        environment=dict(os.environ),
+        ops=[op.name for op in asked],
+        shapes=() if shapes is None else _shapes(shapes, asked or _all(pack)),
+        against=None if against is None else [name.strip() for name in against.split(",") if name.strip()],
+        device=find_device("cpu", measure=False),
+        threads=tuple(dict.fromkeys(count or len(os.sched_getaffinity(0)) for count in threads_of(threads))),
+        weights=tuple(word.strip() for word in weights.split(",")),
+        seconds_per_row=seconds_per_row,
+        isa=isa,
+        seed=seed,
+    )
+    device = find_device("cpu")  # peak and bandwidth measured now, not taken from a cache: shares are of this very hour
+    try:
+        with _progress(contest.rows(), quiet=quiet, verbose=verbose) as watch:
+            found = finish(contest, facts_of(pack, device), watch)
+    except KeyboardInterrupt:
+        typer.echo("haotuner: stopped before the first row was raced", err=True)
+        raise typer.Exit(3) from None
+    if plot is not None:
+        draw(found, plot)
+    if json_output:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        _print(found, list(contest.peers), verbose=verbose)
+    if found["summary"]["contended"]:
+        typer.echo("haotuner: every row was contended; see `contended` in the rows", err=True)
+    if found["stopped"]:
+        typer.echo(f"haotuner: stopped; {len(found['rows'])} of {contest.rows()} rows were raced", err=True)
+        raise typer.Exit(3)
+    if any(row["ours_us"] is None for row in found["rows"]):
+        typer.echo("haotuner: the pack itself failed in some rows; see `failed` there", err=True)
+        raise typer.Exit(1)
+
+
+def _ops(text: str) -> list[Op]:
+    """A spec, whose commas are its own, or names joined by commas."""
+    return [Op.parse(name) for name in ([text] if ":" in text else text.split(",")) if name.strip()]
+
+
+def _all(pack: Path) -> list[Op]:
+    return [op for held in read_manifest(pack).ops if raceable(op := Op.parse(held.name))]
+
+
+def _shapes(text: str, ops: list[Op]) -> list[Shape]:
+    """Shapes to race: lists whole, ranges sampled, of traces those with the greatest weight."""
+    if is_trace(text):
+        weight: dict[Shape, float] = {}
+        for op in ops:
+            for shape, share in traffic_of(text, op):
+                weight[shape] = weight.get(shape, 0.0) + share
+        heaviest = sorted(weight, key=lambda shape: (-weight[shape], shape.axes))[:SHAPES_OF_RANGE]
+        return sorted(heaviest, key=lambda shape: shape.axes)
+    given = ShapeRange.parse(text)
+    if given.axes() != ("m",):
+        raise UsageError(f"--shapes {text!r}: bench races dense ops, whose dynamic axis is m; write m=1,5,37")
+    return [Shape.of(m=extent) for extent in given.span("m").sample(SHAPES_OF_RANGE)]
+
+
+@contextmanager
+def _progress(rows: int, *, quiet: bool, verbose: bool) -> Iterator[Watch | None]:
+    """A bar on a terminal, a line a row elsewhere; both on stderr."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty() or verbose:
+        yield lambda row, done, all_rows: typer.echo(f"{done}/{all_rows} {line(row)}", err=True)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting the contenders", total=rows)
+
+        def told(row: Document, done: int, _: int) -> None:
+            bar.update(task, completed=done, description=f"{row['op']} {row['weights']}, {row['threads']} threads")
+
+        yield told
+
+
+def _print(found: Document, peers: list[str], *, verbose: bool) -> None:
+    shown = [name for name in peers if name not in found["missing"]]
+    table = Table(*header(shown), box=None, pad_edge=False)
+    for column in table.columns[4:]:
+        column.justify = "right"
+    for row in found["rows"]:
+        table.add_row(*cells(row, shown), style="dim" if row["contended"] else None)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console.print(table)
+    console.print()
+    for text in closing(found):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for row in found["rows"] if verbose else ():
+        for name, failed in row["failed"].items():
+            console.print(f"{row['op']} {row['shape']} {name}: {failed['detail']}", markup=False, highlight=False)
+    if verbose:
+        console.print(", ".join(f"{name} {version}" for name, version in found["versions"].items()), markup=False)

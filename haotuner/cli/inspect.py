@@ -1,0 +1,58 @@
+"""`haotuner inspect`: what a pack says of itself. Runs none of its code."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+from haotuner.cli.devices import columns
+from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose
+from haotuner.pack.manifest import Manifest, read_manifest
+
+
+def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+    """Print a pack's device, tuning run, ops and kernels."""
+    manifest = read_manifest(pack)
+    if json_output:
+        typer.echo(json.dumps({"path": str(pack), **manifest.document}, indent=1))
+        return
+    if not quiet:
+        typer.echo(columns(_head(pack, manifest)))
+        typer.echo("")
+    typer.echo(columns([("op", "m", "threads", "kernels", "packed", "regret mean", "regret max"), *map(_row, manifest.ops)]))
+    if verbose:
+        for op in manifest.ops:
+            typer.echo(f"\n{op.name}")
+            for kernel in op.kernels:
+                typer.echo(f"  {kernel}")
+
+
+def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
+    document = manifest.document
+    device, tuning = document["device"], document["tuning"]
+    versions = ", ".join(f"{name} {version}" for name, version in document.get("toolchain", {}).items())
+    return [
+        ("pack", str(pack)),
+        ("device", f"{device.get('name', '')} ({manifest.device_id}), built for {manifest.arch}"),
+        ("library", f"{manifest.library}, sha256 {manifest.sha256[:16]}…"),
+        (
+            "tuned",
+            f"{tuning['shapes']}, weights {tuning['weights']}, {tuning['seconds']:.0f} s, stopped: {tuning['stopped']}",
+        ),
+        ("built by", f"haotuner {document.get('haotuner', '?')}, {versions}"),
+    ]
+
+
+def _row(op: Any) -> tuple[str, ...]:
+    facts = op.facts
+    return (
+        op.name,
+        f"{op.first_m}..{op.last_m}",
+        ",".join(map(str, op.threads)),
+        str(len(op.kernels)),
+        f"{facts.get('packed_ratio', 1):.3f}x",
+        f"{facts.get('regret_mean', 0):.2%}",
+        f"{facts.get('regret_max', 0):.2%}",
+    )

@@ -1,0 +1,103 @@
+"""Progress of a tuning run: a bar on a terminal, plain lines elsewhere, and a first table early on. All on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from haotuner.cli.devices import columns
+from haotuner.op import Op
+from haotuner.record import Record, Timed
+
+LINE_EVERY_S = 5.0  # without a terminal: often enough to see life, seldom enough for a log
+FIRST_TABLE_S = 12.0  # a first usable answer comes within 20 s of the start
+
+
+class Watcher:
+    """Told every record; keeps what people want to see. ``stop`` set: tells the tuner to finish."""
+
+    def __init__(self, ops: tuple[Op, ...], budget_s: float, *, quiet: bool) -> None:
+        self._ops = {op.name: op for op in ops}
+        self._budget_s, self._quiet = budget_s, quiet
+        self._begin = self._line = time.monotonic()
+        self._best: dict[tuple[str, int], tuple[float, str]] = {}
+        self._failures: Counter[str] = Counter()
+        self._trials = 0
+        self._tabled = quiet
+        self.stop = False
+        self._bar: Progress | None = None
+        if sys.stderr.isatty() and not quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[seen]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task("starting", total=budget_s, seen="")
+
+    def __enter__(self) -> Watcher:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, op: str, phase: str, record: Record | None) -> bool:
+        """One record, or a look at the clock (None); False once a stop was asked for."""
+        if record is not None:
+            self._note(op, record)
+        now = time.monotonic()
+        where = f"{op} ({list(self._ops).index(op) + 1}/{len(self._ops)}) {phase}"
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=min(now - self._begin, self._budget_s), description=where, seen=self._seen()
+            )
+        elif not self._quiet and now - self._line >= LINE_EVERY_S:
+            self._line = now
+            left = max(0.0, self._budget_s - (now - self._begin))
+            self._say(f"{now - self._begin:5.0f} s  {where}: {self._seen()}, at most {left:.0f} s left")
+        if not self._tabled and now - self._begin >= FIRST_TABLE_S and self._best:
+            self._tabled = True
+            self._say("first look, best single micro-kernel so far:\n" + self._table())
+        return not self.stop
+
+    def _note(self, op: str, record: Record) -> None:
+        self._trials += 1
+        if not isinstance(record.outcome, Timed):
+            self._failures[record.outcome.reason] += 1
+            return
+        if record.trial.op != op or record.trial.threads != 1:
+            return  # a column block, or several threads: not comparable
+        us = record.outcome.median_us
+        rows = record.trial.shape["m"]
+        gflops = self._ops[op].flops(record.trial.shape) / us / 1e3
+        bucket = 1 << max(rows - 1, 0).bit_length()  # shapes up to the same power of two
+        if gflops > self._best.get((op, bucket), (0.0, ""))[0]:
+            self._best[op, bucket] = gflops, record.trial.kernel
+
+    def _seen(self) -> str:
+        best = max((g for g, _ in self._best.values()), default=0.0)
+        failed = ", ".join(f"{count} {reason}" for reason, count in sorted(self._failures.items()))
+        return f"{self._trials} trials, best {best:.0f} GFLOP/s, {failed or 'no failures'}"
+
+    def _table(self) -> str:
+        rows = [
+            (op, f"<= {bucket}", f"{gflops:.1f}", kernel) for (op, bucket), (gflops, kernel) in sorted(self._best.items())
+        ]
+        return columns([("op", "m", "GFLOP/s", "kernel"), *rows])
+
+    def _say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)

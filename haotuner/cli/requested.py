@@ -1,0 +1,49 @@
+"""Words of the command line that several verbs share, turned into values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from haotuner.errors import UsageError
+from haotuner.op import Op
+from haotuner.workloads import DEFAULT, workload
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; everything else goes to stderr.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only the result, and errors.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")]
+PackFolder = Annotated[Path, typer.Argument(metavar="PACK", help="The directory that `haotuner tune --out` wrote.")]
+
+
+def ops_of(specs: Sequence[str], workload_name: str | None) -> tuple[Op, ...]:
+    """Ops of --op (repeatable) or --workload; the default workload when neither is given."""
+    if specs and workload_name:
+        raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
+    return tuple(Op.parse(spec) for spec in specs) if specs else workload(workload_name or DEFAULT)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of ``60s``, ``5m``, ``1h`` or ``90``; UsageError otherwise."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|m|h|)", text.strip(), re.ASCII)
+    if not match:
+        raise UsageError(f"--budget {text!r}: write a time such as 60s, 5m or 1h")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+def threads_of(text: str) -> tuple[int, ...]:
+    """Thread counts of ``1,2,all``; ``all`` is 0 here and means every core this process may use."""
+    found = []
+    for word in text.split(","):
+        if word.strip() == "all":
+            found.append(0)
+        elif re.fullmatch(r"[0-9]{1,4}", word.strip(), re.ASCII) and int(word) > 0:
+            found.append(int(word))
+        else:
+            raise UsageError(f"--threads {text!r}: write counts such as 1,2 or 1,all")
+    return tuple(found)

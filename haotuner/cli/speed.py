@@ -1,0 +1,96 @@
+"""The closing table of `haotuner tune`: a quick race against numpy and the peers that are installed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+
+from haotuner.bench.compare import compare as race
+from haotuner.device import Device
+from haotuner.hw_profiles.find import find_device
+from haotuner.producing import Report
+from haotuner.request import Request
+from haotuner.shape import Shape, Span
+
+QUICK_SHAPES = 6
+QUICK_S, QUICK_ROW_S = 40.0, 2.0  # at most, and for one op at one shape; more is what `haotuner bench` is for
+OTHER_LOAD = "other programs were busy meanwhile: run `haotuner bench` on a quiet machine for figures to rely on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Geometric means of peer over ours by op, thread count and peer; ``best`` is the best peer at each shape."""
+
+    document: Mapping[str, Any]
+    peers: Sequence[str]
+    threads: Sequence[int]
+    ratios: Mapping[tuple[str, int, str], float]
+
+    def cell(self, op: str, threads: int, peer: str) -> str:
+        """``1.42x``, or a dash."""
+        value = self.ratios.get((op, threads, peer))
+        return "-" if value is None else f"{value:.2f}x"
+
+    def overall(self, threads: int) -> float | None:
+        """Geometric mean over the ops against the best peer at each shape."""
+        found = [value for (_, count, peer), value in self.ratios.items() if count == threads and peer == "best"]
+        return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+
+    def note(self) -> str:
+        """What the figures are, and whether to trust them."""
+        contended = sum(bool(row.get("contended")) for row in self.document["rows"])
+        shapes = sorted({row["shape"]["m"] for row in self.document["rows"]})
+        missing = self.document.get("missing", [])
+        text = f"peer time over ours, geometric mean over m = {', '.join(map(str, shapes))}; > 1 means haotuner is faster"
+        if missing:
+            text += f"\nnot installed: {', '.join(missing)}"
+        return text + (f"\n{contended} of {len(self.document['rows'])} rows: {OTHER_LOAD}" if contended else "")
+
+
+def compare(request: Request, report: Report, against: str, *, quiet: bool) -> Speed | None:
+    """Race the new pack; None when no peer is installed but numpy was not asked for either."""
+    peers = [name for name in against.split(",") if name == "numpy" or find_spec(_module(name)) is not None]
+    if not peers:
+        return None
+    ops = [entry["name"] for entry in report.document["ops"]]
+    threads = sorted({table.threads for tuned in report.tuned for table in tuned.tables})
+    rows = sorted({shape["m"] for tuned in report.tuned for shape in tuned.task.traffic.shapes()})
+    shapes = [Shape.of(m=m) for m in Span(first=rows[0], last=rows[-1]).sample(QUICK_SHAPES)]
+    seconds = min(QUICK_S, QUICK_ROW_S * len(ops) * len(threads) * len(shapes))
+    if not quiet:
+        typer.echo(f"racing against {', '.join(peers)} for about {seconds:.0f} s", err=True)
+    device: Device = find_device(request.device, cache_dir=request.cache)
+    found = race(
+        request.out,
+        ops,
+        shapes,
+        threads,
+        peers,
+        QUICK_S,
+        environment=request.environment,
+        device=device,
+        weights=request.weights,
+    )
+    return Speed(document=found, peers=peers, threads=threads, ratios=_ratios(found["rows"], peers))
+
+
+def _module(peer: str) -> str:
+    return {"onednn": "torch", "inductor": "torch"}.get(peer, peer)
+
+
+def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> dict[tuple[str, int, str], float]:
+    logs: dict[tuple[str, int, str], list[float]] = {}
+    for row in rows:
+        times = {peer: us for peer, us in row["peers_us"].items() if us}
+        if not times or not row["ours_us"]:
+            continue
+        for peer in peers:
+            if peer in times:
+                logs.setdefault((row["op"], row["threads"], peer), []).append(math.log(times[peer] / row["ours_us"]))
+        logs.setdefault((row["op"], row["threads"], "best"), []).append(math.log(min(times.values()) / row["ours_us"]))
+    return {key: math.exp(sum(found) / len(found)) for key, found in logs.items()}

@@ -1,0 +1,212 @@
+"""`haotuner transfer`: models for a device from records of others, and how well that works."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from haotuner.cli.cache_folder import cache_folder
+from haotuner.cli.devices import columns
+from haotuner.cli.requested import Json, Quiet
+from haotuner.device import Device
+from haotuner.errors import UsageError
+from haotuner.hw_profiles.find import find_device
+from haotuner.records.address import open_store
+
+if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
+    from haotuner.transfer.reading import Read
+
+transfer_app = typer.Typer(help="Learn a device from records of others; say how well that works.", no_args_is_help=True)
+
+_Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")]
+_Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device: a profile's id, cpu, cuda, cuda:N.")]
+_Family = Annotated[list[str] | None, typer.Option("--family", help="Only this family of kernels; repeatable.")]
+_Seeds = Annotated[int, typer.Option("--seeds", help="Random splits and samples to average over.")]
+_LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom enough for a log
+
+
+@transfer_app.command()
+def fit(
+    db: _Db,
+    target: _Target,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The model to write.")],
+    family: Annotated[str | None, typer.Option("--family", help="The family, if the store has several.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the forests.")] = 0,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a cost model for the target, for `haotuner tune --model FILE`; records of other devices are its sources."""
+    from haotuner.transfer.fitting import fit_model
+    from haotuner.transfer.kept import save_model
+
+    read = _read(db, quiet=quiet)
+    fitted = fit_model(read, _known(target), family=family, seed=seed)
+    save_model(fitted.model, out)
+    if json_output:
+        document = {
+            "out": str(out),
+            "target": target,
+            "family": fitted.family,
+            "mode": fitted.verdict.mode,
+            "gauge": fitted.verdict.gauge,
+            "sources": list(fitted.sources),
+            "rows": fitted.rows,
+            "note": fitted.note,
+        }
+        typer.echo(json.dumps(document, indent=1))
+    elif not quiet:
+        sources = ", ".join(fitted.sources) or "no other device"
+        typer.echo(f"{out}: {fitted.family} on {target}, {fitted.verdict.mode} from {sources}, {fitted.rows} own rows")
+    if fitted.note and not quiet:
+        typer.echo(f"note: {fitted.note}", err=True)
+
+
+@transfer_app.command()
+def evaluate(
+    db: _Db,
+    target: _Target,
+    samples: Annotated[str, typer.Option("--samples", help="Target sample counts.")] = "0,16,32,64,128",
+    split: Annotated[
+        str,
+        typer.Option(
+            "--split", help="device, or device-and-configs: sources see half the kernels, the other half is scored."
+        ),
+    ] = "device",
+    seeds: _Seeds = 20,
+    family: _Family = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score every mode on a target whose records are known: zero-shot, residual, continue, refit, copy, from-scratch."""
+    from haotuner.transfer.evaluate import Question, evaluate
+
+    question = Question(
+        target=_known(target).id, counts=_counts(samples), split=split, seeds=seeds, families=tuple(family or ())
+    )
+    read = _read(db, quiet=quiet)
+    with _telling(quiet=quiet) as tell:
+        report = evaluate(read, question, tell)
+    if json_output:
+        typer.echo(json.dumps(report, indent=1))
+    else:
+        typer.echo(_table(report))
+
+
+@transfer_app.command()
+def ablate(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = False, quiet: Quiet = False) -> None:
+    """What resource features add over program-only features, on devices that training never saw."""
+    from haotuner.transfer.ablation import ablate
+
+    read = _read(db, quiet=quiet)
+    reports = [ablate(read, name, seed=seed) for name in family or _shared(read)]
+    if json_output:
+        typer.echo(json.dumps({"families": reports}, indent=1))
+        return
+    for report in reports:
+        rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in report["means"].items()]
+        typer.echo(columns([(report["family"], "pairwise", "best@1", "best@5", "best@10"), *rows]))
+
+
+@transfer_app.command()
+def permute(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = False, quiet: Quiet = False) -> None:
+    """Swap devices' profiles: a model that uses the hardware must rank worse with a wrong one."""
+    from haotuner.transfer.permutation import permute
+
+    read = _read(db, quiet=quiet)
+    reports = [permute(read, name, seed=seed) for name in family or _shared(read)]
+    if json_output:
+        typer.echo(json.dumps({"families": reports}, indent=1))
+        return
+    for report in reports:
+        low, high = report["interval"]
+        typer.echo(
+            f"{report['family']}: swapping two profiles costs {report['mean_cost']:.3f} of pairwise accuracy "
+            f"(90 % interval {low:.3f} to {high:.3f})"
+        )
+
+
+def _read(db: str, *, quiet: bool) -> Read:
+    from haotuner.transfer.reading import read_records
+
+    store = open_store(db, write=False)
+    try:
+        read = read_records(store.records(), _known)
+    finally:
+        store.close()
+    if not quiet:
+        for reason, count in read.left_out.most_common():
+            typer.echo(f"left out {count}: {reason}", err=True)
+    return read
+
+
+def _known(name: str) -> Device:
+    return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+
+
+def _shared(read: Read) -> list[str]:
+    """Families that at least two devices measured."""
+    found = [family for family in read.families() if len(read.of(family)) > 1]
+    if not found:
+        raise UsageError(f"no family was measured on two devices; the store has {', '.join(read.families())}")
+    return found
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() and len(word) < 7 for word in words):
+        raise UsageError(f"--samples {text!r}: write counts such as 0,16,32")
+    return tuple(sorted({int(word) for word in words}))
+
+
+@contextlib.contextmanager
+def _telling(*, quiet: bool) -> Iterator[Any]:
+    """A function that is told what goes on: a bar on a terminal, a line now and then elsewhere, nothing with --quiet."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        ) as bar:
+            task = bar.add_task("starting", total=None)
+            yield lambda text: bar.update(task, description=text, advance=1)
+    else:
+        last = [0.0]
+
+        def say(text: str) -> None:
+            if time.monotonic() - last[0] >= _LINE_EVERY_S:
+                last[0] = time.monotonic()
+                typer.echo(text, err=True)
+
+        yield say
+
+
+def _table(report: dict[str, Any]) -> str:
+    keys = ("pairwise", "best@1", "best@5", "best@10")
+    rows: list[tuple[str, ...]] = [("samples", "mode", *keys)]
+    counts = sorted({int(count) for by in report["modes"].values() for count in by})
+    for count in map(str, counts):
+        for mode, by in report["modes"].items():
+            if count in by:
+                rows.append((count, mode, *(f"{by[count][key]:.3f}" for key in keys)))
+        if count in report["chosen"]:
+            chosen = report["chosen"][count]
+            rows.append((count, f"chosen: {chosen['mode']}", *(f"{chosen[key]:.3f}" for key in keys)))
+    for name, scores in report["baselines"].items():
+        rows.append(("", f"baseline {name}", *(f"{scores[key]:.3f}" for key in keys)))
+    reach = [("measurements to", "95 %", "97 %", "99 %")]
+    reach += [(mode, *(f"{n:.0f}" for n in to.values())) for mode, to in report["measurements_to"].items()]
+    return f"{columns(rows)}\n\n{columns(reach)}"

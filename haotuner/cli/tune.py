@@ -1,0 +1,164 @@
+"""`haotuner tune`: tune ops for a range of shapes on this host, write a pack, say how good it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from haotuner.cli.cache_folder import cache_folder
+from haotuner.cli.devices import columns
+from haotuner.cli.progress import Watcher
+from haotuner.cli.requested import Json, Quiet, Verbose, ops_of, seconds_of, threads_of
+from haotuner.request import BUDGET_PER_OP_S, Request
+
+if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
+    from haotuner.cli.speed import Speed
+    from haotuner.producing import Report
+
+
+def tune(
+    op: Annotated[
+        list[str] | None, typer.Option("--op", metavar="SPEC", help="An op, e.g. dense:n=2304,k=768; repeatable.")
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="Named ops: bert_base (default), bert_large, gpt2.")
+    ] = None,
+    shapes: Annotated[
+        str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
+    ] = "dynamic",
+    device: Annotated[str, typer.Option("--device", help="cpu, or cpu:avx512, cpu:avx2, cpu:sse.")] = "cpu",
+    threads: Annotated[str, typer.Option("--threads", help="Thread counts, each with a plan of its own.")] = "1,all",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help=f"Time for all ops, e.g. 60s or 5m [default: {BUDGET_PER_OP_S:.0f}s an op]."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="The pack's directory; an earlier pack there is replaced.")] = Path(
+        "pack"
+    ),
+    db: Annotated[str | None, typer.Option("--db", help="Record store [default: sqlite:///OUT.records.db].")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Use the records of an earlier run; measure only the rest.")
+    ] = False,
+    weights: Annotated[
+        str, typer.Option("--weights", help="State in which kernels are timed: cold (as servers see them) or hot.")
+    ] = "cold",
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Promise, checked before publishing, that results do not depend on m.")
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="A cost model to start from (`haotuner transfer fit`).")
+    ] = None,
+    against: Annotated[
+        str, typer.Option("--against", help="Peers for the closing table, or none.")
+    ] = "torch,onnxruntime,numpy",
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tune on this host for a range of shapes and write a pack. By default: BERT-base's four dense layers, m 1..2048."""
+    cores = len(os.sched_getaffinity(0))
+    request = Request(
+        ops=ops_of(op or [], workload),
+        shapes=shapes,
+        device=device,
+        threads=threads_of(threads),
+        budget_s=None if budget is None else seconds_of(budget),
+        out=out,
+        db=db,
+        seed=seed,
+        resume=resume,
+        weights=weights,
+        batch_invariant=batch_invariant,
+        cache=cache_folder(os.environ),
+        environment=dict(os.environ),
+    )
+    request.check()
+    budget_s = request.budget_s or BUDGET_PER_OP_S * len(request.ops)
+    if not quiet:
+        what = ", ".join(o.name for o in request.ops)
+        typer.echo(f"tuning {what} for {shapes} on {device}, {cores} cores, at most {budget_s:.0f} s", err=True)
+    from haotuner.cli.speed import compare
+    from haotuner.producing import produce
+
+    watcher = Watcher(request.ops, budget_s, quiet=quiet)
+    with watcher, _signals(watcher):
+        report = produce(request, watcher, _loaded(model))
+    speed = None
+    if against != "none" and report.stopped != "signal":
+        speed = compare(request, report, against, quiet=quiet)
+    if json_output:
+        typer.echo(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
+    else:
+        typer.echo(_table(report, speed))
+        if speed is not None:
+            typer.echo(speed.note())
+        typer.echo(_closing(report, verbose=verbose))
+    if not report.complete:
+        raise typer.Exit(3)
+
+
+def _loaded(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from haotuner.transfer.kept import load_model
+
+    return load_model(path)
+
+
+@contextmanager
+def _signals(watcher: Watcher) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the tuner to finish, the second stops it where it is; records are safe either way."""
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        if watcher.stop:
+            raise KeyboardInterrupt
+        watcher.stop = True
+        typer.echo("\nstopping: writing a pack from what is measured; once more to stop at once", err=True)
+
+    kept = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _table(report: Report, speed: Speed | None) -> str:
+    peers = [] if speed is None else [*speed.peers, "best"]
+    rows: list[tuple[str, ...]] = [("op", "threads", "kernels", "measured", "regret", *(f"vs {peer}" for peer in peers))]
+    for entry in report.document["ops"]:
+        tuned = next(t for t in report.tuned if t.task.op.name == entry["name"])
+        measured = f"{entry['measured']} of {entry['candidates']}"
+        for table in tuned.tables:
+            ratios = [] if speed is None else [speed.cell(entry["name"], table.threads, peer) for peer in peers]
+            regret = (1 + entry["regret_cover"]) * (1 + table.plan.regret_mean) - 1
+            rows.append((entry["name"], str(table.threads), str(len(entry["kernels"])), measured, f"{regret:.1%}", *ratios))
+    for table in report.tuned[0].tables if speed is not None and len(report.tuned) > 1 else ():
+        over_all = speed.overall(table.threads) if speed is not None else None
+        if over_all is not None:
+            rows.append(("all", str(table.threads), "", "", "", *("" for _ in peers[:-1]), f"{over_all:.2f}x"))
+    return columns(rows)
+
+
+def _closing(report: Report, *, verbose: bool) -> str:
+    document: Mapping[str, Any] = report.document
+    lines = [f"\n{report.pack}: {len(report.tuned)} ops for {report.device.id} in {report.seconds:.0f} s ({report.stopped})"]
+    if document["reused"]:
+        lines.append(f"{document['reused']} measurements of an earlier run were used again")
+    if document["failures"]:
+        lines.append("failures: " + ", ".join(f"{count} {reason}" for reason, count in document["failures"].items()))
+    if verbose:
+        for entry in document["ops"]:
+            lines.append(f"{entry['name']}: {entry['funnel']}; refused {entry['refused']}; model {entry['model']}")
+            lines += [f"  {kernel}" for kernel in entry["kernels"]]
+    lines.append('serve it: haotuner.load("' + str(report.pack) + '"); look closer: haotuner explain, inspect, bench')
+    return "\n".join(lines)

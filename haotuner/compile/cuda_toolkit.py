@@ -1,0 +1,83 @@
+"""The CUDA toolkit on this machine: where nvcc is, what it builds for, and what ptxas reports."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from haotuner.errors import EnvironmentMissing, HaotunerError
+
+QUERY_SECONDS = 60  # nvcc --version on a cold disk took 3 s here
+COMPILE_SECONDS = 900  # a file of 8 kernels takes 10 to 40 s; a compiler that needs more is stuck
+
+
+class CompileFailed(HaotunerError):
+    """A compiler refused generated code, or did not finish; the message carries its output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """One CUDA compiler."""
+
+    nvcc: Path
+    release: str  # "13.0"
+    archs: tuple[str, ...]  # real architectures it builds for, as sm_80
+
+    def builds_for(self, arch: str) -> bool:
+        """Whether machine code of this architecture can be made."""
+        return arch.rstrip("af") in self.archs  # nvcc lists sm_90, and builds its sm_90a with it
+
+
+def find_toolkit(nvcc: str = "nvcc") -> Toolkit:
+    """The toolkit whose nvcc has this name or path; EnvironmentMissing if there is none that answers."""
+    found = shutil.which(nvcc)
+    if found is None:
+        raise EnvironmentMissing(
+            f"asked for the CUDA compiler {nvcc!r}, found none on the PATH; install a CUDA 12.8 or later toolkit, or select "
+            "and predict only (candidates, explain), which needs no compiler"
+        )
+    version = run_tool([found, "--version"], seconds=QUERY_SECONDS).stdout
+    release = re.search(r"release ([0-9]+\.[0-9]+)", version)
+    codes = run_tool([found, "--list-gpu-code"], seconds=QUERY_SECONDS).stdout.split()
+    if release is None or not codes:
+        raise EnvironmentMissing(f"{found} does not answer like nvcc: {version.strip()[:200]!r}")
+    return Toolkit(nvcc=Path(found), release=release[1], archs=tuple(codes))
+
+
+def run_tool(command: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a build tool to its end; CompileFailed with the end of its output if it fails or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise CompileFailed(f"{command[0]} did not finish in {seconds:.0f} s: {' '.join(command)[:400]}") from error
+    except OSError as error:
+        raise EnvironmentMissing(f"{command[0]} cannot be started: {error}") from error
+    if done.returncode:
+        output = (done.stderr or done.stdout).strip()
+        raise CompileFailed(f"{Path(command[0]).name} exited {done.returncode}: {output[-4000:]}")
+    return done
+
+
+def read_resources(ptxas: str) -> Mapping[str, Mapping[str, float]]:
+    """Resources of each kernel as ``ptxas -v`` reports them: registers and bytes of stack, spills and static shared memory.
+
+    A kernel built for several architectures keeps the largest figure of each.
+    """
+    found: dict[str, dict[str, float]] = {}
+    kernel: dict[str, float] = {}
+    for line in ptxas.splitlines():
+        if entry := re.search(r"Compiling entry function '(\w+)'", line):
+            kernel = found.setdefault(entry[1], {})
+        seen: dict[str, float] = {}
+        if stack := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            seen = {"stack_bytes": int(stack[1]), "spill_bytes": int(stack[2]) + int(stack[3])}
+        if registers := re.search(r"Used (\d+) registers", line):
+            shared = re.search(r"(\d+) bytes smem", line)
+            seen = {"registers": int(registers[1]), "static_shared_bytes": int(shared[1]) if shared else 0}
+        for name, value in seen.items():
+            kernel[name] = max(value, kernel.get(name, 0))
+    return found

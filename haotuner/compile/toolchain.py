@@ -1,0 +1,90 @@
+"""The C compiler and the headers that build a library, and how to name them in a fingerprint."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from haotuner.errors import EnvironmentMissing
+
+COMPILERS = ("cc", "gcc", "clang")
+# C11 for atomics; -O2 because the hot loops are TVM's, not ours; hidden so that two packs in one process never meet.
+CFLAGS = (
+    "-std=c11",
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror=implicit-function-declaration",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """A C compiler that works and where tvm-ffi's headers lie."""
+
+    compiler: str
+    version: str
+    include: Path
+
+    @staticmethod
+    def find() -> Toolchain:
+        """The first of cc, gcc, clang on the PATH; EnvironmentMissing says how to get one."""
+        for name in COMPILERS:
+            path = shutil.which(name)
+            if path is None:
+                continue
+            answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+            if answer.returncode == 0 and answer.stdout:
+                return Toolchain(compiler=path, version=answer.stdout.splitlines()[0], include=_ffi_headers())
+        raise EnvironmentMissing(
+            f"no C compiler: looked for {', '.join(COMPILERS)} on the PATH. "
+            "Tuning links a library with it; install one, for example: apt-get install gcc"
+        )
+
+    def link(
+        self, objects: list[Path], sources: list[Path], include: list[Path], out: Path, *, timeout_s: float = 120
+    ) -> None:
+        """Compile C sources and link them with objects into the shared library ``out``; RuntimeError with the output."""
+        includes = [flag for path in (*include, self.include) for flag in ("-I", str(path))]
+        inputs = [str(path) for path in (*sources, *objects)]
+        command = [
+            self.compiler,
+            *CFLAGS,
+            "-shared",
+            "-pthread",
+            *includes,
+            *inputs,
+            "-o",
+            str(out),
+            "-Wl,-z,noexecstack",
+            "-s",
+        ]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        if answer.returncode != 0:
+            raise RuntimeError(
+                f"{Path(self.compiler).name} failed with {answer.returncode}: {answer.stderr.strip()[-2000:]}"
+            )
+
+    def words(self) -> dict[str, str]:
+        """Versions of all that shapes the generated code."""
+        return {
+            "compiler": self.version,
+            **{name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")},
+        }
+
+
+def _ffi_headers() -> Path:
+    try:
+        files = importlib.metadata.distribution("apache-tvm-ffi").locate_file("tvm_ffi/include")
+    except importlib.metadata.PackageNotFoundError:
+        raise EnvironmentMissing('apache-tvm-ffi is not installed; run: pip install "haotuner[tune]"') from None
+    path = Path(str(files))
+    if not (path / "tvm/ffi/c_api.h").is_file():
+        raise EnvironmentMissing(f"tvm-ffi's headers are not at {path}; reinstall apache-tvm-ffi")
+    return path

@@ -1,0 +1,42 @@
+"""Region, Composition, Plan: how one shape is put together from micro-kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from haotuner.shape import Shape
+
+MAX_REGIONS = 3  # more never paid in trials: the third region is already a remainder of a few rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A box over the output axes, computed by one micro-kernel. ``first``/``last`` per axis, ``last`` excluded."""
+
+    kernel: str
+    box: Mapping[str, tuple[int, int]]
+    tiles: int
+    k_split: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """The regions of one shape in launch order; they cover the output exactly once."""
+
+    regions: tuple[Region, ...]
+    expected_us: float
+    split: str = "n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Shape to composition for one op and one thread count, with what its coarseness costs."""
+
+    op: str
+    threads: int
+    kernels: tuple[str, ...]
+    compositions: Mapping[Shape, Composition]
+    regret_mean: float = 0.0  # fraction lost against the best measured alternative, traffic-weighted
+    regret_max: float = 0.0
+    facts: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,100 @@
+"""What a direct 2-D convolution asks of a GPU: a thread block computes a box of the image, filter taps are the steps.
+
+The kernel is the one of Kernel Tuner's examples (van Werkhoven 2014): a thread's outputs lie a block apart, taps are
+unrolled, so image values that several of its outputs use are loaded once where the block is narrower than the filter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.cost.demand import Asked, Column, Demand
+from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, round_of_tiles, waves_of
+
+
+def conv2d(asked: Asked) -> Demand:
+    """Parameters: bx, by threads; tx, ty outputs a thread; fh, fw filter; ro, pad, sh, cm switches.
+
+    ``ro``: image read through the read-only cache; ``pad``: shared rows padded against bank conflicts; ``sh``: image
+    staged in shared memory; ``cm``: filter in constant memory.
+    """
+    bx, by, tx, ty = (asked.param(name) for name in ("bx", "by", "tx", "ty"))
+    fh, fw = asked.param("fh"), asked.param("fw")
+    ro, pad = asked.param("ro"), asked.param("pad")
+    shared_on, constant = asked.param("sh", 1.0), asked.param("cm", 1.0)
+    h, w = asked.extents["h"], asked.extents["w"]
+    size, device = float(asked.element_bytes), asked.device
+    taps = fh * fw
+    threads = bx * by
+    waves = waves_of(threads, device)
+    box_rows, box_cols = by * ty, bx * tx
+    needed_rows, needed_cols = box_rows + fh - 1.0, box_cols + fw - 1.0
+    row_words = np.where(pad > 0, needed_cols + np.mod(bx - needed_cols, BANKS), needed_cols)
+    shared = shared_on * needed_rows * row_words * size
+    distinct = _distinct(ty, by, fh) * _distinct(tx, bx, fw)  # image values one thread reads
+    loads = distinct / taps + np.where(constant > 0, 0.0, 1.0)
+    ways = np.where(shared_on > 0, bank_ways(bx, row_words, threads, device.wave_width), 1.0)
+    lines = np.ceil(device.wave_width / bx) * np.maximum(np.minimum(bx, device.wave_width) / BANKS, 0.25)
+    near = np.where(shared_on > 0, 1.0, np.maximum(lines, 1.0))
+    tiles_across, tiles = np.ceil(w / box_cols), np.ceil(w / box_cols) * np.ceil(h / box_rows)
+    image = needed_rows * needed_cols * size  # of one tile
+    together = round_of_tiles(device, threads, shared, tiles)
+    band = np.ceil(together / tiles_across) * box_rows + fh - 1.0  # rows of the image that a round of tiles reads
+    rounds = tiles / together
+    return Demand(
+        rows=h,
+        cols=w,
+        depth=taps,
+        flops=2.0 * h * w * taps,
+        least_bytes=2.0 * h * w * size,
+        tile_rows=box_rows,
+        tile_cols=box_cols,
+        wave_rows=ty,
+        wave_cols=tx,
+        threads=threads,
+        waves=waves,
+        vector=np.ones_like(h),
+        unroll=taps,
+        depth_block=taps,
+        streams=np.ceil(device.wave_width / bx),
+        registers=tx * ty + np.minimum(distinct / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
+        shared_bytes=shared,
+        fmas=tx * ty,
+        loads=loads,
+        near_bytes=waves * loads * BANKS * size * near,
+        mid_bytes=image / taps,
+        far_bytes=rounds * np.minimum(band, h) * np.minimum(w, together * box_cols) * size + h * w * size,
+        l1_set_bytes=(1.0 - shared_on) * image,
+        l2_set_bytes=together * image,
+        staged_rows=shared_on,
+        staged_cols=constant,
+        staging_rows=np.where(shared_on > 0, bx, 1.0),
+        staging_cols=np.ones_like(h),
+        vector_cols=np.ones_like(h),
+        line_ratio=np.minimum(bx * size / (np.ceil(bx * size / SECTOR_BYTES) * SECTOR_BYTES), 1.0),
+        bank_ways=ways,
+        flags=ro + 2.0 * pad,
+    )
+
+
+def _distinct(outputs: Column, apart: Column, taps: Column) -> Column:
+    """Values along one axis that a thread reads for ``outputs`` outputs ``apart`` from each other under ``taps`` taps."""
+    return np.where(apart < taps, (outputs - 1.0) * apart + taps, outputs * taps)
+
+
+def bank_ways(bx: Column, row_words: Column, threads: Column, wave_width: int) -> Column:
+    """Ways of the worst bank conflict among the first waves of a block that reads one word a thread, rows apart."""
+    keys = np.stack([bx, np.mod(row_words, BANKS), np.minimum(threads, 3.0 * wave_width)]).astype(np.int64)
+    kinds, where = np.unique(keys, axis=1, return_inverse=True)
+    worst = np.array([_ways(int(b), int(r), int(t), wave_width) for b, r, t in kinds.T], dtype=np.float64)
+    return worst[np.ravel(where)]
+
+
+def _ways(bx: int, row_words: int, threads: int, wave_width: int) -> int:
+    worst = 1
+    for first in range(0, threads, wave_width):
+        lanes: NDArray[np.int64] = np.arange(first, min(first + wave_width, threads))
+        banks = (lanes // bx * row_words + lanes % bx) % int(BANKS)
+        worst = max(worst, int(np.bincount(banks).max()))
+    return worst

@@ -1,0 +1,81 @@
+"""What the CPU dense micro-kernels ask of a core."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from haotuner.cost.demand import Asked, Demand
+
+_LINE_BYTES = 64.0  # every x86-64 and most Arm servers
+_BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses
+_PAGE_BYTES = 4096.0  # addresses this far apart fall into the same L1 set (64 sets of 64 bytes on every x86-64)
+_STREAMS_OF_A_SET = 4.0  # measured: more weight streams than this, a page apart, fall to half speed
+
+_UNFETCHED = 1.2  # time of a cold weight stream without prefetch instructions; 1.0 to 1.3 measured over tiles of 1 to 8 rows
+
+
+def cpu_dense(asked: Asked) -> Demand:
+    """``Y[m,n] = X[m,k] W[n,k]^T`` by an ``mr x nr`` register tile over packed panels ``[n/pw, k, pw]``.
+
+    Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
+    Parameters: mr, nr, pw (packed width, divides nr), ku (k unroll), vl (fp32 lanes a vector); optional kc (k block)
+    and pf (steps of k fetched ahead).
+    """
+    mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
+    pw = asked.params.get("pw", nr)
+    m, n, k = asked.extents["m"], asked.extents["n"], asked.extents["k"]
+    size = float(asked.element_bytes)
+    block = np.minimum(asked.param("kc", 0.0), k)
+    block = np.where(block > 0, block, k)  # kc 0 or absent: the whole depth in one go
+    vectors = np.ceil(nr / np.minimum(vl, asked.device.wave_width))  # the compiler splits wider vectors
+    accumulators = mr * vectors
+    row_tiles, panels = np.ceil(m / mr), np.ceil(n / nr)
+    weight = panels * nr * k * size
+    l2 = float(asked.device.l2_bytes or 0)
+    panel = nr * block * size
+    # X is read again for every panel; it comes from main memory only when all of it and one panel overflow L2 and L3
+    caches = max(l2, float(asked.device.l3_bytes or 0))
+    x_bytes = m * k * size
+    far_x = np.where(x_bytes + panel <= caches, x_bytes, x_bytes * panels)
+    far_w = weight if asked.cold else np.where(weight + x_bytes <= caches, 0.0, weight)
+    ahead = asked.param("pf", 0.0)
+    if asked.cold:  # the hardware's prefetchers alone stop at every page; fetching ahead by instruction does not
+        far_w = far_w * np.where(ahead > 0, 1.0, _UNFETCHED)
+    result = m * n * size * np.ceil(k / block) * np.where(block < k, 2.0, 1.0)  # partial sums are read back
+    # a tile's weights come from L2 unless the panel still lies in L1 from the tile before
+    l1 = float(asked.device.l1_bytes or 32 * 2**10)
+    in_l1 = panel + mr * block * size <= l1
+    return Demand(
+        rows=m,
+        cols=n,
+        depth=k,
+        flops=2.0 * m * n * k,
+        least_bytes=(m * k + n * k + m * n) * size,
+        tile_rows=mr,
+        tile_cols=nr,
+        wave_rows=mr,
+        wave_cols=nr,
+        threads=np.ones_like(m),
+        waves=np.ones_like(m),
+        vector=vl,
+        unroll=asked.param("ku", 1.0),
+        depth_block=block,
+        streams=nr / pw + mr,
+        registers=accumulators + np.minimum(vectors, mr) + _BROADCAST_REGISTERS,  # x86 FMAs take one operand from memory
+        shared_bytes=np.zeros_like(m),
+        fmas=accumulators,
+        loads=vectors + mr,
+        near_bytes=(nr + mr) * size,
+        mid_bytes=np.where(in_l1 & (row_tiles > 1), 0.0, nr * size) + mr * size / np.maximum(_LINE_BYTES / size, 1.0),
+        far_bytes=far_x + far_w + result,
+        l1_set_bytes=panel + mr * block * size,
+        l2_set_bytes=panel + np.minimum(x_bytes, l2),
+        staged_rows=np.zeros_like(m),
+        staged_cols=np.ones_like(m),  # the weight is packed
+        staging_rows=np.ones_like(m),
+        staging_cols=np.ones_like(m),
+        vector_cols=np.ones_like(m),
+        line_ratio=np.minimum(pw * size / (np.ceil(pw * size / _LINE_BYTES) * _LINE_BYTES), 1.0),
+        bank_ways=np.where(np.mod(k * pw * size, _PAGE_BYTES) == 0, np.maximum(nr / pw / _STREAMS_OF_A_SET, 1.0), 1.0),
+        flags=np.log2(1.0 + ahead),
+    )

@@ -1,0 +1,45 @@
+"""What GPU tile programs have in common: waves, bank conflicts, main-memory traffic of a round of tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from haotuner.cost.demand import Column
+from haotuner.device import Device
+
+BANKS = 32.0  # shared-memory banks of 4 bytes on every CUDA and RDNA device
+SECTOR_BYTES = 32.0  # least that a GPU fetches from L2 or DRAM
+WIDEST_LOAD = 4.0  # fp32 elements of a 16-byte load, the widest instruction
+# Registers beside accumulators and operands: addresses, counters, constants. Compilers report 20 to 40 for such loops.
+BOOKKEEPING_REGISTERS = 28.0
+
+
+def waves_of(threads: Column, device: Device) -> Column:
+    """Waves of a tile, the last one perhaps partly idle."""
+    return np.ceil(threads / device.wave_width)
+
+
+def strided_ways(lanes: Column, stride: Column, vector: Column) -> Column:
+    """Times a shared-memory load is repeated when ``lanes`` threads read ``vector`` words every ``stride`` words; >= 1.
+
+    Words of one lane are adjacent and use different banks, so a vector load counts per word (CUDA guide, shared memory).
+    """
+    common = np.gcd(stride.astype(np.int64), int(BANKS)).astype(np.float64)
+    deepest = np.ceil(lanes * common / BANKS)
+    return np.asarray(np.maximum(deepest / vector, 1.0), dtype=np.float64)
+
+
+def round_of_tiles(device: Device, threads: Column, shared_bytes: Column, tiles: Column) -> Column:
+    """Tiles that run at the same time on the whole device, by threads and shared memory alone."""
+    fits = np.minimum(
+        (device.threads_per_unit or 1024) // np.maximum(threads, 1.0),
+        (device.l1_bytes or 64 * 2**10) // np.maximum(shared_bytes, 1.0),
+    )
+    return np.asarray(np.minimum(device.compute_units * np.maximum(fits, 1.0), tiles), dtype=np.float64)
+
+
+def used_of_sector(vector: Column, stride: Column, size: float) -> Column:
+    """Share of each sector that one load uses when neighbours read ``vector`` elements every ``stride``; 0..1."""
+    whole = SECTOR_BYTES / size
+    share = vector / np.minimum(np.maximum(stride, vector), whole)
+    return np.asarray(np.minimum(share, 1.0), dtype=np.float64)

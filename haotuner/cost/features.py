@@ -1,0 +1,205 @@
+"""Features: a row of numbers for each (micro-kernel, shape) on a device, mostly ratios of demand to resource.
+
+A tree cannot extrapolate, so a number that grows with the device (bytes of cache, registers) is divided by what
+the device has: half-full is half-full everywhere, and a model learnt on one device means something on the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from haotuner.cost.demand import Column, Demand, Problem
+from haotuner.cost.families import Named, demand
+from haotuner.cost.machine import Machine, machine
+from haotuner.cost.roofline import code_fill, expected_us, resident_tiles, spilled_registers, step_cycles, tile_count
+from haotuner.device import Device
+from haotuner.kernel import MicroKernel
+from haotuner.shape import Shape
+
+FEATURES_VERSION = 2  # raise it whenever a feature is added, removed or computed differently
+
+
+class View:
+    """A demand on a machine with what several features share, computed once."""
+
+    def __init__(self, device: Device, demand: Demand) -> None:
+        self.d = demand
+        self.m: Machine = machine(device)
+        self.resident, self.limiter = resident_tiles(demand, self.m)
+        self.tiles = tile_count(demand)
+        self.waves = self.tiles / (self.m.units * self.resident)
+        self.spills = spilled_registers(demand, self.m)
+        self.step = step_cycles(demand, self.m, self.resident)
+        self.expected_us = expected_us(device, demand)
+        self.least_us = np.maximum(
+            demand.flops / (self.m.peak_gflops * 1e3),
+            1e-9,
+        )
+        self.flops_per_step = 2.0 * demand.tile_rows * demand.tile_cols
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One column of the frame: its formula in words, the closed range it lies in, and how it is computed."""
+
+    name: str
+    formula: str
+    low: float
+    high: float
+    of: Callable[[View], Column]
+    resource: bool = True  # False: known from program and shape alone, the same on every device
+
+
+def _log2(values: Column | float) -> Column:
+    return np.asarray(np.log2(np.maximum(values, 2.0**-40)), dtype=np.float64)
+
+
+def _ceil_share(value: Column, step: Column) -> Column:
+    return np.asarray(value / (np.ceil(value / step) * step), dtype=np.float64)
+
+
+FEATURES: tuple[Feature, ...] = (
+    # the program and the shape
+    Feature(name="tile_rows_log2", formula="log2 of output rows of a tile", low=0, high=20, resource=False,
+            of=lambda v: _log2(v.d.tile_rows)),
+    Feature(name="tile_cols_log2", formula="log2 of output columns of a tile", low=0, high=20, resource=False,
+            of=lambda v: _log2(v.d.tile_cols)),
+    Feature(name="wave_rows_log2", formula="log2 of output rows one thread holds", low=0, high=20, resource=False,
+            of=lambda v: _log2(v.d.wave_rows)),
+    Feature(name="wave_cols_log2", formula="log2 of output columns one thread holds", low=0, high=20, resource=False,
+            of=lambda v: _log2(v.d.wave_cols)),
+    Feature(name="threads_log2", formula="log2 of threads of a tile", low=0, high=12, resource=False,
+            of=lambda v: _log2(v.d.threads)),
+    Feature(name="vector_log2", formula="log2 of elements one load moves", low=0, high=8, resource=False,
+            of=lambda v: _log2(v.d.vector)),
+    Feature(name="unroll_log2", formula="log2 of unrolled steps", low=0, high=12, resource=False,
+            of=lambda v: _log2(v.d.unroll)),
+    Feature(name="streams", formula="address streams read in parallel", low=0, high=4096, resource=False,
+            of=lambda v: v.d.streams),
+    Feature(name="flags", formula="family switches as an integer", low=0, high=4096, resource=False,
+            of=lambda v: v.d.flags),
+    Feature(name="rows_padding", formula="rows / (rows rounded up to tiles)", low=0, high=1, resource=False,
+            of=lambda v: _ceil_share(v.d.rows, v.d.tile_rows)),
+    Feature(name="cols_padding", formula="columns / (columns rounded up to tiles)", low=0, high=1, resource=False,
+            of=lambda v: _ceil_share(v.d.cols, v.d.tile_cols)),
+    Feature(name="rows_exact", formula="1 where whole tiles cover the rows (no bounds check), else 0", low=0, high=1,
+            resource=False, of=lambda v: (np.mod(v.d.rows, v.d.tile_rows) == 0).astype(np.float64)),
+    Feature(name="cols_exact", formula="1 where whole tiles cover the columns, else 0", low=0, high=1, resource=False,
+            of=lambda v: (np.mod(v.d.cols, v.d.tile_cols) == 0).astype(np.float64)),
+    Feature(name="staged_rows", formula="1 where the rows' operand is staged in shared memory", low=0, high=1,
+            resource=False, of=lambda v: v.d.staged_rows),
+    Feature(name="staged_cols", formula="1 where the columns' operand is staged (CPU: packed)", low=0, high=1,
+            resource=False, of=lambda v: v.d.staged_cols),
+    Feature(name="staging_rows_log2", formula="log2 of threads side by side that stage the rows' operand", low=0, high=12,
+            resource=False, of=lambda v: _log2(v.d.staging_rows)),
+    Feature(name="staging_cols_log2", formula="log2 of threads side by side that stage the columns' operand", low=0,
+            high=12, resource=False, of=lambda v: _log2(v.d.staging_cols)),
+    Feature(name="vector_cols_log2", formula="log2 of elements one load of the columns' operand moves", low=0, high=8,
+            resource=False, of=lambda v: _log2(v.d.vector_cols)),
+    Feature(name="row_tiles_log2", formula="log2 of tiles along the rows", low=0, high=31, resource=False,
+            of=lambda v: _log2(np.ceil(v.d.rows / v.d.tile_rows))),
+    Feature(name="depth_log2", formula="log2 of steps", low=0, high=31, resource=False, of=lambda v: _log2(v.d.depth)),
+    Feature(name="depth_blocks_log2", formula="log2 of staged blocks of steps", low=0, high=31, resource=False,
+            of=lambda v: _log2(np.ceil(v.d.depth / v.d.depth_block))),
+    Feature(name="tile_intensity_log2", formula="log2 of flops per byte a tile takes from L1 or shared in a step", low=-20,
+            high=40, resource=False, of=lambda v: _log2(v.flops_per_step / v.d.near_bytes)),
+    Feature(name="line_ratio", formula="useful share of each memory line", low=0, high=1, resource=False,
+            of=lambda v: v.d.line_ratio),
+    Feature(name="bank_ways", formula="ways of the worst bank conflict", low=1, high=64, resource=False,
+            of=lambda v: v.d.bank_ways),
+    # demand over resource, inside one unit
+    Feature(name="register_fill", formula="registers of a thread / registers a thread may have", low=0, high=1e3,
+            of=lambda v: v.d.registers / v.m.registers_per_thread),
+    Feature(name="spill_ratio", formula="registers that do not fit / registers asked for", low=0, high=1,
+            of=lambda v: v.spills / v.d.registers),
+    Feature(name="shared_fill", formula="shared bytes of a tile / largest a block may have", low=0, high=1e3,
+            of=lambda v: v.d.shared_bytes / v.m.shared_per_block_bytes),
+    Feature(name="l1_fill_log2", formula="log2 of (set to be kept in L1 of resident tiles / L1)", low=-40, high=20,
+            of=lambda v: _log2(v.resident * v.d.l1_set_bytes / v.m.l1_bytes)),
+    Feature(name="l2_fill_log2", formula="log2 of (set to be kept in L2 / L2)", low=-40, high=30,
+            of=lambda v: _log2(v.d.l2_set_bytes / v.m.l2_bytes)),
+    Feature(name="far_fill_log2", formula="log2 of (bytes from main memory / last cache)", low=-40, high=40,
+            of=lambda v: _log2(v.d.far_bytes / v.m.l3_bytes)),
+    Feature(name="thread_fill", formula="resident threads / threads a unit may hold", low=0, high=64,
+            of=lambda v: v.resident * v.d.waves * (v.m.wave_width if v.m.kind != "cpu" else 1.0) / v.m.threads_per_unit),
+    Feature(name="wave_use", formula="threads of a tile / lanes of its waves", low=0, high=1,
+            of=lambda v: np.minimum((v.d.vector if v.m.kind == "cpu" else v.d.threads / v.d.waves) / v.m.wave_width, 1.0)),
+    Feature(name="resident_tiles", formula="tiles a unit holds at a time", low=1, high=64, of=lambda v: v.resident),
+    Feature(name="resident_limit", formula="what limits them: 0 registers, 1 shared, 2 threads, 3 blocks", low=0, high=3,
+            of=lambda v: v.limiter),
+    Feature(name="ilp_log2", formula="log2 of independent multiply-adds in flight / (latency x pipes)", low=-20, high=20,
+            of=lambda v: _log2(v.resident * v.d.waves * v.d.fmas / (v.m.fma_latency * v.m.pipes))),
+    Feature(name="loads_per_fma", formula="load instructions of a step / multiply-adds of a step", low=0, high=64,
+            of=lambda v: v.d.loads / v.d.fmas),
+    Feature(name="load_pressure_log2", formula="log2 of cycles of loads / cycles of multiply-adds", low=-20, high=20,
+            of=lambda v: _log2((v.d.loads / v.m.loads) / (v.d.fmas / v.m.pipes))),
+    Feature(name="near_pressure_log2", formula="log2 of cycles of L1 or shared traffic / cycles of multiply-adds", low=-40,
+            high=20, of=lambda v: _log2((v.d.near_bytes * v.d.bank_ways / v.m.near_bytes) / _fma_cycles(v))),
+    Feature(name="mid_pressure_log2", formula="log2 of cycles of L2 traffic / cycles of multiply-adds", low=-40, high=20,
+            of=lambda v: _log2((v.d.mid_bytes / v.m.mid_bytes) / _fma_cycles(v))),
+    Feature(name="code_fill_log2", formula="log2 of bytes of the unrolled loop / instruction cache", low=-20, high=20,
+            of=lambda v: _log2(code_fill(v.d, v.m))),
+    Feature(name="step_efficiency", formula="flops of a step at peak / cycles the analytic model gives it", low=0, high=1.5,
+            of=lambda v: v.resident * v.flops_per_step / (2.0 * v.m.wave_width * v.m.pipes) / v.step),
+    Feature(name="start_share", formula="cycles to start a tile / cycles of the tile", low=0, high=1,
+            of=lambda v: v.m.start_cycles / (v.m.start_cycles + v.d.depth * v.step)),
+    # the whole device
+    Feature(name="tiles_per_unit_log2", formula="log2 of tiles / units", low=-20, high=40,
+            of=lambda v: _log2(v.tiles / v.m.units)),
+    Feature(name="waves_log2", formula="log2 of tiles / (units x resident tiles)", low=-20, high=40,
+            of=lambda v: _log2(v.waves)),
+    Feature(name="wave_tail", formula="rounds of tiles / rounds rounded up", low=0, high=1,
+            of=lambda v: v.waves / np.ceil(v.waves)),
+    Feature(name="unit_tail", formula="(tiles / units) / the same rounded up", low=0, high=1,
+            of=lambda v: _ceil_share(v.tiles, np.full_like(v.tiles, v.m.units))),
+    Feature(name="far_balance_log2", formula="log2 of (flops per byte of main memory / machine balance)", low=-40, high=40,
+            of=lambda v: _log2(v.d.flops / np.maximum(v.d.far_bytes, 1.0) / v.m.balance)),
+    Feature(name="expected_log", formula="log of (flops at peak / analytic time)", low=-40, high=2,
+            of=lambda v: np.log(v.least_us / v.expected_us)),
+    # the device itself
+    Feature(name="units_log2", formula="log2 of compute units", low=0, high=16, of=lambda v: _all(v, np.log2(v.m.units))),
+    Feature(name="balance_log2", formula="log2 of machine balance, flops per byte", low=-10, high=16,
+            of=lambda v: _all(v, np.log2(v.m.balance))),
+    Feature(name="pipes", formula="wave-wide multiply-adds a unit starts per cycle", low=0, high=64,
+            of=lambda v: _all(v, v.m.pipes)),
+    Feature(name="wave_width", formula="fp32 lanes of a wave", low=1, high=128, of=lambda v: _all(v, v.m.wave_width)),
+    Feature(name="l1_per_pipe_log2", formula="log2 of L1 bytes / (pipes x lanes)", low=0, high=30,
+            of=lambda v: _all(v, np.log2(v.m.l1_bytes / (v.m.pipes * v.m.wave_width)))),
+    Feature(name="l2_per_unit_log2", formula="log2 of L2 bytes / units (CPU: of a core)", low=0, high=40,
+            of=lambda v: _all(v, np.log2(v.m.l2_bytes / (v.m.units if v.m.kind != "cpu" else 1.0)))),
+    Feature(name="threads_limit_log2", formula="log2 of threads a unit may hold", low=0, high=16,
+            of=lambda v: _all(v, np.log2(v.m.threads_per_unit))),
+)  # fmt: skip
+NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
+PROGRAM_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES if not feature.resource)
+
+
+def _fma_cycles(v: View) -> Column:
+    return np.asarray(v.d.waves * v.d.fmas / v.m.pipes, dtype=np.float64)
+
+
+def _all(v: View, value: float) -> Column:
+    return np.full_like(v.tiles, float(value))
+
+
+def features(
+    device: Device, family: Named, problem: Problem, pairs: Sequence[tuple[MicroKernel, Shape]], *, weights: str = "cold"
+) -> pd.DataFrame:
+    """Frame of shape ``(len(pairs), len(FEATURES))``, float64, columns in the order of ``NAMES``, rows as given.
+
+    ``device`` has as many units as threads will run; ``weights`` is ``cold`` or ``hot``.
+    """
+    return frame(device, demand(device, family, problem, pairs, weights=weights))
+
+
+def frame(device: Device, wanted: Demand) -> pd.DataFrame:
+    """The same from a demand that is already known."""
+    view = View(device, wanted)
+    table = np.empty((len(wanted.rows), len(FEATURES)))
+    for column, feature in enumerate(FEATURES):
+        table[:, column] = feature.of(view)
+    return pd.DataFrame(table, columns=list(NAMES))

@@ -1,0 +1,168 @@
+"""Forest: the learned cost model, gradient-boosted trees (LightGBM) over resource features.
+
+The trees learn what the analytic time misses: they start from a line through ``expected_log`` fitted to the same rows,
+so a model of twenty rows ranks nearly as well as the analysis, and one of thousands is free of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from haotuner.cost.features import NAMES
+from haotuner.cost.model import Scores, check_columns, check_rows
+
+# Fewest rows that a tree can split with two on each side; below it the line alone is the model.
+FEWEST_ROWS = 8
+_PRIOR = "expected_log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a forest grows. Defaults were chosen on held-out devices of public GEMM and convolution records."""
+
+    trees: int = 100
+    learning_rate: float = 0.1
+    leaves: int = 31
+    rows_per_leaf: int = 10  # fewest rows of a leaf; less when there are few rows, see ``parameters``
+    feature_share: float = 0.7  # of the columns, offered to each tree
+    l2: float = 1.0
+    slope: float | None = None  # of the analytic line; None fits it
+    columns: tuple[str, ...] = NAMES  # that the trees may use
+
+    def parameters(self, rows: int, *, seed: int, threads: int) -> dict[str, Any]:
+        """LightGBM parameters for that many rows; the same rows and seed give the same trees."""
+        return {
+            "objective": "regression",
+            "learning_rate": self.learning_rate,
+            "num_leaves": max(2, min(self.leaves, rows // 4)),
+            "min_data_in_leaf": max(2, min(self.rows_per_leaf, rows // 10)),
+            "min_data_in_bin": 1 if rows < 1000 else 3,
+            "feature_fraction": self.feature_share,
+            "lambda_l2": self.l2,
+            "seed": seed,
+            "num_threads": threads,
+            "deterministic": True,
+            "force_row_wise": True,  # the choice between row-wise and column-wise is by timing, so not repeatable
+            "feature_pre_filter": False,
+            "verbosity": -1,
+        }
+
+
+class Forest:
+    """A cost model learned from measurements of one family on any number of devices."""
+
+    def __init__(self, seed: int = 0, threads: int = 1, settings: Settings | None = None) -> None:
+        self.seed = seed
+        self.threads = threads
+        self.settings = settings or Settings()
+        self.line = (0.0, 0.0)  # intercept and slope over the analytic log efficiency
+        self.booster: lightgbm.Booster | None = None
+        self.facts: dict[str, Any] = {}  # provenance that travels with the saved model
+        self.fitted = False
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Forest:
+        """Learn from rows of measured log(throughput / roofline); works from one row up."""
+        check_columns(frame)
+        labels, given = check_rows(frame, log_efficiency, weights)
+        prior = frame[_PRIOR].to_numpy(dtype=np.float64)
+        self.line = line_through(prior, labels, given, self.settings.slope)
+        self.booster = None
+        if len(labels) >= FEWEST_ROWS and np.ptp(labels) > 0:
+            data = self._data(frame, labels - self._base(prior), given)
+            parameters = self.settings.parameters(len(labels), seed=self.seed, threads=self.threads)
+            self.booster = lightgbm.train(parameters, data, num_boost_round=self.settings.trees)
+        self.fitted = True
+        return self
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Predicted log(throughput / roofline) of shape ``(rows,)``; higher is better."""
+        if not self.fitted:
+            raise ValueError("this forest was not fitted; call fit, or load a saved one")
+        check_columns(frame)
+        total = self._base(frame[_PRIOR].to_numpy(dtype=np.float64))
+        if self.booster is not None and len(frame):
+            total = total + self.booster.predict(self._matrix(frame), num_threads=self.threads)
+        return np.asarray(total, dtype=np.float64)
+
+    def continued(self, frame: pd.DataFrame, log_efficiency: ArrayLike, *, trees: int, learning_rate: float) -> Forest:
+        """A new forest: these trees, then more trees on other rows (continued boosting); the level is moved first."""
+        moved = self._moved(frame, log_efficiency)
+        labels = np.asarray(log_efficiency, dtype=np.float64)
+        if self.booster is None or len(labels) < FEWEST_ROWS:
+            return moved
+        parameters = self.settings.parameters(len(labels), seed=self.seed, threads=self.threads)
+        data = self._data(frame, labels - moved._base(frame[_PRIOR].to_numpy(dtype=np.float64)), None)
+        moved.booster = lightgbm.train(
+            {**parameters, "learning_rate": learning_rate}, data, num_boost_round=trees, init_model=self.booster
+        )
+        return moved
+
+    def refitted(self, frame: pd.DataFrame, log_efficiency: ArrayLike, *, keep: float) -> Forest:
+        """A new forest of the same splits whose leaves moved to the rows: ``keep`` of the old value, the rest new."""
+        moved = self._moved(frame, log_efficiency)
+        if self.booster is not None:
+            labels = np.asarray(log_efficiency, dtype=np.float64) - moved._base(frame[_PRIOR].to_numpy(dtype=np.float64))
+            moved.booster = self.booster.refit(self._matrix(frame), labels, decay_rate=keep, verbosity=-1)
+        return moved
+
+    def state(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """What saving keeps: a state that JSON can hold, and LightGBM's text of the trees (none if there are none)."""
+        if not self.fitted:
+            raise ValueError("this forest was not fitted; there is nothing to save")
+        settings = {**asdict(self.settings), "columns": list(self.settings.columns)}
+        state = {"line": list(self.line), "facts": self.facts, "settings": settings, "seed": self.seed}
+        return state, () if self.booster is None else (self.booster.model_to_string(),)
+
+    @staticmethod
+    def restored(state: Mapping[str, Any], texts: Sequence[str], *, threads: int = 1) -> Forest:
+        """A forest from what ``state`` gave; the caller has verified that the texts are undamaged."""
+        settings = Settings(**{**state["settings"], "columns": tuple(state["settings"]["columns"])})
+        forest = Forest(seed=int(state["seed"]), threads=threads, settings=settings)
+        forest.line = (float(state["line"][0]), float(state["line"][1]))
+        forest.facts = dict(state["facts"])
+        forest.booster = lightgbm.Booster(model_str=texts[0]) if texts else None
+        forest.fitted = True
+        return forest
+
+    def _moved(self, frame: pd.DataFrame, log_efficiency: ArrayLike) -> Forest:
+        """The same forest with its intercept moved so that it is right on average over the rows."""
+        labels, _ = check_rows(frame, log_efficiency, None)
+        other = Forest(seed=self.seed, threads=self.threads, settings=self.settings)
+        other.line = (self.line[0] + float(np.mean(labels - self.predict(frame))), self.line[1])
+        other.booster, other.facts, other.fitted = self.booster, dict(self.facts), True
+        return other
+
+    def _base(self, prior: Scores) -> Scores:
+        return self.line[0] + self.line[1] * prior
+
+    def _matrix(self, frame: pd.DataFrame) -> Scores:
+        return np.asarray(frame[list(self.settings.columns)], dtype=np.float64)
+
+    def _data(self, frame: pd.DataFrame, labels: Scores, weights: Scores | None) -> lightgbm.Dataset:
+        # free_raw_data: continued boosting predicts the rows with the old trees, which needs them once more
+        return lightgbm.Dataset(
+            self._matrix(frame), labels, weight=weights, feature_name=list(self.settings.columns), free_raw_data=False
+        )
+
+
+def line_through(prior: Scores, labels: Scores, weights: Scores | None, slope: float | None) -> tuple[float, float]:
+    """Intercept and slope by weighted least squares, or the intercept alone for a given slope.
+
+    A slope outside 0..1 would reverse or exaggerate the analysis, so it is kept there, and two rows' worth of belief in
+    slope 1 (ridge) keeps one or two measurements from turning the ranking round.
+    """
+    mass = np.ones_like(labels) if weights is None else weights
+    mean_prior, mean_label = float(np.average(prior, weights=mass)), float(np.average(labels, weights=mass))
+    if slope is None:
+        spread = float(np.sum(mass * (prior - mean_prior) ** 2))
+        together = float(np.sum(mass * (prior - mean_prior) * (labels - mean_label)))
+        belief = 2.0 * float(np.mean(mass))
+        slope = min(max((together + belief) / (spread + belief), 0.0), 1.0)
+    return mean_label - slope * mean_prior, slope

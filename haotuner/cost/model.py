@@ -1,0 +1,67 @@
+"""CostModel: what ranks micro-kernels, learned or not; and the model that needs no measurement."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from haotuner.cost.features import NAMES
+
+Scores: TypeAlias = NDArray[np.float64]
+
+
+class CostModel(Protocol):
+    """Predicts log(throughput / roofline) of each row of a frame; higher is better.
+
+    Predictions of a row do not depend on the other rows. ``fit`` may be called again and starts afresh.
+    """
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> CostModel:
+        """Learn from measured rows; returns itself. ValueError on NaN, infinities or lengths that differ."""
+        ...
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Scores of shape ``(rows,)``."""
+        ...
+
+
+class Analytic:
+    """The analytic expectation as a model: it ranks before anything was measured, and is the baseline."""
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Analytic:
+        """Learns nothing."""
+        return self
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Log of the share of peak that the analytic time means."""
+        check_columns(frame)
+        return np.asarray(frame["expected_log"], dtype=np.float64)
+
+
+def check_columns(frame: pd.DataFrame) -> None:
+    """ValueError unless the frame has the features of this version, in order."""
+    if tuple(frame.columns) != NAMES:
+        odd = sorted(set(frame.columns) ^ set(NAMES))
+        raise ValueError(f"the frame's columns are not the features of this version; they differ in {odd[:8] or 'order'}")
+
+
+def check_rows(frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None) -> tuple[Scores, Scores | None]:
+    """Labels and weights as float64 of the frame's length; ValueError says what is wrong with them."""
+    labels = np.asarray(log_efficiency, dtype=np.float64)
+    if labels.shape != (len(frame),) or not len(frame):
+        raise ValueError(f"{len(frame)} rows of features need as many labels, at least one; got shape {labels.shape}")
+    if not np.isfinite(labels).all():
+        bad = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise ValueError(f"label {bad} is {labels[bad]}; times must be finite and positive before their logarithm is taken")
+    if not np.isfinite(frame.to_numpy(dtype=np.float64)).all():
+        names = [name for name in frame.columns if not np.isfinite(frame[name]).all()]
+        raise ValueError(f"features hold NaN or infinity in {', '.join(names)}")
+    if weights is None:
+        return labels, None
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != labels.shape or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
+        raise ValueError("weights must be finite, from 0 up, as many as rows, and not all zero")
+    return labels, given

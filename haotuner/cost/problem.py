@@ -1,0 +1,41 @@
+"""Problem from a record's text: an op that haotuner knows, or a foreign one whose extents are in its name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from haotuner.cost.demand import Problem
+from haotuner.errors import UsageError
+from haotuner.op import KINDS, Op
+from haotuner.shape import Shape
+
+_FOREIGN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z]+[0-9]{1,10})+")
+_EXTENT = re.compile(r"_([a-z]+)([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An imported problem such as ``conv2d_w4096_h4096_fw15_fh15``: ranked and transferred, never built. fp32."""
+
+    name: str
+    static: tuple[tuple[str, int], ...]
+    dtype: str = "fp32"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axes in the order of the name."""
+        return tuple(axis for axis, _ in self.static)
+
+    def extents(self, shape: Shape) -> dict[str, int]:
+        """The extents in the name; what the shape gives comes on top."""
+        return {**dict(self.static), **shape.as_dict()}
+
+
+def problem_of(text: str) -> Problem:
+    """The problem a record's ``op`` names; UsageError if the text is neither an op nor a foreign problem."""
+    if text.partition("_")[0].partition(":")[0] in KINDS:
+        return Op.parse(text)
+    if not _FOREIGN.fullmatch(text):
+        raise UsageError(f"records of {text!r}: neither an op nor a name with extents such as conv2d_w4096_h4096")
+    return Foreign(text, tuple((axis, int(extent)) for axis, extent in _EXTENT.findall(text)))

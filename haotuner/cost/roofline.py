@@ -1,0 +1,127 @@
+"""Analytic time: the least time of a shape, and what one micro-kernel is expected to take.
+
+``roofline_us`` is the yardstick of every label (Williams 2009): the larger of arithmetic at peak and operands moved once.
+``expected_us`` adds what the tile program itself costs: padding, waves and their tail, register pressure, latency,
+traffic at each level. It is the prior of the learned model and the baseline that the learned model must beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from haotuner.cost.demand import Column, Demand
+from haotuner.cost.machine import Machine, machine
+from haotuner.device import Device
+from haotuner.op import Op
+from haotuner.shape import Shape
+
+# Parallel resources overlap, but not perfectly: the sharper the norm, the more perfect. 1 is a sum, infinity a maximum.
+_OVERLAP = 4.0
+_NARROW_PIPES = 2.0  # every AVX core starts up to two FMAs a cycle when they are narrower than its widest (Agner Fog tables)
+_CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
+_SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
+
+
+def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
+    """Least time of each shape in microseconds: flops at peak or least bytes at main-memory bandwidth; shape ``(rows,)``."""
+    m = machine(device)
+    least = {
+        shape: max(op.flops(shape) / (m.peak_gflops * 1e3), op.least_bytes(shape) / (m.memory_gbps * 1e3))
+        for shape in set(shapes)
+    }
+    return np.array([least[shape] for shape in shapes], dtype=np.float64)
+
+
+def least_us(device: Device, wanted: Demand) -> Column:
+    """The same from demands, for problems that are no ``Op``; shape ``(rows,)``."""
+    m = machine(device)
+    return np.maximum(wanted.flops / (m.peak_gflops * 1e3), wanted.least_bytes / (m.memory_gbps * 1e3))
+
+
+def resident_tiles(demand: Demand, m: Machine) -> tuple[Column, Column]:
+    """Tiles a unit holds at a time (at least 1); what limits them: 0 registers, 1 shared memory, 2 threads, 3 blocks."""
+    if m.kind == "cpu":
+        return np.ones_like(demand.rows), np.full_like(demand.rows, 3.0)
+    threads = np.maximum(demand.waves * m.wave_width, 1.0)
+    limits = np.stack(
+        [
+            m.registers_per_unit // np.maximum(threads * np.minimum(demand.registers, m.registers_per_thread), 1.0),
+            m.l1_bytes // np.maximum(demand.shared_bytes, 1.0),
+            m.threads_per_unit // threads,
+            np.full_like(threads, m.blocks_per_unit),
+        ]
+    )
+    return np.maximum(limits.min(axis=0), 1.0), limits.argmin(axis=0).astype(np.float64)
+
+
+def spilled_registers(demand: Demand, m: Machine) -> Column:
+    """Registers that one thread needs beyond those it can have."""
+    room = np.minimum(m.registers_per_thread, m.registers_per_unit / np.maximum(demand.waves * m.wave_width, 1.0))
+    if m.kind == "cpu":
+        room = np.full_like(demand.rows, m.registers_per_thread)
+    return np.maximum(demand.registers - room, 0.0)
+
+
+def tile_count(demand: Demand) -> Column:
+    """Tiles that cover the output, rows and columns rounded up."""
+    return np.ceil(demand.rows / demand.tile_rows) * np.ceil(demand.cols / demand.tile_cols)
+
+
+def code_fill(demand: Demand, m: Machine) -> Column:
+    """Bytes of the unrolled innermost loop over the instruction cache."""
+    return demand.unroll * (demand.fmas + demand.loads) * m.instruction_bytes / m.code_bytes
+
+
+def code_fetch_cycles(demand: Demand, m: Machine) -> Column:
+    """Cycles of one step for one wave to fetch its code once the loop has outgrown the instruction cache.
+
+    A loop that is larger than a least-recently-used cache misses everywhere, not only in its excess, so the price sets
+    in within a few tenths of a full cache; waves drift apart and fetch on their own.
+    """
+    missing = np.clip((code_fill(demand, m) - _CODE_TIGHT) / _CODE_RAMP, 0.0, 1.0)
+    return missing * (demand.fmas + demand.loads) * m.instruction_bytes / m.fetch_bytes
+
+
+def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
+    """Cycles one unit needs for one step of ``resident`` tiles that run on it together."""
+    waves = demand.waves * resident
+    spills = _SPILL_LOADS * spilled_registers(demand, m)
+    narrow = (demand.vector < m.wave_width) & (m.kind == "cpu")
+    pipes = np.where(narrow, max(m.pipes, _NARROW_PIPES), m.pipes)
+    overhead = 2.0 / np.maximum(demand.unroll, 1.0)  # counter and branch
+    times = [
+        waves * demand.fmas / pipes,
+        waves * (demand.loads + spills) / m.loads,
+        waves * (demand.fmas + demand.loads + spills + overhead) / m.issue,
+        resident * demand.near_bytes * demand.bank_ways / m.near_bytes,
+        resident * demand.mid_bytes / np.maximum(demand.line_ratio, 0.05) / m.mid_bytes,
+        waves * code_fetch_cycles(demand, m),
+        np.full_like(waves, m.fma_latency),  # each accumulator waits for its own last value
+    ]
+    return _overlapped(times)
+
+
+def expected_us(device: Device, demand: Demand) -> Column:
+    """Expected time in microseconds of each row; shape ``(rows,)``, finite and positive."""
+    m = machine(device)
+    resident, _ = resident_tiles(demand, m)
+    tiles = tile_count(demand)
+    spread = np.ceil(tiles / m.units)  # tiles of the busiest unit
+    rounds, rest = np.floor(spread / resident), np.mod(spread, resident)
+    full = rounds * (demand.depth * step_cycles(demand, m, resident) + m.start_cycles)
+    last = demand.depth * step_cycles(demand, m, np.maximum(rest, 1.0)) + m.start_cycles
+    busy_us = (full + np.where(rest > 0, last, 0.0)) / (m.clock_ghz * 1e3)
+    reach = np.minimum(tiles / m.units, 1.0)  # idle units ask the memory for nothing
+    far_us = (
+        demand.far_bytes / np.maximum(demand.line_ratio, 0.05) / (m.memory_gbps * 1e3 * np.maximum(reach, 1.0 / m.units))
+    )
+    return _overlapped([busy_us, far_us])
+
+
+def _overlapped(times: Sequence[Column]) -> Column:
+    total = np.zeros_like(times[0])
+    for time in times:
+        total += time**_OVERLAP
+    return np.asarray(total ** (1.0 / _OVERLAP), dtype=np.float64)

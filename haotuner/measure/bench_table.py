@@ -1,0 +1,123 @@
+"""What the measuring process keeps between jobs: loaded libraries and buffers. Verifies kernels, times compositions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from haotuner.measure.job import Job, Refusal
+
+KEPT_LIBRARIES = 48
+GUARD = 24  # floats around every output row that a kernel must leave alone
+SENTINEL = np.float32(-7.25e30)  # no result of the test data comes near it
+EPS = float(np.finfo(np.float32).eps)
+
+
+class Table:
+    """Buffers and libraries of one measuring process."""
+
+    def __init__(self) -> None:
+        self._libraries: dict[str, Any] = {}
+        self._flat: dict[str, np.ndarray[Any, Any]] = {}
+        self._random = np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)
+
+    def time(self, job: Job) -> Job:
+        """Samples in microseconds of one composition; see timing.c for the fields of the job."""
+        n, k, pw, panels, m = (int(job[key]) for key in ("n", "k", "pw", "panels", "m"))
+        weight_floats = panels * k * pw
+        copies = max(2, -(-int(job["cold_bytes"]) // (weight_floats * 4))) if job["cold_bytes"] else 1
+        x = self._buffer("x", m * k).reshape(m, k)
+        y = self._buffer("y", m * n).reshape(m, n)
+        w = self._buffer("w", copies * weight_floats)
+        samples = np.zeros(int(job["most"]), np.float64)
+        taken = self._call(job, x, w, y, m, (k, n), copies, samples)
+        return {"samples_us": [float(s) / 1e3 for s in samples[:taken]]}
+
+    def verify(self, job: Job) -> Job:
+        """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
+        worst = 0.0
+        mr, nr, pw, k = (int(job[key]) for key in ("mr", "nr", "pw", "k"))
+        rng = np.random.default_rng(int(job["seed"]))
+        for tiles, n, whole in ((1, nr, True), (2, 2 * nr + 1, False), (3, nr - 1 if nr > 1 else 1, False)):
+            m = tiles * mr
+            panels = -(-n // nr) * (nr // pw)
+
+            # Whole numbers first: every sum is exact, so a single missing or doubled term shows.
+            def draw(*shape: int, whole: bool = whole) -> Any:
+                return rng.integers(-3, 4, shape) if whole else rng.standard_normal(shape)
+
+            x = np.full((m + 1, k + 9), np.nan, np.float32)  # NaN wherever a kernel must not read
+            x[:m, :k] = draw(m, k)
+            weight = np.zeros((panels * pw, k), np.float32)
+            weight[:n] = draw(n, k)
+            packed = np.ascontiguousarray(weight.reshape(panels, pw, k).transpose(0, 2, 1))
+            y = np.full((m + 2, n + 2 * GUARD), SENTINEL, np.float32)
+            inner = y[1 : m + 1, GUARD : GUARD + n]
+            self._call(
+                {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]]},
+                x[:m, :k],
+                packed,
+                inner,
+                m,
+                (k + 9, n + 2 * GUARD),
+                1,
+                np.zeros(0),
+            )
+            want = x[:m, :k].astype(np.float64) @ weight[:n].astype(np.float64).T
+            size = np.abs(x[:m, :k]).astype(np.float64) @ np.abs(weight[:n]).astype(np.float64).T
+            # Rounding of a length-k sum grows like sqrt(k) (Higham 2002, section 4.2); 4 covers the reordering.
+            allowed = np.zeros_like(want) if whole else 4 * EPS * np.sqrt(k) * size
+            error = np.abs(inner - want)
+            if not np.all(error <= allowed):
+                at = np.unravel_index(int(np.argmax(np.where(np.isnan(error), np.inf, error - allowed))), error.shape)
+                raise Refusal("verify", "wrong", f"m={m} n={n} k={k}: y{list(map(int, at))} is {inner[at]}, want {want[at]}")
+            if not whole:
+                worst = max(worst, float(np.max(error / np.maximum(allowed, 1e-30))))
+            y[1 : m + 1, GUARD : GUARD + n] = SENTINEL
+            if not np.all(y == SENTINEL):
+                raise Refusal("verify", "out_of_bounds", f"m={m} n={n} k={k}: wrote outside the output")
+        return {"max_error": worst}
+
+    def _call(self, job: Job, x: Any, w: Any, y: Any, m: int, strides: tuple[int, int], copies: int, samples: Any) -> int:
+        parts = [int(v) for part in job["parts"] for v in part]
+        words = [
+            job["n"],
+            job["k"],
+            job["pw"],
+            job["panels"],
+            job["col_block"],
+            m,
+            *strides,
+            job["threads"],
+            job["split"],
+            job["row_block"],
+            copies,
+            job["sample_ns"],
+            job["limit_ns"],
+            job["least"],
+            len(parts) // 2,
+            *parts,
+        ]
+        try:
+            return int(self._function(job["library"])(x, w, y, np.array(words, np.int64), samples))
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise Refusal("run", "error", str(error)[:2000]) from error
+
+    def _function(self, path: str) -> Any:
+        if path not in self._libraries:
+            if len(self._libraries) >= KEPT_LIBRARIES:
+                self._libraries.pop(next(iter(self._libraries)))
+            try:
+                self._libraries[path] = tvm_ffi.load_module(path).get_function("ht_time")
+            except Exception as error:  # the border of the worker: a library that does not load is data
+                raise Refusal("load", "error", str(error)[:2000]) from error
+        return self._libraries[path]
+
+    def _buffer(self, name: str, floats: int) -> np.ndarray[Any, Any]:
+        """A flat buffer that only grows, so that jobs of one kind see the same memory."""
+        if name not in self._flat or self._flat[name].size < floats:
+            self._flat.pop(name, None)
+            self._flat[name] = np.resize(self._random, floats)
+        return self._flat[name][:floats]

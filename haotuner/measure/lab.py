@@ -1,0 +1,255 @@
+"""The lab: trials in, records out. Looks in the store first, builds what is missing, verifies, times, stores at once."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
+from haotuner.compile.toolchain import Toolchain
+from haotuner.device import Device
+from haotuner.kernel import MicroKernel
+from haotuner.measure.policy import Policy, fingerprint
+from haotuner.measure.setting import Setting
+from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
+from haotuner.op import Op
+from haotuner.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.records import RecordStore, Session
+
+BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
+BUILD_LIMIT_S = 120.0
+LOOK_AGAIN_S = 0.05
+TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds hangs
+GoesOn = Callable[[Record | None], bool]
+SPLITS = {"serial": 0, "n": 1, "m": 2}
+
+
+class Lab:
+    """Measures on one device. Close it: it owns processes and a scratch folder."""
+
+    def __init__(
+        self,
+        device: Device,
+        store: RecordStore,
+        *,
+        environment: Mapping[str, str],
+        policy: Policy | None = None,
+        resume: bool = False,
+        what: str = "",
+        seed: int = 0,
+        builders: int = 2,
+    ) -> None:
+        self.device, self.store, self.policy, self.seed = device, store, policy or Policy(), seed
+        self._toolchain = Toolchain.find()
+        package = Path(__file__).resolve().parent.parent
+        timed = [package / "microkernels" / "cpu_dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
+        timed += [RUNTIME_SOURCES / name for name in SERVING]
+        self.fingerprint = fingerprint(device, self.policy, self._toolchain.words(), timed)
+        self.session: Session = store.start(self.fingerprint, resume=resume, what=what)
+        self._known: dict[str, Record] = store.measured(self.fingerprint, session=self.session.id) if resume else {}
+        self.reused = len(self._known)
+        self._scratch = Path(tempfile.mkdtemp(prefix="haotuner-lab-"))
+        child_environment = {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}  # importing torch would cost a second
+        self._builders = [Worker("build", child_environment) for _ in range(builders)]
+        self._timer = Worker("time", child_environment)
+        self._places: dict[str, tuple[str, int]] = {}  # kernel name -> library, index in it
+        self._broken: dict[str, Failed] = {}
+        self._verified: dict[tuple[str, int], float] = {}
+        self.failures: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Start all processes side by side: importing the compiler takes seconds and is no part of a budget."""
+        workers = [*self._builders, self._timer]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            for started in [pool.submit(worker.start) for worker in workers]:
+                started.result()
+
+    def close(self) -> None:
+        """Stop the processes and remove the scratch folder."""
+        for worker in (*self._builders, self._timer):
+            worker.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def known(self, trial: Trial) -> Record | None:
+        """The record of a trial that this session already has."""
+        return self._known.get(trial.key())
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Build kernels ahead, all builders at work at once; what fails is known when its trials come."""
+        self._build(names)
+
+    def gather(self, names: Sequence[str]) -> None:
+        """Build kernels into one library, so that any composition of them can be timed without another build."""
+        sound = sorted({name for name in names if name not in self._broken})
+        if len({self._places.get(name, (name, 0))[0] for name in sound}) > 1:
+            self._build_batch(self._builders[0], sound)  # if it fails, the kernels stay where they were
+
+    def compile_object(self, kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
+        """One object file of kernels, made by a builder; RuntimeError with the compiler's words."""
+        job = {"do": "object", "kernels": [kernel.name for kernel in kernels], "mcpu": mcpu, "out": str(out)}
+        try:
+            self._builders[0].call(job, BUILD_LIMIT_S)
+        except (JobFailed, JobTimeout, JobCrashed) as error:
+            raise RuntimeError(f"could not compile the kept micro-kernels: {error}") from error
+
+    def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
+        """Records of the trials, in order.
+
+        ``goes_on`` is asked before each new measurement (None) and told each record; when it says no the list ends
+        early. What the store already holds costs nothing and is always delivered.
+        """
+        wanted = list(trials)
+        found: list[Record] = []
+        unbuilt = sorted({name for t in wanted if self.known(t) is None for name, _ in parts_of(t.kernel)})
+        if unbuilt and goes_on(None):
+            self._build(unbuilt)
+        for trial in wanted:
+            record = self.known(trial)
+            if record is None:
+                if not goes_on(None):
+                    break
+                record = self._elsewhere(trial) or self._record(trial, self._outcome(trial))
+            found.append(record)
+            goes_on(record)
+        return found
+
+    def _elsewhere(self, trial: Trial) -> Record | None:
+        """The record of another tuner that resumed the same session, waited for while it measures; None: it is ours."""
+        key, until = trial.key(), time.monotonic() + TIME_LIMIT_S
+        while not self.store.claim(self.session.id, [key]):
+            record = self.store.measured(self.fingerprint, session=self.session.id).get(key)
+            if record is not None:
+                self._known[key] = record
+                return record
+            if time.monotonic() > until:  # its owner lives but does not deliver
+                return None
+            time.sleep(LOOK_AGAIN_S)
+        return None
+
+    def _record(self, trial: Trial, outcome: Outcome) -> Record:
+        record = Record(
+            trial=trial,
+            outcome=outcome,
+            device_id=self.device.id,
+            fingerprint=self.fingerprint,
+            session=self.session.id,
+            when=time.time(),
+            seed=self.seed,
+        )
+        self.store.append([record])
+        self._known[trial.key()] = record
+        if isinstance(outcome, Failed):
+            self.failures[outcome.reason] = self.failures.get(outcome.reason, 0) + 1
+        return record
+
+    def _build(self, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self._places and name not in self._broken]
+        batches = [missing[i : i + BATCH] for i in range(0, len(missing), BATCH)]
+        with ThreadPoolExecutor(len(self._builders)) as pool:
+            lanes = [batches[i :: len(self._builders)] for i in range(len(self._builders))]
+            for done in [pool.submit(self._build_lane, w, lane) for w, lane in zip(self._builders, lanes, strict=True)]:
+                done.result()
+
+    def _build_lane(self, worker: Worker, batches: Sequence[Sequence[str]]) -> None:
+        for batch in batches:
+            failed = self._build_batch(worker, batch)
+            if failed is None:
+                continue
+            for name in batch:  # find the culprit; the others are innocent
+                alone = failed if len(batch) == 1 else self._build_batch(worker, [name])
+                if alone is not None:
+                    self._broken[name] = alone
+
+    def _build_batch(self, worker: Worker, names: Sequence[str]) -> Failed | None:
+        tag = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+        out = str(self._scratch / f"{tag}.so")
+        try:
+            worker.call({"do": "build", "kernels": list(names), "mcpu": self.device.arch, "out": out}, BUILD_LIMIT_S)
+        except (JobFailed, JobTimeout, JobCrashed) as error:
+            return _failed(error, "build")
+        self._places.update({name: (out, index) for index, name in enumerate(names)})
+        return None
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        parts = parts_of(trial.kernel)
+        for name, _ in parts:
+            if name in self._broken:
+                return self._broken[name]
+        setting = Setting.of(Op.parse(trial.op), [MicroKernel.parse(name) for name, _ in parts], self.device)
+        libraries = {self._places[name][0] for name, _ in parts}
+        if len(libraries) > 1:  # a composition of kernels built apart: build them together
+            failed = self._build_batch(self._builders[0], sorted(dict(parts)))
+            if failed is not None:
+                return failed
+        verify_error = 0.0
+        for name, _ in parts:
+            checked = self._verify(name, setting)
+            if isinstance(checked, Failed):
+                return checked
+            verify_error = max(verify_error, checked)
+        single = "*" not in trial.kernel
+        regions = [
+            [self._places[name][1], trial.shape["m"] // MicroKernel.parse(name)["mr"] if single else tiles]
+            for name, tiles in parts
+        ]
+        job = {
+            **self._base(setting, self._places[parts[0][0]][0]),
+            "do": "time",
+            "m": trial.shape["m"],
+            "parts": regions,
+            "threads": trial.threads,
+            "split": SPLITS[trial.split] if trial.threads > 1 else 0,
+            "cold_bytes": self.policy.cold_bytes(self.device) if trial.weights == "cold" else 0,
+        }
+        try:
+            answer = self._timer.call(job, TIME_LIMIT_S)
+            return Timed(samples_us=tuple(answer["samples_us"]), max_error=verify_error)
+        except (JobFailed, JobTimeout, JobCrashed) as error:
+            return _failed(error, "time")
+
+    def _verify(self, name: str, setting: Setting) -> float | Failed:
+        if (name, setting.k) not in self._verified:
+            kernel = MicroKernel.parse(name)
+            library, index = self._places[name]
+            tile = {key: kernel[key] for key in ("mr", "nr", "pw")}
+            job = {**self._base(setting, library), **tile, "do": "verify", "kernel": index, "seed": self.seed}
+            try:
+                self._verified[name, setting.k] = float(self._timer.call(job, TIME_LIMIT_S)["max_error"])
+            except (JobFailed, JobTimeout, JobCrashed) as error:
+                self._broken[name] = _failed(error, "verify")
+                return self._broken[name]
+        return self._verified[name, setting.k]
+
+    def _base(self, setting: Setting, library: str) -> dict[str, object]:
+        return {
+            "library": library,
+            **setting.words(),
+            "threads": 1,
+            "split": 0,
+            "sample_ns": self.policy.sample_us * 1000,
+            "limit_ns": self.policy.limit_us * 1000,
+            "least": self.policy.least,
+            "most": self.policy.most,
+            "cold_bytes": 0,
+        }
+
+
+def parts_of(kernel: str) -> list[tuple[str, int]]:
+    """Regions of a trial's kernel text: ``NAME`` alone (tiles follow from m: 0) or ``NAME*tiles+NAME*tiles``."""
+    parts = []
+    for part in kernel.split("+"):
+        name, _, tiles = part.partition("*")
+        parts.append((name, int(tiles or 0)))
+    return parts
+
+
+def _failed(error: Exception, stage: str) -> Failed:
+    if isinstance(error, JobFailed):
+        return Failed(stage=error.stage, reason=error.reason, detail=error.detail)
+    reason = "timeout" if isinstance(error, JobTimeout) else "crash"
+    return Failed(stage=stage, reason=reason, detail=str(error)[:2000])

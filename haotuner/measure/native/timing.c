@@ -1,0 +1,96 @@
+/* Times compositions through the very code that serves them (run.c, pool.c). Part of measuring libraries only. */
+#include <string.h>
+#include <time.h>
+
+#include "ht.h"
+
+#define HT_EXPORT __attribute__((visibility("default")))
+
+extern const ht_kernel ht_kernels[]; /* generated: the candidates in this library */
+extern const int ht_kernel_count;
+
+enum { /* the job: one int64 vector */
+  JOB_N, JOB_K, JOB_PW, JOB_PANELS, JOB_COL_BLOCK, JOB_M, JOB_LDX, JOB_LDY, JOB_THREADS, JOB_SPLIT, JOB_ROW_BLOCK,
+  JOB_WEIGHTS,     /* how many packed weights lie behind w; calls rotate over them */
+  JOB_SAMPLE_NS,   /* a sample lasts at least this long */
+  JOB_LIMIT_NS,    /* no new sample is started after this time */
+  JOB_LEAST,       /* samples that are taken in any case */
+  JOB_PARTS, JOB_FIRST_PART /* then kernel index and tiles of each part */
+};
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t); /* never steps back */
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int fail(const char* text) {
+  TVMFFIErrorSetRaisedFromCStr("ValueError", text);
+  return -1;
+}
+
+/* The kernel's own words may lie in the thread that ran it: a failing call with no error set here crashes tvm-ffi. */
+static int refused(void) { return fail("a micro-kernel refused its arguments"); }
+
+/* time(x, w, y, job, samples float64): returns how many samples (ns per call) were taken. No samples: one bare call. */
+HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  const DLTensor* t[5];
+  if (count != 5) return fail("expected (x, w, y, job, samples)");
+  for (int i = 0; i < 5; ++i) {
+    if (args[i].type_index == kTVMFFIDLTensorPtr) t[i] = args[i].v_ptr;
+    else if (args[i].type_index == kTVMFFITensor)
+      t[i] = (const DLTensor*)((const char*)args[i].v_ptr + sizeof(TVMFFIObject));
+    else return fail("arguments must be tensors");
+  }
+  const int64_t* job = t[3]->data;
+  ht_op op = {.name = "candidate", .n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
+              .pw = (int32_t)job[JOB_PW], .col_block = (int32_t)job[JOB_COL_BLOCK]};
+  ht_composition c = {.count = (int32_t)job[JOB_PARTS], .split = (int32_t)job[JOB_SPLIT],
+                      .row_block = (int32_t)job[JOB_ROW_BLOCK]};
+  if (c.count < 1 || c.count > HT_MAX_PARTS) return fail("a composition has 1 to 4 regions");
+  int64_t rows = 0;
+  for (int i = 0; i < c.count; ++i) {
+    int64_t index = job[JOB_FIRST_PART + 2 * i];
+    if (index < 0 || index >= ht_kernel_count) return fail("no such kernel in this library");
+    c.part[i].kernel = &ht_kernels[index];
+    c.part[i].tiles = job[JOB_FIRST_PART + 2 * i + 1];
+    rows += c.part[i].tiles * c.part[i].kernel->mr;
+    if (c.part[i].kernel->pw != op.pw) return fail("regions of one shape share one packed weight");
+  }
+  if (rows != job[JOB_M]) return fail("the regions do not cover m exactly");
+  const float* weights = (const float*)((const char*)t[1]->data + t[1]->byte_offset);
+  int64_t stride = op.panels * op.k * op.pw, copies = job[JOB_WEIGHTS], turn = 0;
+  ht_call call = {.x = (const float*)((const char*)t[0]->data + t[0]->byte_offset), .ldx = job[JOB_LDX], .w = weights,
+                  .y = (float*)((char*)t[2]->data + t[2]->byte_offset), .ldy = job[JOB_LDY], .m = job[JOB_M]};
+  int threads = (int)job[JOB_THREADS];
+  double* samples = t[4]->data;
+  int64_t room = t[4]->shape[0], taken = 0;
+  if (ht_run(&op, &c, &call, threads) != 0) return refused();
+  int64_t begin = now_ns(), batch = 1, once = 0;
+  while (room > 0 && once == 0) { /* how many calls make a sample */
+    for (int64_t i = 0; i < batch; ++i) {
+      call.w = weights + turn * stride;
+      turn = turn + 1 == copies ? 0 : turn + 1;
+      if (ht_run(&op, &c, &call, threads) != 0) return refused();
+    }
+    int64_t spent = now_ns() - begin;
+    if (spent * 4 >= job[JOB_SAMPLE_NS]) once = spent / batch > 0 ? spent / batch : 1;
+    else { batch *= 2; begin = now_ns(); }
+  }
+  if (room > 0) batch = job[JOB_SAMPLE_NS] / once > 1 ? job[JOB_SAMPLE_NS] / once : 1;
+  begin = now_ns();
+  while (taken < room && (taken < job[JOB_LEAST] || now_ns() - begin < job[JOB_LIMIT_NS])) {
+    int64_t start = now_ns();
+    for (int64_t i = 0; i < batch; ++i) {
+      call.w = weights + turn * stride;
+      turn = turn + 1 == copies ? 0 : turn + 1;
+      if (ht_run(&op, &c, &call, threads) != 0) return refused();
+    }
+    samples[taken++] = (double)(now_ns() - start) / (double)batch;
+  }
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = taken;
+  return 0;
+}

@@ -1,0 +1,184 @@
+"""manifest.json: what a pack says of itself, read strictly. Bad content is refused before any file is opened."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from haotuner.errors import PackInvalid, UsageError
+from haotuner.kernel import MicroKernel
+from haotuner.op import Op
+
+PACK_SCHEMA = 1
+MANIFEST = "manifest.json"
+SIZE_LIMIT_BYTES = 16 << 20  # the largest pack tried has 0.3 MB; a hostile manifest must not fill the memory
+DEPTH_LIMIT = 32
+BRACKETS_LIMIT = 500_000  # a pack of 256 ops has some 40,000; two million empty lists take the parser 0.2 s
+_BRACKETS = re.compile(rb"[\[\]{}]")
+_FILE = re.compile(r"lib/[0-9a-f]{16}\.so")
+_SHA = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOp:
+    """One op of a pack: names, extents, layout of the packed weight, tuned range, plans."""
+
+    name: str
+    n: int
+    k: int
+    weight: str
+    pw: int
+    panels: int
+    first_m: int
+    last_m: int
+    kernels: tuple[str, ...]
+    tile_rows: tuple[int, ...]  # mr of each kernel
+    threads: tuple[int, ...]  # tuned counts, in the order of the library's plans
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A whole manifest; ``document`` is the JSON it came from."""
+
+    library: str
+    sha256: str
+    arch: str
+    device_id: str
+    ops: tuple[PackOp, ...]
+    document: Mapping[str, Any]
+    batch_invariant: bool = False  # promised: a row's result has the same bits in every batch, on any thread count
+
+
+def read_manifest(pack: Path) -> Manifest:
+    """The manifest of a pack directory. PackInvalid says what is wrong; nothing outside the pack is opened."""
+    path = pack / MANIFEST
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device read without end
+            raise PackInvalid(f"{pack} is not a haotuner pack: its {MANIFEST} is not a regular file")
+        with path.open("rb") as stream:
+            raw = stream.read(SIZE_LIMIT_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        words = getattr(error, "strerror", None) or error
+        raise PackInvalid(f"{pack} is not a haotuner pack: cannot read {MANIFEST} ({words}); name the directory "
+                          "that `haotuner tune --out` wrote") from error  # fmt: skip
+    if len(raw) > SIZE_LIMIT_BYTES:
+        raise PackInvalid(f"{path}: over {SIZE_LIMIT_BYTES >> 20} MiB; no pack has such a manifest")
+    if raw.count(b"[") + raw.count(b"{") > BRACKETS_LIMIT or _depth(raw) > DEPTH_LIMIT:
+        raise PackInvalid(f"{path}: nested too deeply to be a manifest")
+    try:
+        document = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise PackInvalid(f"{path}: not valid JSON ({error}); tune again or restore the pack from where it came") from error
+    try:
+        return _decode(document)
+    except (KeyError, TypeError, ValueError, UsageError) as error:
+        raise PackInvalid(f"{path}: {_said(error)}; tune again or restore the pack from where it came") from error
+
+
+def _decode(document: Any) -> Manifest:
+    if not isinstance(document, dict) or "schema" not in document:
+        raise ValueError("it has no schema number: not a haotuner manifest")
+    if type(document["schema"]) is not int or document["schema"] != PACK_SCHEMA:
+        raise ValueError(f"schema {document['schema']!r}, this haotuner reads {PACK_SCHEMA}")
+    files = document["files"]
+    if not isinstance(files, dict) or len(files) != 1:
+        raise ValueError("files must name exactly one library")
+    ((library, sha256),) = files.items()
+    if not _FILE.fullmatch(library) or not isinstance(sha256, str) or not _SHA.fullmatch(sha256):
+        raise ValueError(f"file {library!r} is not lib/<16 hex digits>.so with a sha256")
+    device = document["device"]
+    if not isinstance(device, dict):
+        raise ValueError("device must be an object")
+    invariant = document.get("batch_invariant", False)
+    if not isinstance(invariant, bool):
+        raise ValueError(f"batch_invariant is {invariant!r}, must be true or false")
+    ops = tuple(_op(entry) for entry in _list(document["ops"], 256))
+    if len({op.name for op in ops}) != len(ops) or not ops:
+        raise ValueError("ops must be named once each, at least one")
+    return Manifest(
+        library=library,
+        sha256=sha256,
+        arch=_text(device["arch"]),
+        device_id=_text(device["id"]),
+        ops=ops,
+        document=document,
+        batch_invariant=invariant,
+    )
+
+
+def _op(entry: Any) -> PackOp:
+    if not isinstance(entry, dict):
+        raise ValueError("every op must be an object")
+    numbers = {key: _whole(entry[key], key) for key in ("n", "k", "pw", "panels", "first_m", "last_m")}
+    threads = tuple(_whole(t, "threads") for t in _list(entry["threads"], 255))
+    kernels = tuple(_text(k) for k in _list(entry["kernels"], 255))
+    name, weight, facts = _text(entry["name"]), _text(entry["weight"]), entry.get("facts", {})
+    if not threads or len(set(threads)) != len(threads) or not kernels:
+        raise ValueError(f"op {name!r}: threads and kernels must be named, each count once")
+    if numbers["panels"] * numbers["pw"] < numbers["n"] or numbers["first_m"] > numbers["last_m"]:
+        raise ValueError(f"op {name!r}: its panels hold fewer than n columns, or first_m is over last_m: not possible")
+    if not isinstance(facts, dict):
+        raise ValueError(f"op {name!r}: facts must be an object")
+    named = Op.parse(name)
+    told = (named.kind, named["n"], named["k"], named.weight)
+    if named.name != name or told != ("dense", numbers["n"], numbers["k"], weight):
+        raise ValueError(
+            f"op {name!r} says other things than its entry: n={numbers['n']}, k={numbers['k']}, weight={weight}"
+        )
+    return PackOp(
+        name=name,
+        weight=weight,
+        kernels=kernels,
+        tile_rows=tuple(MicroKernel.parse(k)["mr"] for k in kernels),
+        threads=threads,
+        facts=facts,
+        **numbers,
+    )
+
+
+def _whole(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        raise ValueError(f"{what} is {value!r}, must be a whole number in 1..2^31-1")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isascii():
+        raise ValueError(f"{value!r} is not a short ASCII text")
+    return value
+
+
+def _list(value: Any, most: int) -> Sequence[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"expected a list of at most {most} entries")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _depth(raw: bytes) -> int:
+    """Deepest nesting, or a little more when brackets stand inside texts, which no manifest has."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(raw):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _said(error: Exception) -> str:
+    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,125 @@
+"""Writing a pack: aside, synced, then renamed into place, so that a reader sees the old pack or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, read_manifest
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
+
+
+def check_destination(out: Path) -> None:
+    """UsageError unless ``out`` is free or holds a haotuner pack that may be replaced, and its folder is writable."""
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UsageError(f"--out {out} exists and is not a directory; move it away or name another folder")
+    if out.is_dir() and any(out.iterdir()):
+        try:
+            read_manifest(out)
+        except PackInvalid as error:
+            if not _was_pack(out):
+                raise UsageError(f"--out {out} holds something else than a haotuner pack; it is left as it is. "
+                                 "Name another folder with --out") from error  # fmt: skip
+    parent = out.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"--out {out}: the folder {parent} does not exist; create it first")
+    if not os.access(parent, os.W_OK) or _read_only(parent):
+        raise UsageError(f"--out {out}: the folder {parent} cannot be written to; name another one with --out")
+
+
+def _was_pack(out: Path) -> bool:
+    """A pack of another schema or with a damaged manifest is still ours to replace: only manifest and lib/ inside."""
+    return {path.name for path in out.iterdir()} <= {MANIFEST, "lib"} and (out / MANIFEST).is_file()
+
+
+def _read_only(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Callable[[Path], None]) -> Path:
+    """Write ``document`` (without schema and files) and the library as a pack at ``out``; replaces an earlier pack.
+
+    ``check`` sees the finished pack before it is published and raises if it is not right. HaotunerError on a full or
+    read-only disk; the earlier pack is then untouched and nothing is left behind.
+    """
+    check_destination(out)
+    data = library.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"lib/{digest[:16]}.so"
+    manifest = {"schema": PACK_SCHEMA, **document, "files": {name: digest}}
+    text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    target = out.resolve()
+    with _nothing_left(target) as aside:
+        (aside / "lib").mkdir()
+        _put(aside / name, data)
+        _put(aside / MANIFEST, text.encode())
+        _sync(aside / "lib")
+        _sync(aside)
+        check(aside)
+        _swap(aside, target)
+    return out
+
+
+@contextlib.contextmanager
+def _nothing_left(target: Path) -> Iterator[Path]:
+    aside: Path | None = None
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
+        aside.chmod(0o755)
+        yield aside
+    except OSError as error:
+        raise HaotunerError(
+            f"could not write the pack {target}: {error.strerror or error}; free some space or name another folder with "
+            "--out. The records are safe: run the same command with --resume"
+        ) from error
+    finally:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put(path: Path, data: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _swap(aside: Path, target: Path) -> None:
+    """Rename into place; an earlier pack is exchanged in one step, and is then what lies aside."""
+    if target.exists() and not _exchange(aside, target):
+        old = aside.with_suffix(".old")  # a file system without exchange: two renames, undone if the second fails
+        target.rename(old)
+        try:
+            aside.rename(target)
+        except OSError:
+            old.rename(target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    elif not target.exists():
+        aside.rename(target)
+    _sync(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)

@@ -1,0 +1,192 @@
+"""Cover: which few micro-kernels to keep, by an integer program over the traffic.
+
+A p-median problem whose facilities are compositions: minimise sum_m w_m cost(m, c) + penalty * |kept|, where shape m may
+use composition c only if all its kernels are kept, and all kept kernels share one packed weight. Solved exactly by
+HiGHS (scipy.optimize.milp) over the cheapest compositions of each shape; ties go to fewer kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_matrix
+
+from haotuner.plan.compose import BACK, best_us
+from haotuner.plan.curves import Curve
+
+MAX_KEPT = 8  # past eight the objective moved by under 0.3 % in trials; every kernel costs instruction cache and load time
+PENALTY = 0.0015  # of the objective for each kernel: less than any measurement can resolve
+SHORTLIST = 3  # kernels of one tile height in one layout that the program sees: best alone, best in bulk, best behind others
+COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
+WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
+RUNNERS_UP = 2  # layouts solved exactly after a greedy look at all; the greedy order was right in every trial
+SOLVE_LIMIT_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """The kept curves, the traffic-weighted cost with them, and with every measured candidate (any layout)."""
+
+    kept: tuple[Curve, ...]
+    objective_us: float
+    unlimited_us: float
+
+    @property
+    def regret(self) -> float:
+        """Fraction lost by keeping few kernels of one layout."""
+        return self.objective_us / self.unlimited_us - 1
+
+
+def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weights: NDArray[np.float64]) -> Cover:
+    """The best set of one layout. ``layouts``: panel width to curves; ``rows`` and ``weights`` of shape ``(shapes,)``.
+
+    The objective weighs each shape by w_m / unlimited(m), the mean slow-down, so that large shapes do not drown small ones.
+    A one-row kernel is always kept, so that any m can be served, those outside the traffic too. ValueError if there is none.
+    """
+    per_layout = {pw: best_us(curves, rows)[0] for pw, curves in layouts.items() if curves}
+    feasible = {pw: us for pw, us in per_layout.items() if any(c.mr == 1 for c in layouts[pw])}
+    if not feasible:
+        raise ValueError("no panel width has kernels that cover every m exactly; a one-row kernel is needed in one of them")
+    unlimited = np.min(list(per_layout.values()), axis=0)
+    scale = weights / unlimited
+    greedy = {pw: _greedy(_shortlist(layouts[pw]), rows, scale) for pw in feasible}
+    value = {pw: _value(kept, rows, scale) for pw, kept in greedy.items()}
+    best = min(value, key=lambda pw: (value[pw], pw))
+    kept = _solve(greedy[best], _shortlist(layouts[best]), rows, scale)
+    for pw in sorted(feasible, key=lambda pw: (value[pw], pw))[1:RUNNERS_UP]:
+        if float(scale @ feasible[pw]) + PENALTY < _value(kept, rows, scale):  # with all its kernels it could still win
+            other = _solve(greedy[pw], _shortlist(layouts[pw]), rows, scale)
+            kept = min(kept, other, key=lambda found: _value(found, rows, scale))
+    cost = best_us(kept, rows)[0]
+    return Cover(kept=kept, objective_us=float(weights @ cost), unlimited_us=float(weights @ unlimited))
+
+
+def _shortlist(curves: Sequence[Curve]) -> list[Curve]:
+    kept: dict[str, Curve] = {}
+    for mr in sorted({curve.mr for curve in curves}):
+        same = [curve for curve in curves if curve.mr == mr]
+        for key in (_alone, _bulk, _behind):
+            for curve in _ranked(same, key)[: 1 if key is not _bulk else SHORTLIST]:
+                kept[curve.kernel] = curve
+    return list(kept.values())
+
+
+def _ranked(curves: Sequence[Curve], key: Callable[[Curve], float]) -> list[Curve]:
+    return sorted(curves, key=lambda curve: (key(curve), curve.kernel))
+
+
+def _alone(curve: Curve) -> float:
+    return curve.lead_us[0][1]
+
+
+def _bulk(curve: Curve) -> float:
+    tiles, us = curve.lead_us[-1]
+    return us / tiles
+
+
+def _behind(curve: Curve) -> float:
+    return curve.follow_us
+
+
+def _columns(curves: Sequence[Curve], m: int, worth_us: float) -> list[tuple[float, frozenset[int]]]:
+    """Compositions of one shape as (cost, kernels used), the cheapest for each set of kernels, cheapest first.
+
+    Branches over ``worth_us`` are cut, but for those that end with one-row tiles: they keep the program feasible.
+    """
+    found: dict[frozenset[int], float] = {}
+
+    def note(us: float, *used: int) -> None:
+        key = frozenset(used)
+        if us < found.get(key, np.inf):
+            found[key] = us
+
+    ones = [index for index, curve in enumerate(curves) if curve.mr == 1]
+    for a, lead in enumerate(curves):
+        for back in range(BACK + 1):
+            tiles = m // lead.mr - back
+            if tiles < 1:
+                break
+            us, rest = float(lead.lead(np.array([tiles]))[0]), m - tiles * lead.mr
+            if rest == 0:
+                note(us, a)
+                continue
+            for c in ones:
+                note(us + rest * curves[c].follow_us, a, c)
+            for b, second in enumerate(curves):
+                more = rest // second.mr
+                if more == 0 or us + more * second.follow_us > worth_us:
+                    continue
+                left = rest - more * second.mr
+                so_far = us + more * second.follow_us
+                if left == 0:
+                    note(so_far, a, b)
+                    continue
+                for c, third in enumerate(curves):
+                    if left % third.mr == 0 and so_far + left // third.mr * third.follow_us <= worth_us:
+                        note(so_far + left // third.mr * third.follow_us, a, b, c)
+    fallback = {key for key in found if found[key] > worth_us}
+    kept = sorted(found.keys() - fallback, key=lambda key: (found[key], sorted(key)))[:COLUMNS]
+    kept += sorted(fallback, key=lambda key: (found[key], sorted(key)))[: COLUMNS // 2]
+    return [(found[key], key) for key in kept]
+
+
+def _solve(
+    start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64]
+) -> tuple[Curve, ...]:
+    worth = best_us(curves, rows)[0] * WORTH
+    shapes = [_columns(curves, int(m), float(us)) for m, us in zip(rows, worth, strict=True)]
+    sets = [pair for columns in shapes for pair in columns]
+    count, kernels = len(sets), len(curves)
+    cost = np.concatenate([[s * us for us, _ in columns] for s, columns in zip(scale, shapes, strict=True)])
+    first = np.cumsum([0, *(len(columns) for columns in shapes)])
+    entries: list[tuple[int, int, float]] = []
+    row = 0
+    for shape, columns in enumerate(shapes):  # exactly one composition a shape
+        entries += [(row, first[shape] + i, 1.0) for i in range(len(columns))]
+        row += 1
+    equal = row
+    for shape, columns in enumerate(shapes):  # a composition needs its kernels: sum of those with k <= y_k
+        for kernel in range(kernels):
+            using = [first[shape] + i for i, (_, used) in enumerate(columns) if kernel in used]
+            if using:
+                entries += [(row, column, 1.0) for column in using] + [(row, count + kernel, -1.0)]
+                row += 1
+    entries += [(row, count + kernel, 1.0) for kernel in range(kernels)]
+    entries += [(row + 1, count + kernel, 1.0) for kernel in range(kernels) if curves[kernel].mr == 1]
+    data, (at, column) = [e[2] for e in entries], ([e[0] for e in entries], [e[1] for e in entries])
+    matrix = coo_matrix((data, (at, column)), shape=(row + 2, count + kernels)).tocsr()
+    low = np.concatenate([np.ones(equal), np.full(row - equal, -np.inf), [1, 1]])
+    high = np.concatenate([np.ones(equal), np.zeros(row - equal), [MAX_KEPT, MAX_KEPT]])
+    answer = milp(
+        np.concatenate([cost, np.full(kernels, PENALTY)]),
+        constraints=LinearConstraint(matrix, low, high),
+        integrality=np.concatenate([np.zeros(count), np.ones(kernels)]),  # with y fixed the best x is a vertex: whole
+        bounds=Bounds(0, 1),
+        options={"time_limit": SOLVE_LIMIT_S, "mip_rel_gap": 1e-4},
+    )
+    if answer.x is None:  # no solution found within the time: the greedy one stands
+        return start
+    chosen = tuple(curve for curve, y in zip(curves, answer.x[count:], strict=True) if y > 0.5)
+    values = {kept: _value(kept, rows, scale) for kept in (chosen, start)}
+    return min(values, key=lambda kept: (values[kept], len(kept)))
+
+
+def _value(kept: tuple[Curve, ...], rows: NDArray[np.int64], scale: NDArray[np.float64]) -> float:
+    return float(scale @ best_us(kept, rows)[0]) + PENALTY * len(kept) if kept else np.inf
+
+
+def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64]) -> tuple[Curve, ...]:
+    """Add what helps most, drop what does not: a good start, and the answer if the solver runs out of time."""
+    kept: tuple[Curve, ...] = (min((c for c in curves if c.mr == 1), key=_alone),)
+    value = _value(kept, rows, scale)
+    while len(kept) < MAX_KEPT:
+        options = [(_value((*kept, c), rows, scale), c.kernel, c) for c in curves if c not in kept]
+        if not options or min(options)[0] >= value:
+            break
+        value, _, more = min(options, key=lambda option: option[:2])
+        kept = (*kept, more)
+    return kept

@@ -1,0 +1,276 @@
+"""From a request to a pack: tune every op, build one library, verify it, publish it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haotuner import __version__
+from haotuner.compile.pack_source import PackedOp, PackedPlan, pack_library
+from haotuner.compile.toolchain import Toolchain
+from haotuner.cost.model import CostModel
+from haotuner.device import Device
+from haotuner.errors import PackInvalid, UsageError
+from haotuner.hw_profiles.find import find_device
+from haotuner.measure.lab import Lab
+from haotuner.microkernels.index import families_for
+from haotuner.op import Op
+from haotuner.pack.write import write_pack
+from haotuner.record import Record
+from haotuner.records import open_store
+from haotuner.request import BUDGET_PER_OP_S, Request
+from haotuner.trace import traffic_of
+from haotuner.tuning import Task, Tuned
+from haotuner.tuning import tune as tune_op
+from haotuner.workloads import DEFAULT, workload
+
+VERIFY_LIMIT_S = 300.0
+PREDICTED_DIGITS = 4
+
+Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What `haotuner tune` prints; ``document`` is its JSON form (README, *JSON*)."""
+
+    pack: Path
+    device: Device
+    tuned: tuple[Tuned, ...]
+    seconds: float
+    stopped: str
+    document: Mapping[str, Any]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every op has a measured plan and no signal cut the run short."""
+        return self.stopped != "signal" and all(t.measured for t in self.tuned)
+
+
+def tune(
+    op: str | Op | Sequence[str | Op] | None = None,
+    shapes: str = "dynamic",
+    *,
+    device: str = "cpu",
+    budget_s: float | None = None,
+    out: str | Path = "pack",
+    threads: Sequence[int] = (),
+    db: str | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    weights: str = "cold",
+) -> Report:
+    """Tune ops (None: the default workload) for a range of shapes and write a pack; the Python form of `haotuner tune`.
+
+    Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
+    """
+    named = [op] if isinstance(op, (str, Op)) else list(op or workload(DEFAULT))
+    return produce(
+        Request(
+            ops=tuple(o if isinstance(o, Op) else Op.parse(o) for o in named),
+            shapes=shapes,
+            device=device,
+            threads=tuple(threads),
+            budget_s=budget_s,
+            out=Path(out),
+            db=db,
+            seed=seed,
+            resume=resume,
+            weights=weights,
+            environment=dict(os.environ),
+        )
+    )
+
+
+def produce(request: Request, watch: Watch = lambda *_: True, model: CostModel | None = None) -> Report:
+    """Carry out a request. The pack is published only after it was verified in a process of its own."""
+    begin = time.monotonic()
+    request.check()
+    device = find_device(request.device, cache_dir=request.cache)
+    if device.kind != "cpu" or not request.device.startswith("cpu"):
+        raise UsageError(
+            f"--device {request.device}: tuning measures on this host's CPU so far; "
+            "absent devices and GPUs can be looked at with `haotuner candidates --device`"
+        )
+    threads = _threads(request.threads, device)
+    budget = request.budget_s or BUDGET_PER_OP_S * len(request.ops)
+    store = open_store(request.db or f"sqlite:///{request.out}.records.db")
+    lab: Lab | None = None
+    try:
+        lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed,
+                  what=f"{' '.join(op.name for op in request.ops)} {request.shapes}")  # fmt: skip
+        lab.start()
+        ready = time.monotonic()
+        tuned: list[Tuned] = []
+        for place, op in enumerate(request.ops):
+            left = budget - (time.monotonic() - ready)
+            task = Task(
+                op=op,
+                traffic=traffic_of(request.shapes, op),
+                threads=threads,
+                weights=request.weights,
+                budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
+                seed=request.seed,
+            )
+            family = families_for(op, "cpu")[0]
+            tuned.append(tune_op(task, lab, family, _named(watch, op), model))
+        store.sync()
+        document = _document(request, device, tuned, lab, time.monotonic() - begin)
+        with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+            library = Path(scratch) / "pack.so"
+            toolchain = Toolchain.find()
+            pack_library([_packed(t, lab) for t in tuned], device.arch, toolchain, library, lab.compile_object)
+            write_pack(request.out, library, document, lambda aside: _verify(aside, request.environment))
+    finally:
+        if lab is not None:
+            lab.close()
+        store.close()
+    seconds = time.monotonic() - begin
+    stopped = _stopped(tuned)
+    report = {
+        "pack": str(request.out),
+        "device": device.id,
+        "seconds": round(seconds, 3),
+        "stopped": stopped,
+        "reused": lab.reused,
+        "failures": lab.failures,
+        "ops": [_row(t, lab) for t in tuned],
+    }
+    return Report(pack=request.out, device=device, tuned=tuple(tuned), seconds=seconds, stopped=stopped, document=report)
+
+
+def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
+    return lambda phase, record: watch(op.name, phase, record)
+
+
+def _threads(asked: Sequence[int], device: Device) -> tuple[int, ...]:
+    found = tuple(dict.fromkeys(count or device.compute_units for count in asked or (1, 0)))
+    for count in found:
+        if not 1 <= count <= device.compute_units:
+            raise UsageError(
+                f"--threads {count}: this process may use {device.compute_units} cores; give 1..{device.compute_units}"
+            )
+    return found
+
+
+def _stopped(tuned: Sequence[Tuned]) -> str:
+    reasons = {t.stopped for t in tuned}
+    return next((reason for reason in ("signal", "budget", "converged") if reason in reasons), "exhausted")
+
+
+def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
+    index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
+    rows, setting = [shape["m"] for shape in tuned.task.traffic.shapes()], tuned.setting(lab)
+    return PackedOp(
+        name=tuned.task.op.name,
+        setting=setting,
+        first_m=min(rows),
+        last_m=max(rows),
+        kernels=tuned.kernels,
+        plans=[
+            PackedPlan(
+                threads=table.threads,
+                entries=[(tuple((index[k], t) for k, t in choice.parts), split) for choice, split in table.entries],
+                row_block=setting.row_block,
+            )
+            for table in tuned.tables
+        ],
+    )
+
+
+def _document(request: Request, device: Device, tuned: Sequence[Tuned], lab: Lab, seconds: float) -> dict[str, Any]:
+    return {
+        "haotuner": __version__,
+        "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
+        "toolchain": Toolchain.find().words(),
+        "tuning": {
+            "shapes": request.shapes,
+            "weights": request.weights,
+            "seed": request.seed,
+            "seconds": round(seconds, 3),
+            "stopped": _stopped(tuned),
+            "session": lab.session.id,
+            "fingerprint": lab.fingerprint,
+        },
+        "contract": {"dtype": "float32", "alignment": 4, "aliasing": "out must not overlap x", "inner_stride": 1},
+        # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
+        "batch_invariant": request.batch_invariant,
+        "ops": [_op_document(t, lab) for t in tuned],
+    }
+
+
+def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
+    setting, rows = tuned.setting(lab), [shape["m"] for shape in tuned.task.traffic.shapes()]
+    plans = {
+        str(table.threads): {
+            "predicted_us": [float(f"{choice.us:.{PREDICTED_DIGITS}g}") for choice, _ in table.entries],
+            "measured_us": {
+                str(m): {name: round(us, 3) for name, us in found.items()} for m, found in table.measured.items()
+            },
+            "curves": {
+                split: [
+                    {"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves
+                ]
+                for split, curves in table.curves.items()
+            },
+        }
+        for table in tuned.tables
+    }
+    return {
+        "name": tuned.task.op.name,
+        "n": setting.n,
+        "k": setting.k,
+        "weight": tuned.task.op.weight,
+        "pw": setting.pw,
+        "panels": setting.panels,
+        "first_m": min(rows),
+        "last_m": max(rows),
+        "kernels": [kernel.name for kernel in tuned.kernels],
+        "threads": [table.threads for table in tuned.tables],
+        "facts": {**_row(tuned, lab), "plans": plans},
+    }
+
+
+def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
+    setting = tuned.setting(lab)
+    dispatch = [table.plan for table in tuned.tables]
+    cover = 1 + tuned.cover.regret
+    return {
+        "name": tuned.task.op.name,
+        "kernels": [kernel.name for kernel in tuned.kernels],
+        "candidates": len(tuned.funnel.kept),
+        "funnel": tuned.funnel.line(),
+        "refused": tuned.funnel.refused,
+        "measured": tuned.measured,
+        "seconds": round(tuned.seconds, 3),
+        "stopped": tuned.stopped,
+        "regret_cover": tuned.cover.regret,
+        "regret_mean": cover * (1 + sum(p.regret_mean for p in dispatch) / len(dispatch)) - 1,
+        "regret_max": cover * (1 + max(p.regret_max for p in dispatch)) - 1,
+        "packed_ratio": setting.panels * setting.pw / setting.n,
+        "model": tuned.model,
+    }
+
+
+def _verify(pack: Path, environment: Mapping[str, str]) -> None:
+    """In a process of its own: a kernel that crashes must not take the tuner along."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "haotuner.pack", "verify", str(pack)],
+        capture_output=True,
+        text=True,
+        timeout=VERIFY_LIMIT_S,
+        env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"},
+        check=False,
+    )
+    if answer.returncode != 0:
+        raise PackInvalid(
+            "the new pack did not pass verification and was not published: "
+            f"{answer.stderr.strip()[-1500:] or f'status {answer.returncode}'}"
+        )

@@ -1,0 +1,129 @@
+"""What the parameters of foreign kernels mean: a micro-kernel, an operator, a shape, the work of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from haotuner.errors import UsageError
+from haotuner.kernel import MicroKernel
+from haotuner.op import Op
+from haotuner.shape import Shape
+
+_DTYPES = {32: "fp32", 16: "fp16"}  # CLBlast's PRECISION; 64 and the complex ones have no Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What one file measured: an op (as text, for kinds that ``Op`` does not know), a shape, its flops."""
+
+    op: str
+    shape: Shape
+    flops: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelMapping:
+    """How one foreign kernel is written down as a family of micro-kernels."""
+
+    name: str
+    family: str
+    meaning: str
+    params: Mapping[str, str]  # foreign parameter to ours, in the order of the micro-kernel's name
+    absent: Mapping[str, int]  # our parameters that older kernels do not have, and what those kernels do
+    problem_params: tuple[str, ...]  # foreign parameters that belong to the problem
+    problem: Callable[[tuple[int, ...], Mapping[str, int]], Problem]
+
+    def missing(self, keys: tuple[str, ...]) -> list[str]:
+        """Parameters that this mapping needs and a file does not have."""
+        needed = [key for key, ours in self.params.items() if ours not in self.absent]
+        return [key for key in (*needed, *self.problem_params) if key not in keys]
+
+    def unknown(self, keys: tuple[str, ...]) -> list[str]:
+        """Parameters of a file that this mapping does not know."""
+        return [key for key in keys if key not in self.params and key not in self.problem_params]
+
+    def kernel(self, values: Mapping[str, int]) -> MicroKernel:
+        """The micro-kernel of one configuration."""
+        params = ((ours, values[key] if key in values else self.absent[ours]) for key, ours in self.params.items())
+        return MicroKernel(self.family, tuple(params))
+
+
+def _gemm(sizes: tuple[int, ...], values: Mapping[str, int]) -> Problem:
+    if len(sizes) not in (2, 3):
+        raise UsageError(f"problem_size {sizes}: xgemm needs m, n and perhaps k")
+    # The files give m and n only: the grid has no third axis. CLBlast's own tuner takes all three equal
+    # (CLBlast/src/tuning/kernels/xgemm.hpp, default 1024); ``GFLOP/s`` columns are checked against it row by row.
+    m, n, k = sizes if len(sizes) == 3 else (*sizes, sizes[0])
+    dtype = _DTYPES.get(values["PRECISION"])
+    if dtype is None:
+        raise UsageError(f"PRECISION {values['PRECISION']}: known are {', '.join(map(str, _DTYPES))}")
+    op = Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype)
+    shape = Shape.of(m=m)
+    return Problem(op=op.name, shape=shape, flops=op.flops(shape))
+
+
+def _conv(sizes: tuple[int, ...], values: Mapping[str, int]) -> Problem:
+    if len(sizes) != 2:
+        raise UsageError(f"problem_size {sizes}: the convolution needs the width and the height of the image")
+    width, height = sizes
+    filter_width, filter_height = values["filter_width"], values["filter_height"]
+    return Problem(
+        op=f"conv2d_w{width}_h{height}_fw{filter_width}_fh{filter_height}",
+        shape=Shape.of(),  # every extent is static: the kernel is compiled for them
+        flops=2.0 * width * height * filter_width * filter_height,
+    )
+
+
+XGEMM = KernelMapping(
+    name="xgemm",
+    family="clblast_xgemm",
+    meaning="CLBlast's Xgemm, C[m,n] = A[k,m]^T B[k,n] (Nugteren 2018, table 1)",
+    params={
+        **{name: name.lower() for name in ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "MDIMA", "NDIMB", "KWI", "VWM", "VWN")},
+        **{name: name.lower() for name in ("STRM", "STRN", "SA", "SB")},
+    },
+    absent={},
+    problem_params=("PRECISION",),
+    problem=_gemm,
+)
+CONV = KernelMapping(
+    name="conv",
+    family="kt_conv2d",
+    meaning="Kernel Tuner's 2-D convolution (van Werkhoven 2014): one image, one filter kept in constant memory",
+    params={
+        "block_size_x": "bx",
+        "block_size_y": "by",
+        "tile_size_x": "tx",
+        "tile_size_y": "ty",
+        "filter_height": "fh",  # of the problem too, but the loops over the filter are unrolled in the kernel
+        "filter_width": "fw",
+        "read_only": "ro",
+        "use_padding": "pad",
+        "use_shmem": "sh",
+        "use_cmem": "cm",
+    },
+    # The first version has no such switches: it always stages the image in shared memory and always keeps the filter
+    # in constant memory (github.com/KernelTuner/kernel_tuner, examples/cuda/convolution.cu).
+    absent={"sh": 1, "cm": 1},
+    problem_params=("filter_width", "filter_height"),
+    problem=_conv,
+)
+MAPPINGS = (XGEMM, CONV)
+
+
+def choose(keys: tuple[str, ...], name: str | None = None) -> KernelMapping:
+    """The mapping of that name, or without one the only mapping that knows a file's parameters.
+
+    Raises:
+        UsageError: no such mapping, or it does not fit the parameters.
+    """
+    known = {mapping.name: mapping for mapping in MAPPINGS}
+    if name is not None and name not in known:
+        raise UsageError(f"unknown mapping {name!r}; known: {', '.join(known)}")
+    tried = [known[name]] if name else list(MAPPINGS)
+    for mapping in tried:
+        if not mapping.missing(keys):
+            return mapping
+    why = "; ".join(f"{mapping.name} needs {', '.join(mapping.missing(keys))}" for mapping in tried)
+    raise UsageError(f"no mapping fits the parameters {', '.join(keys)}: {why}")

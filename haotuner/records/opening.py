@@ -1,0 +1,132 @@
+"""Opening an SQLite record store, and what SQLite's errors mean for a person."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from haotuner.errors import RecordsUnusable
+from haotuner.records.place import ELSEWHERE
+from haotuner.records.schema import APPLICATION_ID, USER_VERSION
+
+_ALONE = "ro&immutable=1"  # neither locks nor log (sqlite.org/uri.html)
+BUSY_S = 10.0  # a writer holds the lock for milliseconds; ten seconds mean that something keeps it
+
+
+def connect(path: Path, *, write: bool, busy_s: float = BUSY_S) -> sqlite3.Connection:
+    """A connection to the store at ``path``, which is found sound before anything could change it.
+
+    Raises:
+        RecordsUnusable: not SQLite, another program's database, another schema, damaged, or locked.
+    """
+    with guarded(path, "open", busy_s):
+        _probe(path, busy_s)
+        if not write and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            return _connection(path, "ro" if _log(path).exists() else _ALONE, busy_s)
+        db = _connection(path, "rw", busy_s)  # also for reading: a read-only connection leaves its log behind
+        # NORMAL survives the death of the process; ``RecordStore.sync`` adds the power cut.
+        db.execute("PRAGMA synchronous = NORMAL" if write else "PRAGMA query_only = ON")
+        return db
+
+
+@contextlib.contextmanager
+def guarded(path: Path, doing: str, busy_s: float) -> Iterator[None]:
+    """Turn errors of SQLite and of the disk inside the block into ``RecordsUnusable`` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordsUnusable(
+            f"records: cannot {doing}: {path}: {error.strerror}; check the disk (space, health)"
+        ) from error
+    except sqlite3.Error as error:
+        raise RecordsUnusable(_told(path, doing, busy_s, error)) from error
+
+
+def _probe(path: Path, busy_s: float) -> None:
+    """Refuse an unsound file without leaving a trace of the attempt beside it.
+
+    Where there is no log nobody has the file open, and SQLite is told to read it alone: it then makes no log of its
+    own. If somebody comes meanwhile, what was read may be torn, and a refusal counts only with a log in place.
+    """
+    if not _log(path).exists():
+        before = path.stat()
+        try:
+            with contextlib.closing(_connection(path, _ALONE, busy_s)) as db:
+                _sound(path, db)
+                _whole(path, db)
+                return
+        except (sqlite3.Error, RecordsUnusable):
+            after = path.stat()
+            undisturbed = (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+            if undisturbed and not _log(path).exists():
+                raise
+    with contextlib.closing(_connection(path, "ro", busy_s)) as db:
+        _sound(path, db)
+
+
+def _connection(path: Path, mode: str, busy_s: float) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        timeout=busy_s,
+        isolation_level=None,  # transactions are begun and ended by name
+        check_same_thread=False,  # the store has a lock of its own
+    )
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _sound(path: Path, db: sqlite3.Connection) -> None:
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise RecordsUnusable(f"records: {path} is an SQLite database of another program; {ELSEWHERE}")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version != USER_VERSION:
+        newer = "newer than this haotuner, which" if version > USER_VERSION else "unknown to this haotuner, which"
+        raise RecordsUnusable(
+            f"records: {path} has schema {version}, {newer} reads schema {USER_VERSION}; "
+            "upgrade haotuner, or name another --db (nothing was changed)"
+        )
+    for (text,) in db.execute("PRAGMA quick_check(1)"):
+        if text != "ok":
+            raise RecordsUnusable(_damaged(path, text))
+
+
+def _whole(path: Path, db: sqlite3.Connection) -> None:
+    """Every page is in the file; SQLite itself reads what is missing of the last one as zeros."""
+    pages, page_bytes = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    size = path.stat().st_size
+    if size < pages * page_bytes:
+        raise RecordsUnusable(_damaged(path, f"{size} bytes of {pages * page_bytes}, it was cut short"))
+
+
+def _told(path: Path, doing: str, busy_s: float, error: sqlite3.Error) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+    asked = f"records: cannot {doing}: {path}"
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return (
+            f"{asked} has been locked by another process for more than {busy_s:g} s; "
+            f"wait for it or end it (`fuser {path}` names it), or name another --db"
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return f"{asked}: the disk is full; free space and run again with --resume, what was stored is kept"
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+        return f"{asked} or its folder is not writable ({error}); change the mode, or {ELSEWHERE}"
+    if code == sqlite3.SQLITE_NOTADB:
+        return f"records: {path} is not an SQLite database, or its start was overwritten; nothing was changed; {ELSEWHERE}"
+    if code == sqlite3.SQLITE_CORRUPT:
+        return _damaged(path, str(error))
+    return f"{asked}: {error}; check the disk (space, health), then run `haotuner records check`"
+
+
+def _damaged(path: Path, how: str) -> str:
+    return (
+        f"records: {path} is damaged ({how}); nothing was changed. Put back a copy; "
+        f"`sqlite3 {path} .recover` can print what is left for a new file"
+    )

@@ -1,0 +1,51 @@
+"""Request: what to tune and where to put it. Light to import, so that a wrong request is answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from haotuner.errors import UsageError
+from haotuner.microkernels.index import families_for
+from haotuner.op import Op
+from haotuner.pack.write import check_destination
+from haotuner.trace import traffic_of
+
+BUDGET_PER_OP_S = 60.0  # the default workload of four ops then ends within five minutes, pack and report included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to tune and where to put it; checked by ``check`` before anything is measured."""
+
+    ops: tuple[Op, ...]
+    shapes: str = "dynamic"
+    device: str = "cpu"
+    threads: tuple[int, ...] = ()  # 0: all cores; empty: one, and all cores
+    budget_s: float | None = None
+    out: Path = Path("pack")
+    db: str | None = None
+    seed: int = 0
+    resume: bool = False
+    weights: str = "cold"
+    batch_invariant: bool = False  # promise that a row's result does not depend on how many rows come with it
+    cache: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
+
+    def check(self) -> None:
+        """UsageError for what can be known to be wrong without looking at the device."""
+        if not self.ops:
+            raise UsageError("no op to tune; name one with --op dense:n=2304,k=768 or a --workload")
+        if len({op.name for op in self.ops}) != len(self.ops):
+            raise UsageError("an op is named twice; name each once")
+        if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
+            raise UsageError(f"--budget {self.budget_s:g}s leaves no time to measure; give for example --budget 60s")
+        if self.weights not in ("cold", "hot"):
+            raise UsageError(f"--weights {self.weights!r}: write cold or hot")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed}: must be 0 or more")
+        for op in self.ops:
+            traffic_of(self.shapes, op)
+            families_for(op, "cpu")
+        check_destination(self.out)

@@ -1,0 +1,83 @@
+/* haotuner.h: open a pack and call its ops from C99 or C++, without Python and without TVM.
+ *
+ * Every function may be called from any number of threads at once, except that nothing may use a handle while or after
+ * it is freed. Functions that can fail return HT_OK or a negative code and fill *error (which may be NULL). Nothing here
+ * throws, aborts, prints or exits. */
+#ifndef HAOTUNER_H_
+#define HAOTUNER_H_
+
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+#define HT_ABI_VERSION 1
+
+typedef enum {
+  HT_OK = 0,
+  HT_BAD_TYPE = -1,     /* a tensor has another dtype or is no tensor */
+  HT_BAD_VALUE = -2,    /* a tensor has another shape, stride or device, or shares memory with the output */
+  HT_PACK_INVALID = -3, /* files are missing or changed; none of the pack's code was run */
+  HT_PACK_MISMATCH = -4, /* a sound pack that this CPU cannot serve */
+  HT_CLOSED = -5,       /* the pack was closed */
+  HT_NO_MEMORY = -6,
+  HT_INTERNAL = -7      /* the pack is damaged in a way that hashes cannot show */
+} ht_status;
+
+typedef struct {
+  ht_status code;
+  char text[400]; /* what was asked, what was found, what to do next */
+} ht_error;
+
+typedef struct ht_pack ht_pack;
+typedef struct ht_op ht_op;         /* lives as long as its pack is open or one of its linears exists */
+typedef struct ht_linear ht_linear; /* an op with a weight */
+
+typedef struct {
+  int64_t calls;
+  int64_t fallbacks;    /* calls with a thread count that was not tuned */
+  int64_t out_of_range; /* shapes outside the tuned range; served by the nearest plan */
+} ht_counts_t;
+
+/* Version of this library; equal to HT_ABI_VERSION when header and library fit together. */
+int ht_abi_version(void);
+
+/* Open a pack directory after checking its hash, its format and this CPU; threads >= 1 is the most a call may use. */
+ht_status ht_pack_open(const char* path, int threads, ht_pack** out, ht_error* error);
+
+/* Close: later calls return HT_CLOSED, calls that run finish. The library is unmapped with the last linear. */
+void ht_pack_close(ht_pack* pack);
+
+int ht_op_count(const ht_pack* pack);
+const char* ht_op_name(const ht_pack* pack, int index); /* NULL beyond the last */
+ht_status ht_op_find(ht_pack* pack, const char* name, ht_op** out, ht_error* error);
+
+/* Pack a float32 weight (n, k), any strides, and copy an optional bias (n). The tensors may be freed afterwards. */
+ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error);
+void ht_linear_free(ht_linear* linear);
+
+/* out (..., n) = x (..., k) . weight^T + bias. Rows evenly spaced, inner stride 1, out apart from x. Allocates nothing.
+ * `stream` is for device packs; a CPU pack computes before it returns and wants NULL. */
+ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, ht_error* error);
+
+/* The same with another thread count for this call. */
+ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,
+                          ht_error* error);
+
+/* Counts since the library was mapped, over all handles of this process. */
+ht_status ht_stats(const ht_op* op, ht_counts_t* out);
+
+/* Run parallel calls of this process on the server's own pool: `run` must call body(arg, i) for every i in [0, chunks) on
+ * at most `threads` threads and return when all are done. NULL: haotuner's pool, which is the default. */
+typedef void (*ht_parallel_fn)(void (*body)(void* arg, int64_t chunk), void* arg, int64_t chunks, int threads);
+ht_status ht_use_pool(ht_pack* pack, ht_parallel_fn run);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif /* HAOTUNER_H_ */

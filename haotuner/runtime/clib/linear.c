@@ -1,0 +1,126 @@
+/* An op with its weight: packed once, called many times. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "files.h"
+#include "open.h"
+
+#define ALIGNMENT 64 /* a cache line: vector loads of the packed weight never straddle two */
+
+struct ht_linear {
+  ht_op* op;
+  int64_t setting;
+  DLTensor weight, bias;
+  int64_t weight_shape[3], weight_strides[3], bias_shape[1], bias_strides[1];
+  int has_bias;
+};
+
+static ht_status check(const char* name, const DLTensor* t, int ndim, ht_error* error) {
+  if (t == NULL) return ht_refuse(error, HT_BAD_VALUE, "%s is NULL", name);
+  if (t->device.device_type != kDLCPU)
+    return ht_refuse(error, HT_BAD_VALUE, "%s lives on device type %d; expected the CPU", name, (int)t->device.device_type);
+  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1)
+    return ht_refuse(error, HT_BAD_TYPE, "%s is not float32 (code %d, %d bits)", name, (int)t->dtype.code, (int)t->dtype.bits);
+  if (t->ndim != ndim || t->shape == NULL || t->data == NULL)
+    return ht_refuse(error, HT_BAD_VALUE, "%s has rank %d; expected %d axes with data", name, (int)t->ndim, ndim);
+  return HT_OK;
+}
+
+static const float* start(const DLTensor* t) { return (const float*)((const char*)t->data + t->byte_offset); }
+
+static float* aligned(size_t floats) {
+  size_t bytes = (floats * sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  return aligned_alloc(ALIGNMENT, bytes);
+}
+
+static ht_status pack_weight(ht_linear* linear, const DLTensor* given, ht_error* error) {
+  const ht_door_op* op = &linear->op->facts;
+  int rows = op->weight_kn ? 1 : 0;
+  if (given->shape[rows] != op->n || given->shape[1 - rows] != op->k)
+    return ht_refuse(error, HT_BAD_VALUE, "weight has shape (%lld, %lld); expected (%lld, %lld)", (long long)given->shape[0],
+                     (long long)given->shape[1], (long long)(rows ? op->k : op->n), (long long)(rows ? op->n : op->k));
+  int64_t row_stride = given->strides == NULL ? (rows ? 1 : op->k) : given->strides[rows];
+  int64_t k_stride = given->strides == NULL ? (rows ? op->n : 1) : given->strides[1 - rows];
+  float* packed = aligned((size_t)(op->panels * op->k * op->pw));
+  if (packed == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the packed weight of %s", op->name);
+  const float* w = start(given);
+  for (int64_t panel = 0; panel < op->panels; ++panel)
+    for (int64_t k = 0; k < op->k; ++k)
+      for (int64_t j = 0; j < op->pw; ++j) {
+        int64_t row = panel * op->pw + j;
+        packed[(panel * op->k + k) * op->pw + j] = row < op->n ? w[row * row_stride + k * k_stride] : 0;
+      }
+  const int64_t shape[3] = {op->panels, op->k, op->pw}, strides[3] = {op->k * op->pw, op->pw, 1};
+  memcpy(linear->weight_shape, shape, sizeof shape);
+  memcpy(linear->weight_strides, strides, sizeof strides);
+  linear->weight = (DLTensor){packed, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, linear->weight_shape, linear->weight_strides, 0};
+  return HT_OK;
+}
+
+static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* error) {
+  int64_t n = linear->op->facts.n;
+  if (given->shape[0] != n)
+    return ht_refuse(error, HT_BAD_VALUE, "bias has %lld elements; expected %lld", (long long)given->shape[0], (long long)n);
+  float* row = aligned((size_t)n);
+  if (row == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the bias of %s", linear->op->facts.name);
+  int64_t stride = given->strides == NULL ? 1 : given->strides[0];
+  for (int64_t i = 0; i < n; ++i) row[i] = start(given)[i * stride];
+  linear->bias_shape[0] = n;
+  linear->bias_strides[0] = 1;
+  linear->bias = (DLTensor){row, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, linear->bias_shape, linear->bias_strides, 0};
+  linear->has_bias = 1;
+  return HT_OK;
+}
+
+ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
+  if (op == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or out is NULL");
+  *out = NULL;
+  if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  ht_status status = check("weight", weight, 2, error);
+  if (status == HT_OK && bias != NULL) status = check("bias", bias, 1, error);
+  if (status != HT_OK) return status;
+  ht_linear* linear = calloc(1, sizeof *linear);
+  if (linear == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to bind %s", op->facts.name);
+  linear->op = op;
+  linear->setting = op->pack->door->setting(op->index, op->pack->threads);
+  atomic_fetch_add_explicit(&op->pack->holders, 1, memory_order_relaxed);
+  status = pack_weight(linear, weight, error);
+  if (status == HT_OK && bias != NULL) status = copy_bias(linear, bias, error);
+  if (status == HT_OK) *out = linear;
+  else ht_linear_free(linear);
+  return status;
+}
+
+void ht_linear_free(ht_linear* linear) {
+  if (linear == NULL) return;
+  free(linear->weight.data);
+  free(linear->bias.data);
+  ht_pack_release(linear->op->pack);
+  free(linear);
+}
+
+static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int64_t setting,
+                      ht_error* error) {
+  ht_pack* pack = linear->op->pack;
+  if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  if (pack->door->call(linear->op->index, x, &linear->weight, out, linear->has_bias ? &linear->bias : NULL, setting, &kind, text,
+                       sizeof text) == 0)
+    return HT_OK;
+  ht_status code = strcmp(kind, "TypeError") == 0 ? HT_BAD_TYPE : strcmp(kind, "ValueError") == 0 ? HT_BAD_VALUE : HT_INTERNAL;
+  return ht_refuse(error, code, "%s", text);
+}
+
+ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, ht_error* error) {
+  if (linear == NULL || x == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "linear, x or out is NULL");
+  return call(linear, x, out, stream, linear->setting, error);
+}
+
+ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,
+                          ht_error* error) {
+  if (linear == NULL || x == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "linear, x or out is NULL");
+  if (threads < 1 || threads > 256) return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..256", threads);
+  return call(linear, x, out, stream, linear->op->pack->door->setting(linear->op->index, threads), error);
+}

@@ -1,0 +1,165 @@
+/* A strict reader of JSON (RFC 8259) that walks the whole text and keeps three facts. Never reads beyond `end`. */
+#include "manifest.h"
+
+#include <string.h>
+
+#define MAX_DEPTH 32 /* as haotuner/pack/manifest.py */
+
+typedef struct {
+  const char* at;
+  const char* end;
+  const char* wrong; /* the first problem; everything stops at it */
+} reader;
+
+static int fail(reader* r, const char* words) {
+  if (r->wrong == NULL) r->wrong = words;
+  return 0;
+}
+
+static int peek(const reader* r) { return r->at < r->end ? (unsigned char)*r->at : -1; }
+
+static void blank(reader* r) {
+  while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) ++r->at;
+}
+
+static int expect(reader* r, char c) {
+  blank(r);
+  if (peek(r) != c) return fail(r, "it is not valid JSON");
+  ++r->at;
+  return 1;
+}
+
+/* A text; copied into out (of `room` bytes) when out is not NULL. One with escapes is skipped, never copied. */
+static int text(reader* r, char* out, size_t room) {
+  if (!expect(r, '"')) return 0;
+  const char* first = r->at;
+  int escaped = 0;
+  for (int c; (c = peek(r)) != '"'; ++r->at) {
+    if (c < 0x20) return fail(r, "it is not valid JSON"); /* control characters, and the end (-1) */
+    if (c != '\\') continue;
+    escaped = 1;
+    ++r->at;
+    if (peek(r) < 0x20) return fail(r, "it is not valid JSON");
+  }
+  size_t size = (size_t)(r->at - first);
+  ++r->at;
+  if (out == NULL) return 1;
+  if (escaped || size >= room || memchr(first, 0, size) != NULL) return fail(r, "a name or hash in it is not plain text");
+  memcpy(out, first, size);
+  out[size] = 0;
+  return 1;
+}
+
+static int word(reader* r) { /* a number, true, false, null */
+  const char* first = r->at;
+  for (int c; (c = peek(r)), (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '+' || c == '.' || c == 'E';)
+    ++r->at;
+  return r->at > first ? 1 : fail(r, "it is not valid JSON");
+}
+
+typedef int (*member)(reader* r, const char* key, int depth, ht_manifest* out, int* seen);
+
+static int value(reader* r, int depth);
+
+/* An object; `each` takes a member it knows (1), leaves it to be skipped (0), or fails. */
+static int object(reader* r, int depth, member each, ht_manifest* out, int* seen) {
+  if (depth > MAX_DEPTH) return fail(r, "it is nested too deeply");
+  if (!expect(r, '{')) return 0;
+  blank(r);
+  if (peek(r) == '}') return ++r->at, 1;
+  for (;;) {
+    char key[64];
+    blank(r);
+    const char* before = r->at;
+    if (!text(r, key, sizeof key)) { /* a long or escaped key is none of ours */
+      if (r->wrong == NULL || strcmp(r->wrong, "it is not valid JSON") == 0) return 0;
+      r->wrong = NULL;
+      r->at = before;
+      key[0] = 0;
+      if (!text(r, NULL, 0)) return 0;
+    }
+    if (!expect(r, ':')) return 0;
+    blank(r);
+    int taken = each != NULL && each(r, key, depth, out, seen);
+    if (r->wrong != NULL || (!taken && !value(r, depth + 1))) return 0;
+    blank(r);
+    if (peek(r) == ',') {
+      ++r->at;
+      continue;
+    }
+    return expect(r, '}');
+  }
+}
+
+static int array(reader* r, int depth) {
+  if (depth > MAX_DEPTH) return fail(r, "it is nested too deeply");
+  ++r->at;
+  blank(r);
+  if (peek(r) == ']') return ++r->at, 1;
+  for (;;) {
+    if (!value(r, depth + 1)) return 0;
+    blank(r);
+    if (peek(r) != ',') return expect(r, ']');
+    ++r->at;
+  }
+}
+
+static int value(reader* r, int depth) {
+  blank(r);
+  switch (peek(r)) {
+    case '{': return object(r, depth, NULL, NULL, NULL);
+    case '[': return array(r, depth);
+    case '"': return text(r, NULL, 0);
+    default: return word(r);
+  }
+}
+
+enum { SEEN_SCHEMA = 1, SEEN_FILES = 2, SEEN_DEVICE = 4, SEEN_ARCH = 8, SEEN_FILE = 16 };
+
+static int once(reader* r, int* seen, int what) {
+  if (*seen & what) return fail(r, "a key is given twice");
+  *seen |= what;
+  return 1;
+}
+
+static int file(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  (void)depth;
+  if (*seen & SEEN_FILE) return fail(r, "files must name exactly one library");
+  *seen |= SEEN_FILE;
+  if (strlen(key) >= sizeof out->library) return fail(r, "its library is not lib/<16 hex digits>.so");
+  strcpy(out->library, key);
+  return text(r, out->sha256, sizeof out->sha256);
+}
+
+static int device(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  (void)depth;
+  return strcmp(key, "arch") == 0 && once(r, seen, SEEN_ARCH) && text(r, out->arch, sizeof out->arch);
+}
+
+static int top(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  if (strcmp(key, "files") == 0) return once(r, seen, SEEN_FILES) && object(r, depth + 1, file, out, seen);
+  if (strcmp(key, "device") == 0) return once(r, seen, SEEN_DEVICE) && object(r, depth + 1, device, out, seen);
+  if (strcmp(key, "schema") != 0 || !once(r, seen, SEEN_SCHEMA)) return 0;
+  const char* first = r->at;
+  if (!word(r)) return 0;
+  return r->at - first == 1 && *first == '0' + HT_MANIFEST_SCHEMA ? 1 : fail(r, "it has another schema than this library reads");
+}
+
+static int hex(const char* text, size_t count) {
+  return strspn(text, "0123456789abcdef") >= count;
+}
+
+const char* ht_manifest_read(const char* content, size_t size, ht_manifest* out) {
+  reader r = {content, content + size, NULL};
+  int seen = 0;
+  memset(out, 0, sizeof *out);
+  if (!object(&r, 0, top, out, &seen)) return r.wrong != NULL ? r.wrong : "it is not valid JSON";
+  blank(&r);
+  if (r.at != r.end) return "something follows the JSON";
+  if (seen != (SEEN_SCHEMA | SEEN_FILES | SEEN_DEVICE | SEEN_ARCH | SEEN_FILE)) return "schema, files or device are missing";
+  const char* l = out->library;
+  if (strlen(l) != 23 || strncmp(l, "lib/", 4) != 0 || !hex(l + 4, 16) || strcmp(l + 20, ".so") != 0)
+    return "its library is not lib/<16 hex digits>.so";
+  if (strlen(out->sha256) != 64 || !hex(out->sha256, 64)) return "its sha256 is not 64 hex digits";
+  return NULL;
+}

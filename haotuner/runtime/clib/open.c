@@ -1,0 +1,93 @@
+/* Packs and ops: open, find, count, close. A pack is kept by its owner and by every linear bound from it. */
+#include "open.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "files.h"
+
+#define MAX_THREADS 256 /* HT_MAX_THREADS of the pack's runtime */
+
+int ht_abi_version(void) { return HT_ABI_VERSION; }
+
+void ht_pack_release(ht_pack* pack) {
+  if (atomic_fetch_sub_explicit(&pack->holders, 1, memory_order_acq_rel) != 1) return;
+  dlclose(pack->library);
+  free(pack);
+}
+
+static ht_status connect(ht_pack** out, void* library, int threads, const char* path, ht_error* error) {
+  const ht_door* (*enter)(void);
+  *(void**)&enter = dlsym(library, HT_DOOR_SYMBOL); /* POSIX's own way to turn an object pointer into a function's */
+  const ht_door* door = enter == NULL ? NULL : enter();
+  if (door == NULL || door->version != HT_DOOR_VERSION)
+    return ht_refuse(error, HT_PACK_MISMATCH, "%s speaks door version %d, this library %d; tune again with this haotuner", path,
+                     door == NULL ? 0 : (int)door->version, HT_DOOR_VERSION);
+  ht_pack* pack = calloc(1, sizeof *pack + (size_t)door->op_count * sizeof(ht_op));
+  if (pack == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to open %s", path);
+  pack->door = door;
+  pack->library = library;
+  pack->threads = threads;
+  atomic_init(&pack->holders, 1);
+  for (int i = 0; i < door->op_count; ++i) {
+    pack->ops[i].pack = pack;
+    pack->ops[i].index = i;
+    door->describe(i, &pack->ops[i].facts);
+  }
+  *out = pack;
+  return HT_OK;
+}
+
+ht_status ht_pack_open(const char* path, int threads, ht_pack** out, ht_error* error) {
+  if (out == NULL) return ht_refuse(error, HT_BAD_VALUE, "out is NULL; pass where to put the pack");
+  *out = NULL;
+  if (threads < 1 || threads > MAX_THREADS)
+    return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..%d", threads, MAX_THREADS);
+  char name[PATH_MAX];
+  ht_status status = ht_files_check(path, name, sizeof name, error);
+  if (status != HT_OK) return status;
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) return ht_refuse(error, HT_PACK_INVALID, "%s cannot be loaded: %s", name, dlerror());
+  status = connect(out, library, threads, name, error);
+  if (status != HT_OK) dlclose(library);
+  return status;
+}
+
+void ht_pack_close(ht_pack* pack) {
+  if (pack == NULL) return;
+  atomic_store_explicit(&pack->closed, 1, memory_order_release);
+  ht_pack_release(pack);
+}
+
+int ht_op_count(const ht_pack* pack) { return pack == NULL ? 0 : pack->door->op_count; }
+
+const char* ht_op_name(const ht_pack* pack, int index) {
+  return pack == NULL || index < 0 || index >= pack->door->op_count ? NULL : pack->ops[index].facts.name;
+}
+
+ht_status ht_op_find(ht_pack* pack, const char* name, ht_op** out, ht_error* error) {
+  if (pack == NULL || name == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "pack, name or out is NULL");
+  for (int i = 0; i < pack->door->op_count; ++i) {
+    if (strcmp(pack->ops[i].facts.name, name) != 0) continue;
+    *out = &pack->ops[i];
+    return HT_OK;
+  }
+  *out = NULL;
+  return ht_refuse(error, HT_BAD_VALUE, "the pack holds no op %.100s; ht_op_name lists what it holds", name);
+}
+
+ht_status ht_stats(const ht_op* op, ht_counts_t* out) {
+  if (op == NULL || out == NULL) return HT_BAD_VALUE;
+  int64_t counts[3];
+  op->pack->door->counts(op->index, counts);
+  *out = (ht_counts_t){counts[0], counts[1], counts[2]};
+  return HT_OK;
+}
+
+ht_status ht_use_pool(ht_pack* pack, ht_parallel_fn run) {
+  if (pack == NULL) return HT_BAD_VALUE;
+  pack->door->inject(run);
+  return HT_OK;
+}

@@ -1,0 +1,27 @@
+/* The insides of the public handles, shared by open.c and linear.c. */
+#ifndef HT_OPEN_H_
+#define HT_OPEN_H_
+
+#include <stdatomic.h>
+
+#include "door.h"
+#include "haotuner.h"
+
+struct ht_op {
+  ht_pack* pack;
+  int index;
+  ht_door_op facts;
+};
+
+struct ht_pack {
+  const ht_door* door;
+  void* library;
+  int threads;
+  atomic_int closed;
+  atomic_int holders; /* the owner until ht_pack_close, and every linear */
+  ht_op ops[];
+};
+
+void ht_pack_release(ht_pack* pack);
+
+#endif /* HT_OPEN_H_ */

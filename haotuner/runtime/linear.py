@@ -1,0 +1,217 @@
+"""A dense op with its weight packed once: what a server calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import PackClosed
+from haotuner.pack.manifest import PackOp
+from haotuner.runtime.refusal import explain, must_copy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ALIGNMENT = 64  # a cache line: vector loads of the packed weight never straddle two
+BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
+
+
+class Linear:
+    """``y = linear(x)`` or ``linear(x, out=y)``; x is ``(…, k)`` float32, inner stride 1, rows evenly spaced.
+
+    Takes numpy arrays, CPU torch tensors and other DLPack tensors; the result is of x's kind. Concurrent calls are
+    allowed, also while the pack is closed or swapped. With ``out`` nothing is allocated.
+    """
+
+    __slots__ = ("__weakref__", "_bound", "_n", "_state")
+
+    def __init__(self, bound: Bound) -> None:
+        self.serve(bound)
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """The product; TypeError or ValueError name the argument, what was expected and what was found."""
+        if out is None:
+            out = self._empty(x)
+        call, packed, setting, bias = self._state
+        try:
+            if bias is None:
+                call(x, packed, out, setting)
+            else:
+                call(x, packed, out, setting, bias)
+        except (BufferError, TypeError, ValueError, RuntimeError) as error:
+            if not must_copy(x):
+                raise explain(self.name, x, out, error) from error
+            self(x.copy(), out)
+        return out
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self._bound.op.name
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the packed weight."""
+        return self._bound.packed_bytes
+
+    @property
+    def bare_call(self) -> Callable[[Any, Any], None]:
+        """A function of (x, out) that is the tvm-ffi call and nothing else: what ``linear(x, out=out)`` adds to."""
+        call, packed, setting, bias = self._state
+        more = () if bias is None else (bias,)
+
+        def bare(x: Any, out: Any) -> None:
+            call(x, packed, out, setting, *more)
+
+        return bare
+
+    @property
+    def bound(self) -> Bound:
+        """What serves this linear now."""
+        return self._bound
+
+    def serve(self, bound: Bound) -> None:
+        """Serve later calls from ``bound``; calls that run now finish as they began."""
+        self._bound, self._n = bound, bound.op.n
+        self._state = bound.call, bound.packed, bound.setting, bound.bias  # one tuple: a call sees all old or all new
+
+    def close(self) -> None:
+        """Drop the packed weight and the library; later calls raise PackClosed. Calls that run now finish."""
+        self.serve(self._bound.closed())
+
+    def _empty(self, x: Any) -> Any:
+        """An output for x, of its kind. On the path of every call without ``out``: the common kinds come first."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor) and x.dim() > 0:
+            if x.requires_grad and torch.is_grad_enabled():
+                raise ValueError(f"{self.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
+            shape = x.shape
+            # Whole numbers instead of a tuple save half of new_empty's 1.2 us.
+            return x.new_empty(shape[0], self._n) if len(shape) == 2 else x.new_empty((*shape[:-1], self._n))
+        shape = getattr(x, "shape", None)
+        if shape is None or len(shape) == 0:
+            op = self._bound.op
+            raise TypeError(f"{op.name}: x must be a float32 array or tensor (..., {op.k}), got {type(x).__name__}")
+        result = np.empty((*shape[:-1], self._n), np.float32)
+        if isinstance(x, np.ndarray):
+            return result
+        kind = sys.modules.get(type(x).__module__.partition(".")[0])
+        same = getattr(kind, "from_dlpack", None)
+        return same(result) if callable(same) else result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A weight packed for one op of one open pack, and the native call that takes it."""
+
+    op: PackOp
+    call: Callable[..., Any]
+    setting: int  # plan index + 256 * threads, as native/ffi.c reads it
+    packed: Any  # tvm_ffi tensor (panels, k, pw)
+    bias: Any = None  # tvm_ffi tensor (n,)
+    packed_bytes: int = 0
+
+    @staticmethod
+    def of(op: PackOp, call: Callable[..., Any], setting: int, weight: Any, bias: Any) -> Bound:
+        """Pack a weight and copy a bias (None: none); see ``pack_weight`` for what is refused."""
+        import tvm_ffi
+
+        packed = pack_weight(op, weight)
+        row = None if bias is None else tvm_ffi.from_dlpack(_bias(op, bias))
+        return Bound(
+            op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
+        )
+
+    def moved(self, op: PackOp, call: Callable[..., Any], setting: int) -> Bound:
+        """The same weight for the same op of another pack; packed anew only where its panels differ."""
+        if (op.pw, op.panels, op.k) == (self.op.pw, self.op.panels, self.op.k):
+            return replace(self, op=op, call=call, setting=setting)
+        import tvm_ffi
+
+        panels = np.from_dlpack(self.packed)
+        rows = panels.transpose(0, 2, 1).reshape(-1, self.op.k)[: self.op.n]
+        packed = pack_weight(op, rows.T if op.weight == "kn" else rows)
+        return replace(
+            self, op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), packed_bytes=packed.nbytes
+        )
+
+    def closed(self) -> Bound:
+        """Nothing left but the refusal."""
+        return Bound(op=self.op, call=Closed(self.op.name), setting=0, packed=None)
+
+
+class Closed:
+    """Stands in for the native call after ``Pack.close``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *_: Any) -> None:
+        """PackClosed."""
+        raise PackClosed(f"{self._name}: its pack was closed; load the pack again")
+
+
+def pack_weight(op: PackOp, weight: Any) -> NDArray[np.float32]:
+    """Panels ``(panels, k, pw)`` of a weight ``(n, k)`` (``(k, n)`` for ops with weight=kn), 64-byte aligned, zero padded.
+
+    Accepts read-only and memory-mapped arrays. TypeError for another dtype, ValueError for another shape.
+    """
+    rows = _as_array(op, weight)
+    if op.weight == "kn":
+        rows = rows.T
+    if rows.shape != (op.n, op.k):
+        shape = (op.k, op.n) if op.weight == "kn" else (op.n, op.k)
+        raise ValueError(f"{op.name}: weight has shape {tuple(np.shape(weight))}; expected {shape}")
+    packed = _aligned((op.panels, op.k, op.pw))
+    step = max(1, BLOCK_FLOATS // (op.k * op.pw))
+    for first in range(0, op.panels, step):
+        block = rows[first * op.pw : (first + step) * op.pw]
+        whole = len(block) // op.pw
+        panels = packed[first : first + step]
+        panels[:whole] = block[: whole * op.pw].reshape(whole, op.pw, op.k).transpose(0, 2, 1)
+        left = len(block) - whole * op.pw
+        panels[whole:] = 0
+        if left:
+            panels[whole, :, :left] = block[whole * op.pw :].T
+    return packed
+
+
+def _as_array(op: PackOp, weight: Any) -> NDArray[np.float32]:
+    rows = _array(op, "weight", weight)
+    if rows.ndim != 2:
+        raise ValueError(f"{op.name}: weight has rank {rows.ndim}; expected 2")
+    return rows
+
+
+def _array(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.device.type != "cpu":
+            raise ValueError(f"{op.name}: {name} is on {value.device}; this pack computes on the CPU: pass {name}.cpu()")
+        value = value.detach()
+        if value.dtype == torch.float32:
+            value = value.numpy()
+    elif not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    if getattr(value, "dtype", None) != np.float32 or not isinstance(value, np.ndarray):
+        found = getattr(value, "dtype", type(value).__name__)
+        raise TypeError(f"{op.name}: {name} is {found}; expected a float32 array of native byte order")
+    return value
+
+
+def _bias(op: PackOp, bias: Any) -> NDArray[np.float32]:
+    row = _array(op, "bias", bias)
+    if row.shape != (op.n,):
+        raise ValueError(f"{op.name}: bias has shape {tuple(row.shape)}; expected ({op.n},)")
+    return row.copy()
+
+
+def _aligned(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    floats = int(np.prod(shape))
+    raw = np.empty(floats * 4 + ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % ALIGNMENT
+    return raw[offset : offset + floats * 4].view(np.float32).reshape(shape)

@@ -1,0 +1,190 @@
+/* One call: the output is cut into chunks (row block x column block); in each chunk every region's kernel runs.
+ *
+ * Columns are the outer order inside a chunk, so a weight panel is read from memory once for all regions of a shape.
+ * The result of an element depends on its kernel only, never on the thread that computed it. */
+#include <string.h>
+
+#include "ht.h"
+
+/* Work below which splitting further costs more than it balances: about 10 us at 200 GFLOP/s. */
+#define HT_CHUNK_FLOPS 2000000
+
+#define HT_WARM_BYTES (128 * 1024) /* half of the smallest private L2 of server cores */
+
+typedef struct {
+  const ht_op* op;
+  const ht_composition* composition;
+  const ht_call* call;
+  int64_t columns;         /* of a column chunk, a multiple of every kernel's nr */
+  int64_t step;            /* columns computed before the bias is added to them, a multiple as well */
+  int64_t column_chunks;
+  int64_t bulk_per_block;  /* row tiles of part[0] in one row block; the last block takes the other parts as well */
+  int64_t row_blocks;
+  int rows_major;
+  atomic_int failed;
+} ht_job;
+
+static int call_kernel(const ht_op* op, const ht_kernel* kernel, const float* x, int64_t ldx, int64_t first_column, float* y,
+                       int64_t ldy, const float* w, int64_t tiles, int64_t groups) {
+  int64_t x_shape[2] = {tiles * kernel->mr, op->k}, x_strides[2] = {ldx, 1};
+  int64_t w_shape[3] = {groups * (kernel->nr / op->pw), op->k, op->pw};
+  int64_t y_shape[2] = {tiles * kernel->mr, groups * kernel->nr}, y_strides[2] = {ldy, 1};
+  int64_t w_strides[3] = {op->k * op->pw, op->pw, 1};
+  const DLDevice cpu = {kDLCPU, 0};
+  const DLDataType fp32 = {kDLFloat, 32, 1};
+  /* The kernel's contract is one aligned element; offsets go into the pointers. */
+  DLTensor tx = {(void*)x, cpu, 2, fp32, x_shape, x_strides, 0};
+  DLTensor tw = {(void*)(w + first_column * op->k), cpu, 3, fp32, w_shape, w_strides, 0};
+  DLTensor ty = {y, cpu, 2, fp32, y_shape, y_strides, 0};
+  TVMFFIAny args[5];
+  TVMFFIAny result;
+  memset(args, 0, sizeof args);
+  memset(&result, 0, sizeof result);
+  args[0].type_index = args[1].type_index = args[2].type_index = kTVMFFIDLTensorPtr;
+  args[0].v_ptr = &tx;
+  args[1].v_ptr = &tw;
+  args[2].v_ptr = &ty;
+  args[3].type_index = args[4].type_index = kTVMFFIInt;
+  args[3].v_int64 = tiles;
+  args[4].v_int64 = groups;
+  return kernel->fn(NULL, args, 5, &result);
+}
+
+/* Columns [first, last) of `tiles` row tiles from `row` on. The last tile may reach past n: it is computed into a
+ * scratch tile (its packed weight is zero there) and the columns that exist are copied. */
+static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, int64_t row, int64_t tiles, int64_t first,
+                  int64_t last) {
+  const float* x = call->x + row * call->ldx;
+  float* y = call->y + row * call->ldy;
+  int64_t groups = (last - first) / kernel->nr;
+  if (groups > 0) {
+    int rc = call_kernel(op, kernel, x, call->ldx, first, y + first, call->ldy, call->w, tiles, groups);
+    if (rc != 0) return rc;
+  }
+  int64_t done = first + groups * kernel->nr;
+  if (done == last) return 0;
+  float scratch[HT_MAX_TILE];
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    int64_t top = tile * kernel->mr;
+    int rc = call_kernel(op, kernel, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
+    if (rc != 0) return rc;
+    for (int64_t i = 0; i < kernel->mr; ++i)
+      memcpy(y + (top + i) * call->ldy + done, scratch + i * kernel->nr, (size_t)(last - done) * sizeof(float));
+  }
+  return 0;
+}
+
+/* y[row, first..last) += bias[first..last): one rounding after the sum over k, as in addmm. */
+static void add_bias(const ht_call* call, int64_t row, int64_t rows, int64_t first, int64_t last) {
+  typedef float quad __attribute__((vector_size(16), aligned(4), may_alias)); /* every x86-64 has four lanes */
+  for (int64_t i = row; i < row + rows; ++i) {
+    float* y = call->y + i * call->ldy;
+    int64_t j = first;
+    for (; j + 4 <= last; j += 4) *(quad*)(y + j) += *(const quad*)(call->bias + j);
+    for (; j < last; ++j) y[j] += call->bias[j];
+  }
+}
+
+static int run_columns(const ht_job* job, int64_t block, int64_t first, int64_t last) {
+  const ht_composition* composition = job->composition;
+  const ht_part* bulk = &composition->part[0];
+  int64_t tile = block * job->bulk_per_block;
+  int64_t tiles = bulk->tiles - tile < job->bulk_per_block ? bulk->tiles - tile : job->bulk_per_block;
+  int64_t top = tile * bulk->kernel->mr, row = top + tiles * bulk->kernel->mr;
+  int rc = region(job->op, job->call, bulk->kernel, top, tiles, first, last);
+  if (block == job->row_blocks - 1) {
+    for (int i = 1; i < composition->count && rc == 0; ++i) {
+      const ht_part* part = &composition->part[i];
+      rc = region(job->op, job->call, part->kernel, row, part->tiles, first, last);
+      row += part->tiles * part->kernel->mr;
+    }
+  }
+  if (rc == 0 && job->call->bias != NULL) add_bias(job->call, top, row - top, first, last);
+  return rc;
+}
+
+static void run_chunk(void* arg, int64_t index) {
+  ht_job* job = arg;
+  int64_t block = job->rows_major ? index / job->column_chunks : index % job->row_blocks;
+  int64_t column = job->rows_major ? index % job->column_chunks : index / job->row_blocks;
+  int64_t end = (column + 1) * job->columns < job->op->n ? (column + 1) * job->columns : job->op->n;
+  for (int64_t first = column * job->columns; first < end; first += job->step) {
+    int64_t last = first + job->step < end ? first + job->step : end;
+    if (run_columns(job, block, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
+  }
+}
+
+static int64_t gcd(int64_t a, int64_t b) {
+  while (b != 0) {
+    int64_t r = a % b;
+    a = b;
+    b = r;
+  }
+  return a;
+}
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* `units` shared by `threads`: the size of a piece, each at least `least` units, the same number for everyone. */
+static int64_t piece(int64_t units, int threads, int64_t least) {
+  int64_t share = up(units, threads);
+  int64_t pieces = share / (least > 0 ? least : 1);
+  if (pieces > 4) pieces = 4; /* enough for a free thread to help a late one */
+  return up(share, pieces > 0 ? pieces : 1);
+}
+
+int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* call, int threads) {
+  if (composition->count == 0) return 0;
+  const ht_part* bulk = &composition->part[0];
+  int64_t unit = 1;
+  for (int i = 0; i < composition->count; ++i) {
+    int64_t nr = composition->part[i].kernel->nr;
+    unit = unit / gcd(unit, nr) * nr;
+  }
+  int split = threads > 1 ? composition->split : HT_SERIAL;
+  if (split == HT_SERIAL) threads = 1;
+  int64_t bulk_per_block = bulk->tiles;
+  if (composition->row_block > 0) {
+    bulk_per_block = composition->row_block / bulk->kernel->mr;
+    if (bulk_per_block < 1) bulk_per_block = 1;
+    if (bulk_per_block > bulk->tiles) bulk_per_block = bulk->tiles;
+  }
+  int64_t columns = up(op->n, unit) * unit;
+  double column_flops = 2.0 * (double)call->m * (double)op->k;
+  if (split == HT_COLUMNS) {
+    int64_t least = (int64_t)(HT_CHUNK_FLOPS / (column_flops * (double)unit)) + 1;
+    columns = piece(up(op->n, unit), threads, least) * unit;
+  } else if (split == HT_ROWS) {
+    double tile_flops = 2.0 * (double)bulk->kernel->mr * (double)op->k * (double)op->n;
+    int64_t most = piece(bulk->tiles, threads, (int64_t)(HT_CHUNK_FLOPS / tile_flops) + 1);
+    if (bulk_per_block > most) bulk_per_block = most;
+  }
+  if (composition->count > 1) { /* the next region finds the weight in cache */
+    int64_t most = op->col_block / unit * unit;
+    if (most < unit) most = unit;
+    if (columns > most) columns = most;
+  }
+  int64_t step = columns;
+  if (call->bias != NULL) { /* Y must still be in L2 when the bias comes; columns are the outer loop, so it costs nothing */
+    int64_t rows = (bulk_per_block + 1) * bulk->kernel->mr;
+    int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit * unit;
+    if (step > most) step = most > unit ? most : unit;
+  }
+  ht_job job = {.op = op,
+                .composition = composition,
+                .call = call,
+                .columns = columns,
+                .step = step,
+                .column_chunks = up(op->n, columns),
+                .bulk_per_block = bulk_per_block,
+                .row_blocks = up(bulk->tiles, bulk_per_block),
+                .rows_major = split != HT_COLUMNS};
+  atomic_init(&job.failed, 0);
+  int64_t chunks = job.row_blocks * job.column_chunks;
+  if (threads == 1 || chunks == 1) {
+    for (int64_t i = 0; i < chunks; ++i) run_chunk(&job, i);
+  } else {
+    ht_pool_run(run_chunk, &job, chunks, threads);
+  }
+  return atomic_load_explicit(&job.failed, memory_order_relaxed) ? -1 : 0;
+}

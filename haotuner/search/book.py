@@ -1,0 +1,149 @@
+"""The book: what is known about every candidate of one op, measured where it was, predicted where it was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.cost.features import features
+from haotuner.cost.forest import Forest
+from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.roofline import roofline_us
+from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
+from haotuner.device import Device
+from haotuner.kernel import Candidate, Family, MicroKernel
+from haotuner.op import Op
+from haotuner.plan.curves import Curve
+from haotuner.record import Record, Timed, Trial
+from haotuner.search.probes import Probe
+from haotuner.shape import Shape
+
+LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
+FOLDS = 4
+
+
+class Book:
+    """Measured times of one op's candidates on one thread, and curves made from them."""
+
+    def __init__(
+        self,
+        op: Op,
+        family: Family,
+        device: Device,
+        probes: Sequence[Probe],
+        *,
+        weights: str,
+        seed: int,
+        model: CostModel | None = None,
+    ) -> None:
+        self.op, self.family, self.device, self.weights = op, family, device.with_units(1), weights
+        self.probes = {p.kernel.name: p for p in probes}
+        self.us: dict[str, float] = {}  # trial key -> median
+        self.failed: set[str] = set()
+        self._seed = seed
+        self._model: CostModel = model or Analytic()
+        self._learned = model is not None
+        pairs = [(p.kernel, trial.shape) for p in probes for _, trial in p.lead]
+        self._row_of = {trial.key(): i for i, trial in enumerate(t for p in probes for _, t in p.lead)}
+        self._frame = features(self.device, family, op, pairs, weights=weights)
+        self._roof = np.asarray(roofline_us(self.device, op, [shape for _, shape in pairs]), np.float64)
+        self._groups = np.array([i for i, p in enumerate(probes) for _ in p.lead])
+        self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+
+    def note(self, record: Record) -> None:
+        """Take in one record of this op's probes."""
+        if isinstance(record.outcome, Timed):
+            self.us[record.trial.key()] = record.outcome.median_us
+        else:
+            self.failed.add(record.trial.kernel)
+
+    def measured(self, name: str) -> bool:
+        """Whether every trial of the kernel's probe has a time."""
+        return all(trial.key() in self.us for trial in self.probes[name].trials())
+
+    def done(self, name: str) -> bool:
+        """Whether there is nothing left to learn about the kernel."""
+        return name in self.failed or self.measured(name)
+
+    def learn(self) -> None:
+        """Fit the forest to what is measured and predict the rest."""
+        rows, labels = self._labelled()
+        if len(rows) >= LEAST_ROWS:
+            self._model = Forest(seed=self._seed).fit(self._frame.iloc[rows], labels)
+            self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+            self._learned = True
+
+    def scores(self) -> dict[str, float]:
+        """Pairwise accuracy, best@1 and best@10 on kernels held out of the fit; empty if too little is measured."""
+        rows, labels = self._labelled()
+        if len(rows) < 2 * LEAST_ROWS:
+            return {}
+        found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
+        held = np.full(len(rows), np.nan)
+        for train, test in group_splits(self._groups[rows], FOLDS, self._seed):
+            model = Forest(seed=self._seed).fit(self._frame.iloc[rows[train]], labels[train])
+            held[test] = model.predict(self._frame.iloc[rows[test]])
+        for kind in range(max(len(p.lead) for p in self.probes.values())):  # kernels compete at one probe size
+            at = np.array([i for i, row in enumerate(rows) if self._place[row] == kind], np.int64)
+            if len(at) < LEAST_ROWS // 2:
+                continue
+            found["pairwise"].append(pairwise_accuracy(held[at], labels[at]))
+            found["best@1"].append(best_at(held[at], np.exp(labels[at]), 1))
+            found["best@10"].append(best_at(held[at], np.exp(labels[at]), 10))
+        return {name: float(np.mean(values)) for name, values in found.items() if values}
+
+    @property
+    def _place(self) -> NDArray[np.int64]:
+        return np.array([i for p in self.probes.values() for i in range(len(p.lead))], np.int64)
+
+    def _labelled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        rows = np.array(sorted(row for key, row in self._row_of.items() if key in self.us), np.int64)
+        us = {row: self.us[key] for key, row in self._row_of.items() if key in self.us}
+        return rows, np.array([np.log(self._roof[row] / us[row]) for row in rows.tolist()], np.float64)
+
+    def curves(self, names: Sequence[str]) -> list[Curve]:
+        """Curves of kernels that did not fail; a point that was not measured is predicted."""
+        return [self._curve(self.probes[name]) for name in names if name not in self.failed]
+
+    def layouts(self, names: Sequence[str]) -> dict[int, list[Curve]]:
+        """The same by panel width."""
+        found: dict[int, list[Curve]] = {}
+        for name, curve in zip((n for n in names if n not in self.failed), self.curves(names), strict=True):
+            found.setdefault(self.probes[name].kernel["pw"], []).append(curve)
+        return found
+
+    def _curve(self, probe: Probe) -> Curve:
+        points = {tiles: self._time(trial) for tiles, trial in probe.lead}
+        follow = self.us.get(probe.follow.key())
+        if follow is None:  # in bulk the weight is amortised: the last probe's time per tile is what a follower costs
+            tiles, us = max(points.items())
+            follow_us = us / tiles
+        else:
+            follow_us = follow * probe.follow_scale
+        return Curve.of(probe.kernel.name, probe.kernel["mr"], points, follow_us)
+
+    def _time(self, trial: Trial) -> float:
+        known = self.us.get(trial.key())
+        return known if known is not None else float(self._predicted[self._row_of[trial.key()]])
+
+
+def expectation(
+    op: Op, family: Family, device: Device, weights: str
+) -> Callable[[Sequence[MicroKernel]], NDArray[np.float64]]:
+    """The analytic score of kernels for selection: mean share of the roofline over one tile, 32 and 256 rows."""
+
+    def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
+        total = np.zeros(len(kernels))
+        for rows in (1, 32, 256):
+            pairs = [(k, Shape.of(m=max(1, round(rows / k["mr"])) * k["mr"])) for k in kernels]
+            total += np.exp(Analytic().predict(features(device.with_units(1), family, op, pairs, weights=weights)))
+        return total / 3
+
+    return score
+
+
+def names(candidates: Sequence[Candidate]) -> list[str]:
+    """Names of candidates, in their order."""
+    return [candidate.kernel.name for candidate in candidates]

@@ -1,0 +1,199 @@
+"""From kept kernels to a plan table for one thread count: curves, compositions, then a check by measurement.
+
+The table holds a composition for every m up to its limit. Costs come from curves measured with that thread count and
+each way to share the work; at sampled shapes the best few compositions are timed, which corrects the model between them
+and overrules it where it was wrong by more than noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.composition import Composition, Plan, Region
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import GoesOn, Lab
+from haotuner.op import Op
+from haotuner.plan.compose import Choice, alternatives, choose
+from haotuner.plan.curves import Curve
+from haotuner.record import Timed, Trial
+from haotuner.search.probes import DENSE_ROWS, probe
+from haotuner.shape import Shape, Traffic
+
+TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
+EVERY_UP_TO = 16  # every smaller m is timed: there a tile more or less is the whole difference
+SAMPLES = 20  # larger shapes at which compositions are timed for each thread count
+CONTENDERS = 3  # compositions timed a shape and way to share the work
+TIE = 0.025  # measured differences under it are noise: A/A runs of the same kernel differ by 1 to 3 %
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Plan of one op and thread count: ``entries[m-1]`` is (composition, split)."""
+
+    plan: Plan
+    threads: int
+    entries: tuple[tuple[Choice, str], ...]
+    curves: Mapping[str, Sequence[Curve]]  # split -> kept kernels
+    measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # m -> "composition@split" -> us
+
+
+def make_table(
+    lab: Lab,
+    op: Op,
+    kept: Sequence[Curve],
+    traffic: Traffic,
+    threads: int,
+    weights: str,
+    goes_on: GoesOn,
+) -> Table:
+    """Measure curves and contenders of the kept kernels, and decide for every m of the table."""
+    if goes_on(None):
+        lab.gather([curve.kernel for curve in kept])
+    last = max(shape["m"] for shape in traffic.shapes())
+    limit = min(last, TABLE_LIMIT)
+    splits = ("serial",) if threads == 1 else ("n", "m", "serial")
+    curves = {s: _curves(lab, op, kept, limit, 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
+    every = list(range(1, limit + 1))
+    chosen = {split: choose(found, every) for split, found in curves.items()}
+    sampled = _samples(traffic, limit)
+    measured = {m: _contend(lab, op, curves, m, threads, weights, goes_on) for m in sampled}
+    corrected = {s: np.array([c.us for c in chosen[s]]) * _correction(chosen[s], s, measured, limit) for s in splits}
+    entries: list[tuple[Choice, str]] = []
+    for m in every:
+        split = min(splits, key=lambda s: float(corrected[s][m - 1]))
+        entry = (replace(chosen[split][m - 1], us=float(corrected[split][m - 1])), split)
+        entries.append(_overrule(entry, measured.get(m, {})))
+    plan = _plan(op, threads, kept, entries, measured)
+    return Table(plan=plan, threads=threads, entries=tuple(entries), curves=curves, measured=measured)
+
+
+def _curves(
+    lab: Lab,
+    op: Op,
+    kept: Sequence[Curve],
+    limit: int,
+    threads: int,
+    split: str,
+    weights: str,
+    goes_on: GoesOn,
+) -> list[Curve]:
+    found = []
+    for curve in kept:
+        kernel = MicroKernel.parse(curve.kernel)
+        # A flat tile in bulk is never a plan, and costs the most time to look at.
+        rows = tuple(r for r in DENSE_ROWS if kernel["mr"] >= 4 or r <= 32 * kernel["mr"])
+        wanted = probe(kernel, op, lab.device, limit, weights=weights, threads=threads, split=split, rows=rows)
+        points = dict(curve.lead_us) if threads == 1 else {}
+        for (tiles, _), record in zip(wanted.lead, lab.measure([t for _, t in wanted.lead], goes_on), strict=False):
+            if isinstance(record.outcome, Timed):
+                points[tiles] = record.outcome.median_us
+        if not points:  # out of time before the first sample: one thread's curve, shared evenly
+            points = {tiles: us / threads for tiles, us in curve.lead_us}
+        found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
+    return found
+
+
+def _samples(traffic: Traffic, limit: int) -> list[int]:
+    rows = sorted({min(shape["m"], limit) for shape in traffic.shapes()})
+    small = [m for m in rows if m <= EVERY_UP_TO]
+    large = rows[len(small) :]
+    picks = np.unique(np.round(np.linspace(0, len(large) - 1, min(SAMPLES, len(large)))).astype(int))
+    return small + [large[i] for i in picks.tolist()]
+
+
+def _contend(
+    lab: Lab,
+    op: Op,
+    curves: Mapping[str, Sequence[Curve]],
+    m: int,
+    threads: int,
+    weights: str,
+    goes_on: GoesOn,
+) -> dict[str, float]:
+    trials = {}
+    for split, found in curves.items():
+        for choice in alternatives(found, m, CONTENDERS):
+            serial = split == "serial"
+            trials[f"{choice.name}@{split}"] = Trial(
+                op=op.name,
+                kernel=choice.name,
+                shape=Shape.of(m=m),
+                threads=1 if serial else threads,
+                weights=weights,
+                split="n" if serial else split,
+            )
+    records = lab.measure(trials.values(), goes_on)
+    return {
+        name: record.outcome.median_us
+        for name, record in zip(trials, records, strict=False)
+        if isinstance(record.outcome, Timed)
+    }
+
+
+def _correction(
+    chosen: Sequence[Choice], split: str, measured: Mapping[int, Mapping[str, float]], limit: int
+) -> NDArray[np.float64]:
+    """Measured over predicted at the sampled shapes, interpolated in log m; 1 where nothing was measured."""
+    known = {m: us[f"{chosen[m - 1].name}@{split}"] / chosen[m - 1].us
+             for m, us in measured.items() if f"{chosen[m - 1].name}@{split}" in us}  # fmt: skip
+    if not known:
+        return np.ones(limit)
+    at = np.log(np.array(sorted(known), np.float64))
+    return np.asarray(np.interp(np.log(np.arange(1, limit + 1)), at, [known[m] for m in sorted(known)]), np.float64)
+
+
+def _overrule(entry: tuple[Choice, str], measured: Mapping[str, float]) -> tuple[Choice, str]:
+    """What was measured decides; among those tied with the best a fixed rule does, so that noise does not choose.
+
+    The rule: the fewest row tiles, because each passes over the weight again, then the fewest regions, then the time.
+    """
+    if not measured:
+        return entry
+    limit = min(measured.values()) * (1 + TIE)
+    tied = [(*_choice(name, us), us) for name, us in measured.items() if us <= limit]
+    choice, split, _ = min(tied, key=lambda c: (sum(t for _, t in c[0].parts), len(c[0].parts), c[2], c[0].name))
+    return choice, split
+
+
+def _choice(name: str, us: float) -> tuple[Choice, str]:
+    composition, _, split = name.partition("@")
+    parts = tuple((k, int(t)) for k, _, t in (part.partition("*") for part in composition.split("+")))
+    return Choice(parts, us), split
+
+
+def _plan(
+    op: Op,
+    threads: int,
+    kept: Sequence[Curve],
+    entries: Sequence[tuple[Choice, str]],
+    measured: Mapping[int, Mapping[str, float]],
+) -> Plan:
+    compositions, regrets = {}, []
+    for m, times in measured.items():
+        choice, split = entries[m - 1]
+        compositions[Shape.of(m=m)] = Composition(regions=regions(op, choice), expected_us=choice.us, split=split)
+        own = times.get(f"{choice.name}@{split}")
+        if own is not None:
+            regrets.append(own / min(times.values()) - 1)
+    return Plan(
+        op=op.name,
+        threads=threads,
+        kernels=tuple(curve.kernel for curve in kept),
+        compositions=compositions,
+        regret_mean=float(np.mean(regrets)) if regrets else 0.0,
+        regret_max=float(np.max(regrets)) if regrets else 0.0,
+    )
+
+
+def regions(op: Op, choice: Choice) -> tuple[Region, ...]:
+    """The boxes of a composition, from the first row down."""
+    found, row = [], 0
+    for kernel, tiles in choice.parts:
+        last = row + tiles * MicroKernel.parse(kernel)["mr"]
+        found.append(Region(kernel=kernel, box={"m": (row, last), "n": (0, op["n"])}, tiles=tiles))
+        row = last
+    return tuple(found)

@@ -1,0 +1,57 @@
+"""Probes: the few shapes at which a micro-kernel is timed so that its cost curve is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from haotuner.device import Device
+from haotuner.kernel import MicroKernel
+from haotuner.measure.setting import Setting
+from haotuner.op import Op
+from haotuner.record import Trial
+from haotuner.shape import Shape
+
+# One tile (small m is all about the weight stream), about 32 rows (decode batches), about 256 (in bulk the curve is a line).
+PROBE_ROWS = (1, 32, 256)
+# The kept kernels get a denser curve for every thread count: doubling steps, where a straight line between errs under 2 %.
+DENSE_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Trials of one micro-kernel for one op: leading regions by tiles, and the region that follows another."""
+
+    kernel: MicroKernel
+    lead: tuple[tuple[int, Trial], ...]
+    follow: Trial
+    follow_scale: float  # the follow trial computes a column block; times this it is all columns
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All of them, the cheapest first."""
+        return (self.follow, *(trial for _, trial in self.lead))
+
+
+def probe(
+    kernel: MicroKernel,
+    op: Op,
+    device: Device,
+    most_rows: int,
+    *,
+    weights: str,
+    threads: int = 1,
+    split: str = "n",
+    rows: tuple[int, ...] = PROBE_ROWS,
+) -> Probe:
+    """The trials of one kernel; no shape has more than about ``most_rows`` rows."""
+    mr = kernel["mr"]
+    tiles = sorted({max(1, round(min(row, most_rows) / mr)) for row in rows})
+    lead = tuple(
+        (t, Trial(op=op.name, kernel=kernel.name, shape=Shape.of(m=t * mr), threads=threads, weights=weights, split=split))
+        for t in tiles
+    )
+    nr, n = kernel["nr"], op["n"]
+    columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
+    block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
+    # Two tiles: the first still warms L1 for the second, as it does behind another region.
+    follow = Trial(op=block.name, kernel=kernel.name, shape=Shape.of(m=2 * mr), weights="hot")
+    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=n / columns / 2)

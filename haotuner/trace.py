@@ -1,0 +1,112 @@
+"""Traces: real traffic from a CSV or JSON Lines file with a header of axis names, optional ``op`` and ``weight``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from haotuner.errors import UsageError
+from haotuner.op import Op
+from haotuner.shape import AXIS_LIMIT, Shape, ShapeRange, Traffic
+
+SIZE_LIMIT_BYTES = 1 << 30  # a billion bytes are ten million requests; sample a longer trace
+FORMATS = (".csv", ".jsonl")
+_EXTENT = re.compile(r"0{0,20}[0-9]{1,10}")  # ASCII, and short enough to convert
+
+
+def is_trace(text: str) -> bool:
+    """Whether ``--shapes`` names a trace file rather than ranges."""
+    return text.lower().endswith(FORMATS)
+
+
+def traffic_of(text: str, op: Op) -> Traffic:
+    """Traffic of one op from ``--shapes``: a range, or a trace (rows of other ops are left out)."""
+    if not is_trace(text):
+        shapes = ShapeRange.parse(text)
+        _same_axes(op, set(shapes.axes()), text)
+        return Traffic.of_range(shapes)
+    weights: dict[Shape, float] = {}  # merged as it is read: a long trace has few different shapes
+    for name, shape, weight in read_trace(Path(text)):
+        if name in ("", op.name):
+            weights[shape] = weights.get(shape, 0.0) + weight
+    if not weights:
+        raise UsageError(f"trace {text} has no row for {op.name}; its column op must name it, or be left out")
+    for shape in weights:
+        _same_axes(op, set(shape.as_dict()), text)
+    return Traffic.of(weights.items())
+
+
+def _same_axes(op: Op, given: set[str], text: str) -> None:
+    if given != set(op.dynamic):
+        raise UsageError(
+            f"shapes {text!r} give the axes {', '.join(sorted(given))}; {op.name} needs exactly {', '.join(op.dynamic)}"
+        )
+
+
+def read_trace(path: Path) -> Iterator[tuple[str, Shape, float]]:
+    """Rows as (op name or "", shape, weight). UsageError names the file and the line."""
+    try:
+        if path.stat().st_size > SIZE_LIMIT_BYTES:
+            raise UsageError(f"trace {path} is over {SIZE_LIMIT_BYTES >> 30} GiB; sample it first")
+        if not path.is_file():
+            raise UsageError(f"trace {path} is not a regular file; write the requests to a file first")
+        with path.open(encoding="utf-8-sig", newline="") as lines:  # -sig: spreadsheets put a byte order mark first
+            rows = _csv_rows(path, lines) if path.suffix.lower() == ".csv" else _json_rows(path, lines)
+            for line, row in rows:
+                yield _row(path, line, row)
+    except OSError as error:
+        raise UsageError(f"trace {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"trace {path} is not UTF-8 text ({error.reason})") from error
+
+
+def _csv_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
+    reader = csv.DictReader(lines, restkey="", strict=True)
+    try:
+        header = [name.strip() for name in reader.fieldnames or ()]
+        if len(set(header)) != len(header):
+            raise UsageError(f"trace {path}: the header names a column twice: {','.join(header)[:200]}")
+        for row in reader:
+            if "" in row or None in row.values():
+                raise UsageError(f"trace {path}, line {reader.line_num}: the header has {len(header)} columns")
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise UsageError(f"trace {path}, line {reader.reader.line_num}: {error}") from error
+
+
+def _json_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"trace {path}, line {number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise UsageError(f'trace {path}, line {number}: expected an object such as {{"m": 37}}')
+        yield number, row
+
+
+def _row(path: Path, line: int, row: Mapping[str, object]) -> tuple[str, Shape, float]:
+    axes = {str(key).strip(): value for key, value in row.items()}
+    name, weight = str(axes.pop("op", "") or "").strip(), axes.pop("weight", 1)
+    try:
+        share = float(str(weight))
+    except ValueError:
+        share = math.nan
+    if not (math.isfinite(share) and share >= 0):
+        raise UsageError(f"trace {path}, line {line}: weight {str(weight)[:80]!r} is not a number from 0 up")
+    extents = {}
+    for axis, value in axes.items():
+        digits = str(value).strip()
+        if not (_EXTENT.fullmatch(digits) and 1 <= int(digits) <= AXIS_LIMIT):
+            raise UsageError(f"trace {path}, line {line}: {axis}={str(value)[:80]!r} is not a whole number in 1..2^31-1")
+        extents[axis] = int(digits)
+    try:
+        return (Op.parse(name).name if name else ""), Shape.of(extents), share
+    except UsageError as error:
+        raise UsageError(f"trace {path}, line {line}: {error}") from error

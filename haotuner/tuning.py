@@ -1,0 +1,177 @@
+"""The tuning loop of one op: propose, measure, record, learn, stop; then cover, and a plan for every thread count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.cost.model import CostModel
+from haotuner.errors import HaotunerError
+from haotuner.kernel import Family, MicroKernel
+from haotuner.measure.lab import Lab
+from haotuner.measure.setting import Setting
+from haotuner.op import Op
+from haotuner.plan.compose import best_us
+from haotuner.plan.cover import Cover, cover
+from haotuner.plan.curves import Curve
+from haotuner.record import Record
+from haotuner.search.book import Book, expectation, names
+from haotuner.search.planning import Table, make_table
+from haotuner.search.probes import probe
+from haotuner.search.propose import first_batch, propose
+from haotuner.select.funnel import Funnel, select
+from haotuner.shape import Traffic
+
+FIRST_BATCH = 24  # kernels before the model has a say: LEAST_ROWS of measured rows three times over
+NEXT_BATCH = 16  # a round of one to two seconds: often enough to learn, seldom enough that fitting (0.1 s) does not count
+QUIET_ROUNDS = 2  # rounds without a better plan before the search stops
+BETTER = 0.003  # a smaller gain of the plan is noise
+LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
+SEARCH_SHARE = 0.6  # of the time budget; the rest measures the kept kernels for every thread count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What to tune: an op for its traffic, and how."""
+
+    op: Op
+    traffic: Traffic
+    threads: tuple[int, ...] = (1,)
+    weights: str = "cold"
+    budget_s: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What came out for one op."""
+
+    task: Task
+    family: Family
+    funnel: Funnel
+    cover: Cover
+    tables: tuple[Table, ...]
+    measured: int
+    seconds: float
+    stopped: str  # "converged", "exhausted", "budget" or "signal"
+    model: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> tuple[MicroKernel, ...]:
+        """The kept micro-kernels; plan tables index into them."""
+        return tuple(MicroKernel.parse(curve.kernel) for curve in self.cover.kept)
+
+    def setting(self, lab: Lab) -> Setting:
+        """Layout of the packed weight."""
+        return Setting.of(self.task.op, self.kernels, lab.device)
+
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Watch = Callable[[str, Record | None], bool]  # told the phase and each record; False asks to stop
+
+
+def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, model: CostModel | None = None) -> Tuned:
+    """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
+    begin = time.monotonic()
+    rows = np.array([shape["m"] for shape in task.traffic.shapes()], np.int64)
+    weights = np.array([weight for _, weight in task.traffic], np.float64)
+    funnel = select(task.op, family, lab.device, task.traffic, expectation(task.op, family, lab.device, task.weights))
+    ordered = names(funnel.kept)
+    most = int(rows.max())
+    probes = [probe(c.kernel, task.op, lab.device, most, weights=task.weights) for c in funnel.kept]
+    book = Book(task.op, family, lab.device, probes, weights=task.weights, seed=task.seed, model=model)
+    clock = _Clock(begin + task.budget_s * SEARCH_SHARE, watch)
+    stopped = _search(book, ordered, rows, weights, lab, clock, task.seed)
+    finished = [name for name in ordered if book.measured(name)]
+    kept = cover(_complete(book, finished, ordered, lab), rows, weights)
+    clock = _Clock(begin + task.budget_s, watch, phase="plan", given_up=clock.given_up)
+    tables = tuple(
+        make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on) for threads in task.threads
+    )
+    return Tuned(
+        task=task,
+        family=family,
+        funnel=funnel,
+        cover=kept,
+        tables=tables,
+        measured=sum(book.measured(name) for name in ordered),
+        seconds=time.monotonic() - begin,
+        stopped="signal" if clock.given_up else ("budget" if clock.expired else stopped),
+        model=book.scores(),
+    )
+
+
+class _Clock:
+    """Says when to stop: at the deadline, or when whoever watches asks for it."""
+
+    def __init__(self, until: float, watch: Watch, phase: str = "search", *, given_up: bool = False) -> None:
+        self._until, self._watch, self.phase = until, watch, phase
+        self.expired, self.given_up = False, given_up
+
+    def not_given_up(self, record: Record | None = None) -> bool:
+        """Whether nobody asked to stop, whatever the time."""
+        if not self._watch(self.phase, record):
+            self.given_up = True
+        return not self.given_up
+
+    def goes_on(self, record: Record | None = None) -> bool:
+        """Whether there is time left and nobody asked to stop."""
+        self.not_given_up(record)
+        if time.monotonic() >= self._until:
+            self.expired = True
+        return not (self.expired or self.given_up)
+
+
+def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
+    rng = np.random.default_rng(seed)
+    batch = first_batch(book, ordered, FIRST_BATCH)
+    lab.prepare(batch[:LEAST_KERNELS])
+    for name in batch[:LEAST_KERNELS]:
+        for record in lab.measure(book.probes[name].trials(), clock.not_given_up):
+            book.note(record)
+    batch = [name for name in batch if not book.done(name)]  # nobody is told of a record twice
+    quiet, best = 0, np.inf
+    while batch and clock.goes_on():
+        lab.prepare(batch)
+        for name in batch:
+            for record in lab.measure(book.probes[name].trials(), clock.goes_on):
+                book.note(record)
+            if clock.expired or clock.given_up:
+                return "budget"
+        book.learn()
+        value = _value(book, [name for name in ordered if book.measured(name)], rows, weights)
+        quiet = quiet + 1 if value > best * (1 - BETTER) else 0
+        best = min(best, value)
+        if quiet >= QUIET_ROUNDS:
+            return "converged"
+        batch = propose(book, ordered, rows, weights, NEXT_BATCH, rng)
+    return "budget" if batch else "exhausted"
+
+
+def _value(book: Book, measured: Sequence[str], rows: Ints, weights: Floats) -> float:
+    """Traffic-weighted time per row of the best layout with everything measured so far."""
+    found = [best_us(curves, rows)[0] for curves in book.layouts(measured).values() if curves]
+    return min((float(weights @ (us / rows)) for us in found), default=float("inf"))
+
+
+def _complete(book: Book, finished: Sequence[str], ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:
+    """Layouts that can cover every m: those with a one-row kernel, measured ones if there are any.
+
+    A run that was stopped before anything was measured still gets a plan, from predictions alone; the caller sees
+    ``measured == 0``. HaotunerError when every candidate failed, or every one of those with one row.
+    """
+    for names_known in (finished, ordered):
+        layouts = {pw: curves for pw, curves in book.layouts(names_known).items() if any(c.mr == 1 for c in curves)}
+        if layouts:
+            return layouts
+    seen = ", ".join(f"{count} {reason}" for reason, count in sorted(lab.failures.items()))
+    what = "candidate" if book.failed.issuperset(ordered) else "kernel of one row, which some m cannot do without,"
+    raise HaotunerError(
+        f"{book.op.name}: every {what} failed ({seen}); look at them with `haotuner records check`, "
+        "or at the toolchain with `haotuner doctor`"
+    )

@@ -1,0 +1,23 @@
+"""Named workloads: the ops of a model, as they are tuned together."""
+
+from __future__ import annotations
+
+from haotuner.errors import UsageError
+from haotuner.op import Op
+
+# Devlin et al. 2019, table of BERT-base: hidden 768, feed-forward 3072; q, k, v as one product.
+WORKLOADS: dict[str, tuple[str, ...]] = {
+    "bert_base": ("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072"),
+    "bert_large": ("dense_n3072_k1024", "dense_n1024_k1024", "dense_n4096_k1024", "dense_n1024_k4096"),
+    "gpt2": ("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072", "dense_n50257_k768"),
+}
+DEFAULT = "bert_base"
+
+
+def workload(name: str) -> tuple[Op, ...]:
+    """The ops of a workload; UsageError lists the names."""
+    if name not in WORKLOADS:
+        raise UsageError(
+            f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}. Or name ops with --op dense:n=2304,k=768"
+        )
+    return tuple(Op.parse(op) for op in WORKLOADS[name])

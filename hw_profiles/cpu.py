@@ -1,0 +1,97 @@
+"""This host's CPU as a Device, at its widest instruction set or a narrower one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from haotuner.device import Device, Source
+from haotuner.errors import EnvironmentMissing, UnknownDevice
+from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
+from haotuner.hw_profiles.host import Host, read_text
+from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo
+from haotuner.hw_profiles.topology import Topology, topology
+
+COMPILERS = ("cc", "gcc", "clang")
+
+
+def find_compiler() -> str | None:
+    """Path of the C compiler that PATH offers first, by the usual names."""
+    return next((path for path in map(shutil.which, COMPILERS) if path), None)
+
+
+def cpu_info(host: Host) -> CpuInfo:
+    """What /proc/cpuinfo says.
+
+    Raises:
+        EnvironmentMissing: another system or processor than Linux on x86-64, or one older than x86-64-v2.
+    """
+    if host.system != "Linux" or host.machine not in ("x86_64", "amd64"):
+        raise EnvironmentMissing(
+            f"haotuner tunes CPUs on Linux x86-64; this host is {host.system} {host.machine}. "
+            "Run it on an x86-64 Linux machine; for an absent GPU, `haotuner candidates --device h200` works anywhere."
+        )
+    info = parse_cpuinfo(read_text(host.proc / "cpuinfo") or "")
+    if not info.isas():
+        lacking = " ".join(sorted(ISAS[-1].flags - info.flags))
+        raise EnvironmentMissing(
+            f"the CPU ({info.model_name or 'unnamed'}) lacks {lacking} of x86-64-v2; use a host with SSE4.2 or later."
+        )
+    return info
+
+
+def cpu_isas(host: Host) -> tuple[Isa, ...]:
+    """Instruction sets of this host, widest first; the same errors as ``cpu_info``."""
+    return cpu_info(host).isas()
+
+
+def cpu_device(isa_name: str | None, *, host: Host, measure: bool, cache_dir: Path | None) -> Device:
+    """This host's CPU at one instruction set; None is the widest it has.
+
+    Raises:
+        UnknownDevice: the host lacks that instruction set, or there is none of that name.
+        EnvironmentMissing: not Linux on x86-64.
+    """
+    info = cpu_info(host)
+    isa = next((i for i in info.isas() if isa_name in (None, i.name, i.arch)), None)
+    if isa is None:
+        has = ", ".join(f"cpu:{i.name}" for i in info.isas())
+        raise UnknownDevice(f"device cpu:{isa_name}: this host ({info.model_name}) has {has}")
+    place = topology(host)
+    return _device(info, isa, place, cpu_rates(isa, host=host, measure=measure, cache_dir=cache_dir))
+
+
+def cpu_rates(isa: Isa, *, host: Host, measure: bool, cache_dir: Path | None) -> CpuPeak | NotMeasured:
+    """Measured rates of this host at one instruction set, or why there are none."""
+    return peak_of(
+        info=cpu_info(host), isa=isa, topology=topology(host), compiler=find_compiler(), cache_dir=cache_dir, measure=measure
+    )
+
+
+def _device(info: CpuInfo, isa: Isa, place: Topology, rates: CpuPeak | NotMeasured) -> Device:
+    queried: dict[str, Any] = {
+        "compute_units": place.cores,
+        "l1_bytes": place.l1_bytes,
+        "l2_bytes": place.l2_bytes,
+        "l3_bytes": place.l3_bytes,
+        "memory_bytes": place.memory_bytes,
+    }
+    # The level fixes both; the flags that name the level were queried.
+    derived: dict[str, Any] = {"wave_width": isa.wave_width, "registers_per_thread": isa.registers}
+    measured: dict[str, Any] = {}
+    if isinstance(rates, CpuPeak):
+        names = ("clock_mhz", "fma_pipes", "peak_gflops", "peak_gflops_unit", "memory_gbps", "memory_gbps_unit")
+        measured = {name: getattr(rates, name) for name in names}
+    sources: dict[str, Source] = {name: "queried" for name, value in queried.items() if value is not None}
+    sources.update({name: "derived" for name in derived}, **{name: "measured" for name in measured})
+    return Device(
+        id=info.id(isa),
+        kind="cpu",
+        name=info.model_name or info.vendor or "x86-64 CPU",
+        arch=isa.arch,
+        sources=sources,
+        **queried,
+        **derived,
+        **measured,
+    )

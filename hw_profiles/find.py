@@ -1,0 +1,89 @@
+"""Find a device by what a user or a record calls it: this host, one of its subsets, or a profile."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from haotuner.device import Device
+from haotuner.errors import EnvironmentMissing, UnknownDevice
+from haotuner.hw_profiles.cpu import cpu_device, cpu_info, cpu_isas
+from haotuner.hw_profiles.gpu import gpu_device, gpu_devices
+from haotuner.hw_profiles.host import Host
+from haotuner.hw_profiles.profile import profile_named, profiles
+
+_CPU = re.compile(r"cpu(?::([a-z0-9-]+))?")
+_CUDA = re.compile(r"cuda(?::([0-9]{1,4}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One line of `haotuner devices`."""
+
+    device: Device
+    source: Literal["queried", "datasheet"]  # this host, or a profile
+    ask: str  # what to give to --device
+
+
+def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = None, host: Host | None = None) -> Device:
+    """The device of that name.
+
+    Args:
+        text: ``cpu``, ``cpu:avx2``, ``cuda``, ``cuda:1`` (this host), a profile's id (``h200``), or a name that a driver
+            reports (``NVIDIA H200``), in any case. An id that this host's CPU was recorded under names it too.
+        measure: measure a CPU's peak and bandwidth when they are not in the cache (about 2 s).
+        cache_dir: where measured numbers are kept; None for no cache.
+        host: the machine that is asked; None is the one we run on.
+
+    Raises:
+        UnknownDevice: nothing goes by that name; the message names the nearest.
+        EnvironmentMissing: the host cannot answer (no driver, not Linux on x86-64).
+    """
+    host = host or Host.here()
+    wanted = text.strip().lower()
+    if match := _CPU.fullmatch(wanted):
+        return cpu_device(match[1], host=host, measure=measure, cache_dir=cache_dir)
+    if match := _CUDA.fullmatch(wanted):
+        return gpu_device(int(match[1] or 0), host=host)
+    if profile := profile_named(wanted):
+        return profile.device
+    if wanted.startswith("cpu-"):
+        try:
+            info = cpu_info(host)
+        except EnvironmentMissing:
+            info = None
+        for isa in info.isas() if info else ():
+            if info and wanted == info.id(isa):
+                return cpu_device(isa.name, host=host, measure=measure, cache_dir=cache_dir)
+    raise UnknownDevice(_unknown(text, wanted))
+
+
+def list_devices(*, measure: bool = False, cache_dir: Path | None = None, host: Host | None = None) -> list[Listed]:
+    """This host's CPU at each instruction set, its GPUs, then every profile. What cannot be asked is left out."""
+    host = host or Host.here()
+    found: list[Listed] = []
+    try:
+        for position, isa in enumerate(cpu_isas(host)):
+            device = cpu_device(isa.name, host=host, measure=measure, cache_dir=cache_dir)
+            found.append(Listed(device=device, source="queried", ask=f"cpu:{isa.name}" if position else "cpu"))
+    except EnvironmentMissing:
+        pass  # `haotuner doctor` says why; the profiles are still worth listing
+    for index, answer in enumerate(gpu_devices(host)):
+        if isinstance(answer, Device):
+            found.append(Listed(device=answer, source="queried", ask=f"cuda:{index}"))
+    found += [Listed(device=p.device, source="datasheet", ask=p.device.id) for p in profiles()]
+    return found
+
+
+def _unknown(text: str, wanted: str) -> str:
+    names = {name.lower(): p.device.id for p in profiles() for name in (p.device.id, *p.aliases)}
+    known = {**names, "cpu": "cpu", "cuda": "cuda"}
+    starts = [name for name in sorted(known) if wanted and name.startswith(wanted)]  # "a100": a100-40gb before a10
+    close = difflib.get_close_matches(wanted[:80], known, n=3, cutoff=0.4)
+    near = list(dict.fromkeys(known[name] for name in (*starts[:3], *close)))[:4]
+    hint = f"nearest: {', '.join(near)}; " if near else ""
+    here = "this host is cpu, cpu:avx2, cuda, cuda:N"
+    return f"unknown device {text.strip()[:80]!r}; {hint}`haotuner devices` lists all ({here})"

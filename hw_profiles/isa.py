@@ -1,0 +1,93 @@
+"""Instruction sets that kernels are compiled for, and how /proc/cpuinfo tells which of them a host has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_V2 = frozenset(["cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"])
+_V3 = _V2 | frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"])
+_V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isa:
+    """One instruction-set level: x86-64 psABI micro-architecture levels v2, v3 and v4."""
+
+    name: str  # as a user writes it after ``cpu:``
+    arch: str  # LLVM's -mcpu name
+    wave_width: int  # fp32 lanes of a SIMD register
+    registers: int  # SIMD registers
+    flags: frozenset[str]  # /proc/cpuinfo words that the level asks for
+    compile_flags: tuple[str, ...]  # for gcc and clang of any age; they know -march=x86-64-vN only since 11 and 12
+    chains: int  # independent multiply-adds that fill the pipes and still fit the registers (hw_profiles/native/peak.c)
+
+
+# Widest first. Chains: latency 4 x 2 pipes = 8 at the least for FMA; SSE multiplies, then adds: 7 cycles x 2 pipes = 14,
+# and 14 with two constants are all 16 registers.
+ISAS = (
+    Isa(
+        name="avx512",
+        arch="x86-64-v4",
+        wave_width=16,
+        registers=32,
+        flags=_V4,
+        compile_flags=tuple(["-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mavx512cd", "-mavx2", "-mfma"]),
+        chains=12,
+    ),
+    Isa(name="avx2", arch="x86-64-v3", wave_width=8, registers=16, flags=_V3, compile_flags=("-mavx2", "-mfma"), chains=12),
+    Isa(name="sse", arch="x86-64-v2", wave_width=4, registers=16, flags=_V2, compile_flags=("-msse4.2",), chains=14),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuInfo:
+    """What /proc/cpuinfo says of one logical CPU; empty text where it says nothing."""
+
+    vendor: str
+    model_name: str
+    family: str
+    model: str
+    stepping: str
+    microcode: str
+    flags: frozenset[str]
+
+    def isas(self) -> tuple[Isa, ...]:
+        """The levels this CPU has, widest first. The kernel lists AVX flags only where it saves those registers."""
+        return tuple(isa for isa in ISAS if isa.flags <= self.flags)
+
+    def id(self, isa: Isa) -> str:
+        """Stable device id such as ``cpu-intel-xeon-gold-6248-avx512``.
+
+        A hypervisor may hide the model ("AMD EPYC"): then family and model numbers keep generations apart.
+        """
+        text = re.sub(r"\((r|tm|c)\)", " ", self.model_name.lower()).replace("+", " plus ")
+        text = re.sub(r"@.*$|\b\d+-core\b|\b(cpu|processor|with radeon.*)\b", " ", text)
+        words = re.findall(r"[a-z0-9]+", text)
+        vendor = {"genuineintel": "intel", "authenticamd": "amd"}.get(self.vendor.lower())
+        if vendor and vendor not in words:
+            words.insert(0, vendor)
+        if not any(digit in word for word in words for digit in "0123456789"):
+            words += [f"f{self.family}m{self.model}"] if self.family.isdigit() and self.model.isdigit() else []
+        return "-".join(["cpu", *(words or ["x86-64"]), isa.name])
+
+
+def parse_cpuinfo(text: str) -> CpuInfo:
+    """Read the first processor of /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            if fields:
+                break
+            continue
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    return CpuInfo(
+        vendor=fields.get("vendor_id", ""),
+        model_name=fields.get("model name", ""),
+        family=fields.get("cpu family", ""),
+        model=fields.get("model", ""),
+        stepping=fields.get("stepping", ""),
+        microcode=fields.get("microcode", ""),
+        flags=frozenset(fields.get("flags", "").split()),
+    )

@@ -1,0 +1,125 @@
+"""Cores, caches and memory that this process may use: affinity, SMT siblings, control groups, /sys and /proc."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from haotuner.hw_profiles.host import Host, read_text
+
+_SIZE = re.compile(r"(\d+)([KMG]?)B?")
+_CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
+_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What of the machine is ours. A size that could not be read is None."""
+
+    cpus: tuple[int, ...]  # one logical CPU of each usable core: SMT siblings share the FMA pipes and count once
+    cores: int  # len(cpus), or less where a control group's quota allows less time
+    quota: float | None  # cores' worth of time that the control groups allow
+    l1_bytes: int | None  # data, per core
+    l2_bytes: int | None  # per core: size over the cores that share it
+    l3_bytes: int | None  # the one that the first core sees; shared
+    memory_bytes: int | None  # of the machine, or less where a control group allows less
+
+
+def topology(host: Host) -> Topology:
+    """Cores, caches and memory of a host."""
+    cpus = _one_per_core(host)
+    quota = cpu_quota(host)
+    # Rounded down: a thread more than the quota pays is stopped for most of every period, and all wait for it.
+    cores = len(cpus) if quota is None else min(len(cpus), max(1, int(quota)))
+    caches = _caches(host, cpus[0])
+    return Topology(
+        cpus=cpus[:cores],
+        cores=cores,
+        quota=quota,
+        l1_bytes=caches.get(1),
+        l2_bytes=caches.get(2),
+        l3_bytes=caches.get(3),
+        memory_bytes=_memory(host),
+    )
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Numbers of a kernel CPU list such as ``0-3,8``; what is not such a list names no CPU."""
+    if not _CPU_LIST.fullmatch(text.strip()):
+        return ()
+    bounds = [part.partition("-") for part in text.strip().split(",")]
+    return tuple(cpu for first, _, last in bounds for cpu in range(int(first), int(last or first) + 1))
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size as /sys writes it, ``1024K``."""
+    match = _SIZE.fullmatch(text.strip())
+    return int(match[1]) * _UNIT[match[2]] if match else None
+
+
+def _cpu(host: Host, cpu: int) -> Path:
+    return host.sysfs / "devices/system/cpu" / f"cpu{cpu}"
+
+
+def _one_per_core(host: Host) -> tuple[int, ...]:
+    cores: dict[tuple[int, ...], int] = {}
+    for cpu in sorted(host.cpus):
+        siblings = read_text(_cpu(host, cpu) / "topology/thread_siblings_list")
+        cores.setdefault(parse_cpu_list(siblings or "") or (cpu,), cpu)
+    return tuple(cores.values())
+
+
+def _caches(host: Host, cpu: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for index in sorted((_cpu(host, cpu) / "cache").glob("index*")):
+        level, kind, size = (read_text(index / name) for name in ("level", "type", "size"))
+        amount = parse_size(size or "")
+        if kind not in ("Data", "Unified") or not (level or "").isdigit() or not amount:
+            continue
+        if level == "2":
+            shared = parse_cpu_list(read_text(index / "shared_cpu_list") or "") or (cpu,)
+            siblings = parse_cpu_list(read_text(_cpu(host, cpu) / "topology/thread_siblings_list") or "") or (cpu,)
+            amount //= max(1, len(shared) // len(siblings))
+        found[int(level or 0)] = amount
+    return found
+
+
+def _groups(host: Host, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of the process's control groups, inner to outer, and whether each is of version 2."""
+    for line in (read_text(host.proc / "self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        unified = names == ""
+        if not unified and controller not in names.split(","):
+            continue
+        root = host.sysfs / "fs/cgroup" / ("" if unified else controller)
+        inner = root / path.lstrip("/")
+        # Inside a container the path may name a folder of the outside world; the walk up to the root still finds ours.
+        for folder in (inner, *inner.parents):
+            if folder.is_relative_to(root):
+                yield folder, unified
+
+
+def cpu_quota(host: Host) -> float | None:
+    """Cores' worth of CPU time that the strictest control group allows; None without a limit."""
+    found: list[float] = []
+    for folder, unified in _groups(host, "cpu"):
+        if unified:
+            quota, _, period = (read_text(folder / "cpu.max") or "max").partition(" ")
+        else:
+            quota, period = (read_text(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
+        if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def _memory(host: Host) -> int | None:
+    match = re.search(r"^MemTotal:\s+(\d+) kB", read_text(host.proc / "meminfo") or "", re.MULTILINE)
+    found = [int(match[1]) * 1024] if match else []
+    for folder, unified in _groups(host, "memory"):
+        limit = read_text(folder / ("memory.max" if unified else "memory.limit_in_bytes")) or ""
+        if limit.isdigit():
+            found.append(int(limit))  # version 1 writes "no limit" as almost 2^63: never the smallest
+    return min(found, default=None)

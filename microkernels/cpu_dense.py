@@ -1,0 +1,160 @@
+"""The dense fp32 family for CPUs: Y[m, n] = X[m, k] · W[n, k]^T, m and k known at run time.
+
+One micro-kernel computes an ``mr x nr`` tile of Y in SIMD registers (the GotoBLAS register kernel: Goto & van de Geijn,
+ACM TOMS 2008, section 4). The weight is packed once as panels ``[panel][k][pw]``, so that a tile reads ``nr/pw`` streams
+front to back; kernels of different ``nr`` share one packed weight when their ``pw`` is equal. The program keeps its
+accumulators in one small buffer a row: below TVM's stack limit of 1024 bytes they become registers and the kernel
+needs no workspace, so it can be served without TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.device import Device
+from haotuner.kernel import Footprint, MicroKernel
+from haotuner.op import Op
+from haotuner.shape import Shape
+
+FP32_BYTES = 4
+# TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).
+TVM_STACK_BYTES = 1024
+MAX_TILE_ROWS = 16  # beyond it no tile fits 32 registers with two vectors a row
+MAX_TILE_VECTORS = 12  # a one-row tile needs latency x pipes = 8 accumulators; 12 leaves a choice around it
+MAX_STREAMS = 4  # more weight streams than this fell to half speed: they meet in the same L1 sets when k is a power of two
+UNROLLS = (1, 2, 4, 8)
+# Steps of k that the weight is fetched ahead of its use; 0 leaves it to the hardware. Measured cold on one core (Zen 5,
+# k=768): one-row tiles gain up to 1.3x at 4..16, tiles of 4..8 rows up to 1.2x at 16..32; 64 lost everywhere.
+PREFETCHES = (0, 8, 16, 32)
+LINE_BYTES = 64
+
+
+class CpuDense:
+    """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (steps ahead)."""
+
+    name = "cpu_dense_fp32"
+    backend = "cpu"
+
+    def serves(self, op: Op) -> bool:
+        """Dense in fp32 with n and k static, no epilogue."""
+        return op.kind == "dense" and op.dtype == "fp32" and not op.epilogue and op.dynamic == ("m",)
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every tile of whole vectors up to the family's limits; selection refuses what does not fit."""
+        lanes = device.wave_width
+        for rows in range(1, MAX_TILE_ROWS + 1):
+            for vectors in range(1, MAX_TILE_VECTORS + 1):
+                for streams in range(1, vectors + 1):
+                    if vectors % streams:
+                        continue
+                    for unroll in UNROLLS:
+                        for ahead in PREFETCHES:
+                            yield self.kernel(rows, vectors * lanes, vectors // streams * lanes, unroll, lanes, ahead)
+
+    def kernel(self, mr: int, nr: int, pw: int, ku: int, vl: int, pf: int = 0) -> MicroKernel:
+        """The micro-kernel of these parameters."""
+        if nr % pw or pw % vl:
+            raise ValueError(f"a tile of {nr} columns needs whole panels of {pw}, and panels whole vectors of {vl}")
+        return MicroKernel(self.name, (("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", pf)))
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """SIMD registers held through the k loop, and bytes of L1 that one unrolled k step touches."""
+        rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
+        # x86 FMAs take one operand from memory: hold the shorter side of the outer product, stream the other.
+        held = min(vectors, rows)
+        step_bytes = (kernel["mr"] + kernel["nr"]) * kernel["ku"] * FP32_BYTES
+        return Footprint(registers_per_thread=rows * vectors + held + 1, shared_bytes=step_bytes)
+
+    def tiles(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
+        """Tiles that cover Y, rows and columns rounded up."""
+        return -(-shape["m"] // kernel["mr"]) * -(-op["n"] // kernel["nr"])
+
+    def steps(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
+        """Unrolled k steps of one tile, the remainder counted one by one."""
+        return op["k"] // kernel["ku"] + op["k"] % kernel["ku"]
+
+    def reference(self, op: Op, inputs: Mapping[str, Any]) -> Any:
+        """``x (m, k)`` times ``weight`` (``(n, k)``, or ``(k, n)`` when op.weight is kn) in float64."""
+        weight = np.asarray(inputs["weight"], np.float64)
+        return np.asarray(inputs["x"], np.float64) @ (weight if op.weight == "kn" else weight.T)
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with one function ``symbol(X, W, Y, tiles, groups)``.
+
+        X (>= tiles*mr, k) and Y (>= tiles*mr, groups*nr) have inner stride 1 and any row stride; W (groups*nr/pw, k, pw)
+        is compact. Column groups are the outer loop, so a weight panel is read from memory once for all row tiles.
+        """
+        import tvm
+
+        return tvm.IRModule({symbol: _tile_program(kernel, symbol)})
+
+
+def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    mr, nr, pw, ku, lanes, ahead = (kernel[key] for key in ("mr", "nr", "pw", "ku", "vl", "pf"))
+    vectors, per_panel = nr // lanes, pw // lanes
+    vector_type = f"float32x{lanes}"
+    per_buffer = max(1, (TVM_STACK_BYTES - 1) // (lanes * FP32_BYTES))  # vectors that stay under the stack limit
+
+    def int64(value: int) -> Any:  # int32 shape variables truncate silently
+        return tirx.IntImm("int64", value)
+
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name(symbol)
+        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the dispatcher refuses aliases
+        x_arg, w_arg, y_arg = (T.arg(name, T.handle()) for name in ("x", "w", "y"))
+        tiles, groups = T.arg("tiles", T.int64()), T.arg("groups", T.int64())
+        x_rows, x_stride, k, y_rows, y_columns, y_stride, panels = (
+            tirx.Var(name, "int64") for name in ("x_rows", "x_stride", "k", "y_rows", "y_columns", "y_stride", "panels")
+        )
+        # align=4: NumPy promises 16 bytes, users' views less; unaligned vector moves cost nothing here.
+        x = T.match_buffer(x_arg, (x_rows, k), "float32", strides=[x_stride, int64(1)], align=FP32_BYTES)
+        w = T.match_buffer(w_arg, (panels, k, int64(pw)), "float32", align=FP32_BYTES)
+        y = T.match_buffer(y_arg, (y_rows, y_columns), "float32", strides=[y_stride, int64(1)], align=FP32_BYTES)
+        with T.serial(groups) as group, T.serial(tiles) as tile:
+            buffers = [
+                [
+                    T.sblock_alloc_buffer((min(per_buffer, vectors - j),), vector_type, scope="global")
+                    for j in range(0, vectors, per_buffer)
+                ]
+                for _ in range(mr)
+            ]
+            places = [[(buffers[i][j // per_buffer], j % per_buffer) for j in range(vectors)] for i in range(mr)]
+
+            def fetch_ahead(at: Any) -> None:
+                starts = ((panel, column) for panel in range(nr // pw) for column in range(0, pw, LINE_BYTES // FP32_BYTES))
+                for panel, column in starts:  # one request a cache line of every panel
+                    line = w[group * (nr // pw) + panel, at + ahead, int64(column)]
+                    # Read, keep in all levels, data. Past the last panel it names memory that is never touched: harmless.
+                    hint = (tirx.IntImm("int32", value) for value in (0, 3, 1))
+                    T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(line), *hint))
+
+            def multiply_add(at: Any) -> None:
+                if ahead:
+                    fetch_ahead(at)
+                for i in range(mr):
+                    scalar = tirx.Broadcast(x[tile * mr + i, at], lanes)
+                    for j, (buffer, slot) in enumerate(places[i]):
+                        column = tirx.Ramp(int64(j % per_panel * lanes), int64(1), lanes)
+                        weights = w[group * (nr // pw) + j // per_panel, at, column]
+                        T.buffer_store(buffer, buffer[slot] + scalar * weights, [slot])
+
+            for row in places:
+                for buffer, slot in row:
+                    T.buffer_store(buffer, tirx.Broadcast(tirx.FloatImm("float32", 0), lanes), [slot])
+            with T.serial(k // ku) as step:
+                for u in range(ku):
+                    multiply_add(step * ku + u)
+            with T.serial(k % ku) as left:
+                multiply_add(k // ku * ku + left)
+            for i, row in enumerate(places):
+                for j, (buffer, slot) in enumerate(row):
+                    column = tirx.Ramp(group * nr + j * lanes, int64(1), lanes)
+                    T.buffer_store(y, buffer[slot], [tile * mr + i, column])
+    return builder.get()

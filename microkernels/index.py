@@ -1,0 +1,30 @@
+"""The index of families: an explicit tuple, in the order they are tried."""
+
+from __future__ import annotations
+
+from haotuner.errors import NothingLegal
+from haotuner.kernel import Family
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+
+FAMILIES: tuple[Family, ...] = (CpuDense(),)
+
+
+def family_named(name: str) -> Family:
+    """The family of that name; KeyError if there is none."""
+    for family in FAMILIES:
+        if family.name == name:
+            return family
+    raise KeyError(f"no family {name!r}; known: {', '.join(f.name for f in FAMILIES)}")
+
+
+def families_for(op: Op, backend: str) -> tuple[Family, ...]:
+    """The families that compute this op on a backend; NothingLegal if none does."""
+    found = tuple(family for family in FAMILIES if family.backend == backend and family.serves(op))
+    if not found:
+        known = ", ".join(f"{f.name} ({f.backend})" for f in FAMILIES)
+        raise NothingLegal(
+            f"no family computes {op.name} on {backend}: dtype, weight layout, epilogue or dynamic axes not covered. "
+            f"Families: {known}. On the CPU write for example dense:n=2304,k=768"
+        )
+    return found

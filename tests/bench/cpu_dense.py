@@ -1,0 +1,94 @@
+"""Races packs for ops that the code was not tuned for, and writes docs/results/cpu-dense.md with its plots.
+
+    python -m tests.bench.cpu_dense [--seconds-per-row 3] [--ops NAME,NAME] [--out docs/results]
+
+A pack is tuned for each weight state, and raced in that state on one thread and on all cores. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# BERT-large's layers (Devlin et al. 2019) and one odd size: none was looked at while the code was written.
+OPS = ("dense_n1024_k1024", "dense_n4096_k1024", "dense_n1024_k4096", "dense_n1000_k600")
+ROWS = "m=1,2,3,5,8,13,21,37,64,97,200,446,1024,2048"
+PEERS = "torch,onednn,openvino,onnxruntime,numpy"
+STATES = ("cold", "hot")
+
+
+def haotuner(*words: str) -> Any:
+    """The JSON document of one verb; its progress goes to our stderr."""
+    print("haotuner", *words, file=sys.stderr, flush=True)
+    done = subprocess.run([sys.executable, "-m", "haotuner", *words, "--json"], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    """Tune, race, write."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--seconds-per-row", default="3")
+    words.add_argument("--ops", default=",".join(OPS))
+    words.add_argument("--against", default=PEERS)
+    words.add_argument("--shapes", default=ROWS)
+    words.add_argument("--out", type=Path, default=Path("docs/results"))
+    asked = words.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    text = ["# Dense fp32 on the CPU: the race", "", f"Made by `python -m tests.bench.cpu_dense --ops {asked.ops}`", ""]
+    with tempfile.TemporaryDirectory() as folder:
+        for state in STATES:
+            pack = str(Path(folder) / state)
+            ops = [word for name in asked.ops.split(",") for word in ("--op", name)]
+            tuned = haotuner("tune", *ops, "--weights", state, "--out", pack, "--against", "none", "-q")
+            found = haotuner(
+                "bench", pack, "--against", asked.against, "--shapes", asked.shapes, "--threads", "1,all",
+                "--weights", state,
+                "--seconds-per-row", asked.seconds_per_row, "--plot", str(asked.out / f"cpu-dense-{state}.png"), "-q",
+            )  # fmt: skip
+            text += section(state, tuned, found)
+    (asked.out / "cpu-dense.md").write_text("\n".join([*text[:4], machine(tuned), "", *text[4:]]) + "\n")
+
+
+def machine(tuned: Any) -> str:
+    """One line on where the figures come from."""
+    return f"Device `{tuned['device']}`, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
+
+
+def section(state: str, tuned: Any, found: Any) -> list[str]:
+    """Markdown of one weight state."""
+    text = [f"## Weights {state}", "", f"![time over m](cpu-dense-{state}.png)", ""]
+    text += ["| op | candidates | measured | kernels | regret | packed | tuned in | model |", "|" + "---|" * 8]
+    for op in tuned["ops"]:
+        model = ", ".join(f"{key} {value:.2f}" for key, value in op["model"].items())
+        text.append(
+            f"| {op['name']} | {op['candidates']} | {op['measured']} | {len(op['kernels'])} | {op['regret_mean']:.1%} | "
+            f"{op['packed_ratio']:.3f}x | {op['seconds']:.0f} s | {model} |"
+        )
+    summary = found["summary"]
+    missing = ", ".join(found["missing"]) or "none"
+    text += ["", f"Missing peers: {missing}. Summary over all rows that were not contended:", ""]
+    text += ["```", json.dumps(summary, indent=1), "```", ""]
+    peers = sorted({peer for row in found["rows"] for peer in row["peers_us"]})
+    text += [f"| op | m | threads | ours us | {' | '.join(peers)} | best/ours | of peak | contended |",
+             f"|---|---|---|---|{'---|' * len(peers)}---|---|---|"]  # fmt: skip
+    for row in found["rows"]:
+        times = {peer: us for peer, us in row["peers_us"].items() if us}
+        ours = row["ours_us"]
+        best = f"{min(times.values()) / ours:.2f}" if times and ours else "-"
+        share = f"{row['peak_ratio']:.0%}" if row.get("peak_ratio") else "-"
+        cells = " | ".join(f"{times[peer]:.0f}" if peer in times else "-" for peer in peers)
+        text.append(
+            f"| {row['op']} | {row['shape']['m']} | {row['threads']} | {ours:.0f} | {cells} | {best} | {share} | "
+            f"{'yes' if row['contended'] else ''} |"
+        )
+    return [*text, ""]
+
+
+if __name__ == "__main__":
+    main()

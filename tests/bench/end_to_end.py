@@ -1,0 +1,163 @@
+"""The whole model under load: ``python -m tests.bench.end_to_end --pack DIR [--threads 2] [--requests 400] [--tiny]``.
+
+Each contender serves the same encoder in a process of its own, one running at a time; clients on loopback keep a bounded
+number of requests open. Rounds alternate the order of the contenders, so that drift of the machine meets all alike. Needs
+torch, fastapi and uvicorn; onnxruntime and openvino where they are installed. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from tests.bench.encoder import TINY, Size, lengths
+from tests.bench.server import CONTENDERS
+
+START_LIMIT_S = 600  # torch.compile of twelve layers takes minutes on one core
+
+
+def load(port: int, requests: list[list[int]], concurrency: int) -> tuple[list[float], float, list[float]]:
+    """Latencies in ms, wall time in s, and the answers in the order of the requests."""
+    latency, answers = [0.0] * len(requests), [0.0] * len(requests)
+    at, lock = iter(range(len(requests))), threading.Lock()
+    problems: list[BaseException] = []
+
+    def client() -> None:
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        try:
+            while True:
+                with lock:
+                    index = next(at, None)
+                if index is None:
+                    return
+                begin = time.perf_counter()
+                line.request("POST", "/encode", json.dumps({"ids": requests[index]}), {"Content-Type": "application/json"})
+                reply = line.getresponse()
+                body = json.loads(reply.read())
+                latency[index] = (time.perf_counter() - begin) * 1e3
+                if reply.status != 200:
+                    raise RuntimeError(f"status {reply.status}: {body}")
+                answers[index] = body["first"]
+        except BaseException as error:
+            problems.append(error)
+        finally:
+            line.close()
+
+    clients = [threading.Thread(target=client) for _ in range(concurrency)]
+    begin = time.perf_counter()
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
+    if problems:
+        raise problems[0]
+    return latency, time.perf_counter() - begin, answers
+
+
+def serve(name: str, asked: argparse.Namespace, requests: list[list[int]]) -> dict[str, Any]:
+    """Start a contender, load it, stop it."""
+    command = [sys.executable, "-m", "tests.bench.server", name, str(asked.threads), *(["--tiny"] if asked.tiny else [])]
+    if name == "ours":
+        command += ["--pack", asked.pack]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(asked.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    watchdog = threading.Timer(START_LIMIT_S, server.kill)
+    watchdog.start()
+    try:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        if not port:
+            return {"missing": f"{name} did not start (exit {server.wait()})"}
+        watchdog.cancel()
+        load(int(port), requests[: max(8, asked.concurrency)], asked.concurrency)  # connections and caches
+        latency, wall, answers = load(int(port), requests, asked.concurrency)
+    finally:
+        watchdog.cancel()
+        server.terminate()
+        server.wait()
+    return {"latency": latency, "wall": wall, "answers": answers}
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which ``share`` of all lie."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def document(rounds: dict[str, list[dict[str, Any]]], count: int) -> dict[str, Any]:
+    """Rows by contender, and ratios to ours (over 1: ours is faster)."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, found in rounds.items():
+        if found:
+            latency = [ms for one in found for ms in one["latency"]]
+            rows[name] = {
+                "p50_ms": percentile(latency, 0.50),
+                "p99_ms": percentile(latency, 0.99),
+                "requests_per_s": count * len(found) / sum(one["wall"] for one in found),
+            }
+    ours = rows["ours"]
+    ratios = {
+        name: {"p50": row["p50_ms"] / ours["p50_ms"], "p99": row["p99_ms"] / ours["p99_ms"],
+               "throughput": ours["requests_per_s"] / row["requests_per_s"]}
+        for name, row in rows.items() if name != "ours"
+    }  # fmt: skip
+    reference = rounds["eager"][0]["answers"] if rounds.get("eager") else rounds["ours"][0]["answers"]
+    apart = {
+        name: max(abs(a - b) for a, b in zip(found[0]["answers"], reference, strict=True))
+        for name, found in rounds.items() if found
+    }  # fmt: skip
+    return {"rows": rows, "ratios": ratios, "largest_difference": apart}
+
+
+def main() -> int:
+    """Print the table or JSON; 1 if answers disagree."""
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--pack", required=True)
+    reader.add_argument("--threads", type=int, default=2)
+    reader.add_argument("--requests", type=int, default=400)
+    reader.add_argument("--concurrency", type=int, default=4)
+    reader.add_argument("--rounds", type=int, default=2)
+    reader.add_argument("--contenders", default=",".join(CONTENDERS))
+    reader.add_argument("--tiny", action="store_true")
+    reader.add_argument("--json", action="store_true")
+    asked = reader.parse_args()
+    size, draw = TINY if asked.tiny else Size(), random.Random(1)
+    requests = [[draw.randrange(size.words) for _ in range(tokens)] for tokens in lengths(asked.requests)]
+    wanted = [
+        name
+        for name in asked.contenders.split(",")
+        if name in ("ours", "eager", "compile") or importlib.util.find_spec(name)
+    ]
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
+    missing = [name for name in asked.contenders.split(",") if name not in wanted]
+    for turn in range(asked.rounds):
+        for name in wanted if turn % 2 == 0 else reversed(wanted):
+            found = serve(name, asked, requests)
+            if "missing" in found:
+                missing.append(found["missing"])
+            else:
+                rounds[name].append(found)
+    if not rounds.get("ours"):
+        print(f"ours was not measured: {'; '.join(missing)}", file=sys.stderr)
+        return 1
+    answer = {"threads": asked.threads, "concurrency": asked.concurrency, "requests": asked.requests, "missing": missing,
+              **document(rounds, asked.requests)}  # fmt: skip
+    if asked.json:
+        print(json.dumps(answer, indent=1))
+    else:
+        for name, row in answer["rows"].items():
+            times = f"p50 {row['p50_ms']:8.2f} ms   p99 {row['p99_ms']:8.2f} ms"
+            print(f"{name:12} {times}   {row['requests_per_s']:8.1f} requests/s")
+    return 0 if all(apart < 1e-3 for apart in answer["largest_difference"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What every test may use: golden files, markers that skip, and the count of what was skipped."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A shell's background job starts with Ctrl-C ignored, and its children inherit that: tests of Ctrl-C would hang."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write what the tests produce to tests/golden")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not has_gpu():
+        pytest.skip("gpu: no CUDA device")
+    for marker in item.iter_markers("isa"):
+        missing = [name for name in marker.args if name not in cpu_flags()]
+        if missing:
+            pytest.skip(f"isa: this host has no {', '.join(missing)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line a kind of skip, so that a green run on a small machine does not pass for a full one."""
+    counted: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        kind = re.sub(r"^Skipped: ", "", reason).partition(":")[0]
+        counted[kind] = counted.get(kind, 0) + 1
+    for kind in ("gpu", *sorted(counted.keys() - {"gpu"})):
+        terminalreporter.write_line(f"skipped for {kind}: {counted.get(kind, 0)}")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``golden(text)`` compares with ``tests/golden/<floor>/<file>/<test>[.part].txt``; ``--update-golden`` writes it."""
+
+    def compare(text: str, part: str = "") -> None:
+        path = golden_path(request.node, part)
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        if not path.exists():
+            pytest.fail(f"no golden file {path}; look at the output, then run pytest --update-golden")
+        assert text == path.read_text(encoding="utf-8"), f"differs from {path}; if meant, run pytest --update-golden"
+
+    return compare
+
+
+def golden_path(item: pytest.Item, part: str = "") -> Path:
+    """Where the golden text of one test lies; parameters of the test are part of the name."""
+    inside = item.path.relative_to(Path(__file__).parent).with_suffix("")
+    name = re.sub(r"[^A-Za-z0-9_.=-]+", "-", item.name).strip("-")
+    return GOLDEN / inside / f"{name}{'.' + part if part else ''}.txt"
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether the driver lists a CUDA device; asked without loading any library into the test process."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return False
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False)
+    return listed.returncode == 0 and "GPU" in listed.stdout
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Instruction sets of the first core as Linux names them (``avx2``, ``avx512f``)."""
+    for text in Path("/proc/cpuinfo").read_text().splitlines():
+        if text.startswith("flags"):
+            return frozenset(text.partition(":")[2].split())
+    return frozenset()

@@ -1,0 +1,90 @@
+"""The CPU dense family: parameters, footprint, the program it writes, and object code without a workspace."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from haotuner.compile.cpu import object_code
+from haotuner.device import Device
+from haotuner.kernel import MicroKernel
+from haotuner.microkernels import cpu_dense
+from haotuner.microkernels.cpu_dense import FP32_BYTES, PREFETCHES, TVM_STACK_BYTES, UNROLLS, CpuDense
+from haotuner.op import Op
+from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
+
+FAMILY = CpuDense()
+
+
+def test_golden_program(golden: Callable[..., None]) -> None:
+    golden(FAMILY.schedule(FAMILY.kernel(2, 32, 16, 2, 8), "tile").script() + "\n", part="plain")
+    golden(FAMILY.schedule(FAMILY.kernel(1, 32, 16, 1, 8, 16), "tile").script() + "\n", part="prefetch")
+
+
+@pytest.mark.parametrize(
+    ("text", "served"),
+    [
+        ("dense:n=4,k=4", True),
+        ("dense:n=4,k=4,weight=kn", True),
+        ("dense:n=4,k=4,dtype=fp16", False),
+        ("dense:n=4,k=4,epilogue=bias", False),
+        ("dense:n=4", False),
+        ("dense:m=4,n=4,k=4", False),
+    ],
+)
+def test_it_serves_fp32_dense_with_n_and_k_known(text: str, served: bool) -> None:
+    assert FAMILY.serves(Op.parse(text)) == served
+
+
+@pytest.mark.parametrize("device", [BIG_CORE, SMALL_CORE, BARE_CORE], ids=lambda device: device.id)
+def test_points_are_whole_vectors_of_the_device_in_whole_panels(device: Device) -> None:
+    points = list(FAMILY.points(OP, device))
+    assert {p["vl"] for p in points} == {device.wave_width}
+    assert {(p["ku"], p["pf"]) for p in points} == set(product(UNROLLS, PREFETCHES))
+    assert all(p["nr"] % p["pw"] == 0 and p["pw"] % p["vl"] == 0 for p in points)
+    assert {(p["nr"] // p["vl"], p["nr"] // p["pw"]) for p in points} == {
+        (v, s) for v in range(1, 13) for s in range(1, v + 1) if v % s == 0
+    }
+
+
+@pytest.mark.parametrize(("nr", "pw", "vl"), [(48, 32, 16), (40, 40, 16)])
+def test_a_tile_of_broken_panels_is_refused(nr: int, pw: int, vl: int) -> None:
+    with pytest.raises(ValueError, match="needs whole panels"):
+        FAMILY.kernel(4, nr, pw, 1, vl)
+
+
+def test_the_footprint_counts_accumulators_the_shorter_side_and_one_scalar() -> None:
+    for mr, vectors, registers in ((1, 1, 1 + 1 + 1), (6, 4, 24 + 4 + 1), (2, 12, 24 + 2 + 1), (14, 2, 28 + 2 + 1)):
+        asked = FAMILY.footprint(FAMILY.kernel(mr, vectors * 16, 16, 4, 16))
+        assert asked.registers_per_thread == registers
+        assert asked.shared_bytes == (mr + vectors * 16) * 4 * FP32_BYTES
+
+
+def test_object_code_needs_nothing_from_tvm_but_its_errors(tmp_path: Path) -> None:
+    lanes = 16
+    more_than_a_buffer = TVM_STACK_BYTES // (lanes * FP32_BYTES) + 1
+    tiles = [(1, 12, 1, 8, 0), (6, 4, 4, 4, 16), (16, 1, 1, 1, 0), (2, more_than_a_buffer, 1, 1, 8)]
+    kernels = [FAMILY.kernel(mr, v * lanes, p * lanes, ku, lanes, pf) for mr, v, p, ku, pf in tiles]
+    assert workspaces(object_of(kernels, tmp_path)) == set()
+
+
+def test_a_buffer_over_the_stack_limit_would_need_a_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_dense, "TVM_STACK_BYTES", 1 << 20)  # what the family's splitting of rows is for
+    assert "__TVMBackendAllocWorkspace" in workspaces(object_of([FAMILY.kernel(1, 17 * 16, 16, 1, 16)], tmp_path))
+
+
+def object_of(kernels: list[MicroKernel], folder: Path) -> Path:
+    out = folder / "kernels.o"
+    object_code(kernels, "x86-64-v4", out)
+    return out
+
+
+def workspaces(path: Path) -> set[str]:
+    listed = subprocess.run(["nm", str(path)], capture_output=True, text=True, check=True).stdout
+    assert "__tvm_ffi_cpu_dense_fp32__" in listed
+    return set(re.findall(r"\b\w*Workspace\w*|\b\w*ParallelLaunch\w*", listed))

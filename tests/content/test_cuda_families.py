@@ -1,0 +1,105 @@
+"""The CUDA families: what they serve, the space they span, and what a point asks of a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cuda_dense import resident_blocks, rounded_registers, vector_elements
+from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.op import Op
+from haotuner.shape import Shape
+from tests.content.cuda_examples import MMA, SIMT, WGMMA, device
+
+DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")
+EVERY_DTYPE = tuple(Op.parse(f"dense:n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
+
+
+def test_each_dtype_has_the_families_of_its_instructions():
+    served = {op.dtype: [family.name for family in CUDA_FAMILIES if family.serves(op)] for op in EVERY_DTYPE}
+    assert served == {
+        "fp32": ["cuda_simt_fp32"],
+        "fp16": ["cuda_wgmma_fp16", "cuda_mma_fp16"],
+        "bf16": ["cuda_wgmma_bf16", "cuda_mma_bf16"],
+    }
+
+
+@pytest.mark.parametrize("op", ["dense:n=2304,k=768,epilogue=relu", "dense:m=4,n=2304,k=768"])
+def test_an_epilogue_or_a_shape_known_in_full_is_not_served(op):
+    assert not any(family.serves(Op.parse(op)) for family in CUDA_FAMILIES)
+
+
+def test_wgmma_needs_a_static_k_that_fits_the_pitch_of_tma():
+    assert WGMMA.serves(Op.parse("dense:n=70,k=768,dtype=fp16"))
+    assert not WGMMA.serves(Op.parse("dense:n=2304,k=764,dtype=fp16"))
+    assert not WGMMA.serves(Op.parse("dense:n=2304,dtype=fp16"))
+    assert not WGMMA.serves(Op.parse("dense:n=2300,k=768,dtype=fp16,weight=kn"))
+
+
+@pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
+def test_points_are_distinct_and_their_names_parse_back(family):
+    op = next(op for op in EVERY_DTYPE if family.serves(op))
+    points = list(family.points(op, device("sm_90a")))
+    assert 100 <= len(points) <= 600
+    assert len({point.name for point in points}) == len(points)
+    assert all(MicroKernel.parse(point.name) == point for point in points)
+    assert points == list(family.points(op, device("sm_90a")))
+
+
+def test_families_run_only_where_their_instructions_exist():
+    archs = ("sm_70", "sm_75", "sm_80", "sm_90a", "sm_100a", "gfx90a")
+    found = {arch: [family.name for family in CUDA_FAMILIES if family.runs_on(device(arch))] for arch in archs}
+    assert found["sm_70"] == [] == found["gfx90a"]
+    assert found["sm_75"] == ["cuda_simt_fp32"]
+    assert found["sm_80"] == found["sm_100a"] == ["cuda_mma_fp16", "cuda_mma_bf16", "cuda_simt_fp32"]
+    assert len(found["sm_90a"]) == 5
+
+
+def test_loads_are_as_wide_as_the_static_extents_allow():
+    assert vector_elements(Op.parse("dense:n=7,k=768"), 4) == 4
+    assert vector_elements(Op.parse("dense:n=7,k=770"), 4) == 2
+    assert vector_elements(Op.parse("dense:n=7,k=768,weight=kn"), 4) == 1
+    assert vector_elements(Op.parse("dense:n=7"), 4) == 1
+
+
+def test_tiles_and_steps_round_up():
+    kernel = MMA.kernel(bm=64, bn=128, bk=32, wm=2, wn=2, st=3)
+    assert MMA.tiles(kernel, DENSE, Shape.of(m=65)) == 2 * 18
+    assert MMA.steps(kernel, Op.parse("dense:n=2304,k=776,dtype=fp16"), Shape.of(m=65)) == 25
+
+
+def test_the_footprint_of_a_known_tile():
+    footprint = WGMMA.footprint(WGMMA.kernel(bm=128, bn=256, st=4))
+    assert footprint.threads == 384  # a producer and two consumer warpgroups
+    assert footprint.shared_bytes == 4 * ((128 + 256) * 64 * 2 + 16)
+    simt = SIMT.footprint(SIMT.kernel(bm=128, bn=128, bk=8, tm=8, tn=8))
+    assert (simt.threads, simt.shared_bytes) == (256, 2 * 256 * 8 * 4)
+    assert 64 + 16 < simt.registers_per_thread <= 128  # accumulators, fragments and some; two blocks an SM
+
+
+def test_registers_are_budgeted_a_scheduler():
+    assert resident_blocks(256, 128) == 2
+    assert resident_blocks(64, 88) == 10  # 65536 / (64 * 88) would be 11, but a scheduler's 5 warps are 20 in all
+    assert resident_blocks(256, 255) == 1
+    assert rounded_registers(121) == 128
+    assert rounded_registers(12) == 64
+    assert rounded_registers(300) == 255
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: MMA.kernel(bm=24, bn=32, bk=32, wm=1, wn=2, st=2),
+        lambda: MMA.kernel(bm=32, bn=32, bk=16, wm=1, wn=2, st=2),
+        lambda: MMA.kernel(bm=32, bn=32, bk=32, wm=1, wn=2, st=1),
+        lambda: SIMT.kernel(bm=20, bn=64, bk=8, tm=4, tn=4),
+        lambda: SIMT.kernel(bm=32, bn=64, bk=12, tm=4, tn=4),
+        lambda: WGMMA.kernel(bm=96, bn=64, st=3),
+        lambda: WGMMA.kernel(bm=64, bn=264, st=3),
+        lambda: WGMMA.kernel(bm=64, bn=96, st=3, kn=1),
+        lambda: WGMMA.kernel(bm=192, bn=256, st=3),
+    ],
+)
+def test_what_cannot_be_a_program_is_refused_with_a_reason(build):
+    with pytest.raises(ValueError, match=r"tile|outside|must be"):
+        build()

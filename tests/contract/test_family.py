@@ -1,0 +1,91 @@
+"""What every family of micro-kernels promises, checked for each family of the index."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from haotuner.device import Device
+from haotuner.hw_profiles.find import find_device
+from haotuner.kernel import Family, MicroKernel
+from haotuner.microkernels.index import FAMILIES, families_for, family_named
+from haotuner.op import Op
+from haotuner.shape import Shape
+from tests.judgement.cost_examples import BIG_CORE, SMALL_CORE
+
+OPS = [
+    Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype, weight=weight)
+    for dtype in ("fp32", "fp16", "bf16")
+    for weight in ("nk", "kn")
+    for n, k in ((2304, 768), (100, 33))
+]
+
+
+def devices(family: Family) -> list[Device]:
+    return [BIG_CORE, SMALL_CORE] if family.backend == "cpu" else [find_device("h200"), find_device("rtx-2080-ti")]
+
+
+def cases(family: Family) -> list[tuple[Op, Device]]:
+    return [(op, device) for op in OPS if family.serves(op) for device in devices(family)]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+class TestFamily:
+    """FamilyContract: one behaviour a test, named as a sentence."""
+
+    def test_it_is_found_by_its_name_and_for_what_it_serves(self, family: Family) -> None:
+        assert family_named(family.name) is family
+        assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", family.name) and family.backend in ("cpu", "cuda")
+        served = [op for op in OPS if family.serves(op)]
+        assert served and all(family in families_for(op, family.backend) for op in served)
+        assert not family.serves(Op(kind="dense", static=(("m", 4), ("n", 4), ("k", 4))))  # nothing left to tune
+
+    def test_points_come_in_a_fixed_order_each_once(self, family: Family) -> None:
+        for op, device in cases(family):
+            points = list(family.points(op, device))
+            assert points and points == list(family.points(op, device))
+            assert len(set(points)) == len({p.name for p in points}) == len(points)
+
+    def test_names_parse_back_and_name_the_family(self, family: Family) -> None:
+        for op, device in cases(family):
+            for point in family.points(op, device):
+                assert MicroKernel.parse(point.name) == point and point.family == family.name
+
+    def test_every_point_asks_for_registers_and_memory(self, family: Family) -> None:
+        for op, device in cases(family):
+            for point in family.points(op, device):
+                asked = family.footprint(point)
+                assert asked.registers_per_thread >= 1 and asked.shared_bytes >= 0 and asked.threads >= 1
+                assert asked == family.footprint(point)
+
+    def test_tiles_and_steps_are_positive_and_grow_with_the_shape(self, family: Family) -> None:
+        for op, device in cases(family):
+            for point in islice(family.points(op, device), 0, None, 37):
+                tiles = [family.tiles(point, op, Shape.of(m=m)) for m in (1, 2, 17, 128, 129, 4096)]
+                assert tiles == sorted(tiles) and tiles[0] >= 1
+                assert 1 <= family.steps(point, op, Shape.of(m=5)) <= op["k"]
+
+    def test_the_reference_is_the_product_in_float64(self, family: Family) -> None:
+        rng = np.random.default_rng(0)
+        x, weight = rng.standard_normal((3, 5)).astype(np.float32), rng.standard_normal((4, 5)).astype(np.float32)
+        for op in {op.weight: op for op in OPS if family.serves(op)}.values():
+            given = weight if op.weight == "nk" else weight.T
+            result = family.reference(op, {"x": x, "weight": given})
+            want = np.einsum("mk,nk->mn", x.astype(np.float64), weight.astype(np.float64))
+            assert result.dtype == np.float64 and result.shape == (3, 4)
+            np.testing.assert_allclose(result, want, rtol=1e-13)
+
+    def test_a_schedule_is_a_module_of_one_function_of_that_symbol(self, family: Family) -> None:
+        op, device = cases(family)[0]
+        first = next(iter(family.points(op, device)))
+        module = family.schedule(first, "a_symbol_of_ours")
+        assert [str(f.attrs["global_symbol"]) for f in module.functions.values()] == ["a_symbol_of_ours"]
+
+
+def test_the_index_names_each_family_once() -> None:
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    with pytest.raises(KeyError, match="no family 'nobody'; known: cpu_dense_fp32"):
+        family_named("nobody")

@@ -1,0 +1,80 @@
+"""A tuning run that is killed or interrupted loses at most the measurement in flight."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.doors.command import command, environment, haotuner
+
+pytestmark = pytest.mark.timeout(240)
+LONGER = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--against", "none", "--threads", "1", "--budget", "12s")
+
+
+def count(db: Path) -> int:
+    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+        return int(connection.execute("select count(*) from record").fetchone()[0])
+
+
+def started(cache: Path, folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command("tune", *LONGER, "--resume"), cwd=folder, env=environment(cache), stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(db: Path, rows: int, run: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and run.poll() is None:
+        if db.exists():
+            try:
+                if count(db) >= rows:
+                    return
+            except sqlite3.Error:
+                pass
+        time.sleep(0.05)
+
+
+def test_kill_9_at_three_moments_then_resume(cache: Path, tmp_path: Path) -> None:
+    db, seen = tmp_path / "pack.records.db", 0
+    for more in (1, 40, 60):
+        run = started(cache, tmp_path)
+        wait_for(db, seen + more, run)
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        assert run.stderr is not None
+        run.stderr.close()
+        now = count(db)
+        assert now >= seen
+        seen = now
+    keys = _keys(db)
+    assert len(keys) == len(set(keys)), "a trial was measured twice"
+    answer = haotuner("tune", *LONGER, "--resume", "--json", cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    assert answer.json()["reused"] == seen
+    keys = _keys(db)
+    assert len(keys) == len(set(keys)), "a trial was measured twice"
+    assert json.loads((tmp_path / "pack" / "manifest.json").read_text())["schema"] == 1
+
+
+def _keys(db: Path) -> list[str]:
+    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+        return [row[0] for row in connection.execute("select trial_key from record")]
+
+
+def test_one_interrupt_writes_a_pack_and_ends_with_3(cache: Path, tmp_path: Path) -> None:
+    run = started(cache, tmp_path)
+    wait_for(tmp_path / "pack.records.db", 12, run)
+    os.kill(run.pid, signal.SIGINT)
+    _, err = run.communicate(timeout=90)
+    assert run.returncode == 3, err.decode()
+    assert b"Traceback" not in err
+    assert haotuner("verify", "pack", "--json", cache=cache, cwd=tmp_path).json() == {"ok": True, "problems": []}

@@ -1,0 +1,98 @@
+"""The emulator and translated units, compiled with g++."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.emulator.translate import translate
+
+NATIVE = Path(__file__).parent / "native"
+MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc", "runtime.cc")
+ALIGNMENT = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # a misaligned vector access faults on a GPU
+COMPILE_SECONDS = 300  # a unit takes 2 to 6 s; the machine shares its two cores
+
+
+def toolchain_missing() -> str:
+    """What is missing to emulate, or nothing: g++ and the CUDA headers that come with nvcc."""
+    if shutil.which("g++") is None:
+        return "emulator: no g++"
+    if cuda_include() is None:
+        return "emulator: no CUDA toolkit headers beside nvcc"
+    return ""
+
+
+@functools.cache
+def cuda_include() -> Path | None:
+    """The toolkit's header folder; nvcc itself says where, for the one on the PATH may be a wrapper."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return None
+    done = subprocess.run(
+        [nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60, check=False
+    )
+    for line in done.stderr.splitlines():
+        if line.startswith("#$ TOP="):
+            include = Path(line.removeprefix("#$ TOP=")) / "include"
+            return include if (include / "cuda_runtime.h").exists() else None
+    return None
+
+
+@functools.cache
+def machine() -> Path:
+    """``libemulator.so``, built once a process and removed at its end."""
+    folder = Path(tempfile.mkdtemp(prefix="haotuner-emulator-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = folder / "libemulator.so"
+    units = []
+    for name in MACHINE:
+        unit = folder / f"{name}.o"
+        _run(["g++", *_flags(), "-c", str(NATIVE / name), "-o", str(unit)])
+        units.append(str(unit))
+    _run(["g++", "-shared", *units, "-o", str(library)])
+    return library
+
+
+def build_unit(source: str, library: Path) -> Path:
+    """One translated CUDA unit as a shared library, linked to the machine."""
+    import tvm_ffi
+
+    ffi = Path(tvm_ffi.__file__).parent
+    unit = library.with_suffix(".cc")
+    unit.write_text(translate(source))
+    _run([
+        "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", f"-I{ffi / 'include'}", str(unit), "-o", str(library),
+        f"-L{ffi / 'lib'}", "-ltvm_ffi", str(machine()), f"-Wl,-rpath,{machine().parent}",
+    ])  # fmt: skip
+    return library
+
+
+def build_plain(sources: Sequence[Path], library: Path) -> Path:
+    """Hand-written CUDA sources (the bundle's probe) as a shared library, each a unit of its own."""
+    units = []
+    for source in sources:
+        unit = library.with_name(f"{library.stem}-{source.stem}.cc")
+        unit.write_text(translate(source.read_text()))
+        units.append(str(unit))
+    include = f"-I{sources[0].parent}"
+    _run([
+        "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", include, *units, "-o", str(library), str(machine()),
+        f"-Wl,-rpath,{machine().parent}",
+    ])  # fmt: skip
+    return library
+
+
+def _flags() -> list[str]:
+    # -O1: half the compile time of -O2, and the fibers spend theirs at switches. -w: generated code leaves variables unused.
+    return ["-O1", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", f"-I{cuda_include()}"]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)[:400]}\n{done.stderr[:4000]}")

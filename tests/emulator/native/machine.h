@@ -1,0 +1,53 @@
+// What the emulator's parts share: a fiber is one CUDA thread with its pending asynchronous work.
+#pragma once
+#include "emulator.h"
+
+#include <deque>
+#include <vector>
+
+namespace emu {
+
+struct Copy {
+    void* to;
+    const void* from;
+    unsigned size, bytes;
+};
+
+struct WarpgroupMultiply {
+    bool bf16, add, a_transposed, b_transposed;
+    int n;
+    uint64_t a, b;
+    std::vector<float*> d;
+};
+
+struct Async {
+    std::vector<Copy> copies;  // issued since the last commit
+    std::deque<std::vector<Copy>> copy_groups;
+    std::vector<WarpgroupMultiply> multiplies;
+    std::deque<std::vector<WarpgroupMultiply>> multiply_groups;
+    long multiply_commits = 0;
+};
+
+struct Fiber {
+    Thread thread;
+    bool done;
+    std::function<bool()> ready;  // empty: may run
+    void* stack_pointer;
+    unsigned char* stack;
+    uint64_t exchange;
+    uint32_t fragment[8];
+    Async async;
+};
+
+Fiber* current();
+Fiber* fiber(int id);
+int threads();
+bool late();
+void wait_until(std::function<bool()> ready);
+void execute(const dim3& grid, const dim3& extent, size_t dynamic_bytes, unsigned multiprocessors,
+             const std::function<void()>& body);
+void async_reset();
+bool async_step();  // performs one pending TMA request; false when there is none
+uint32_t swizzled(uint32_t address, int mode);
+
+}  // namespace emu

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haotuner.cost.families import demand
+from haotuner.cost.features import FEATURES, NAMES, PROGRAM_NAMES, features
+from haotuner.cost.roofline import expected_us, roofline_us
+from haotuner.device import Device
+from haotuner.kernel import MicroKernel
+from haotuner.shape import Shape
+from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel
+
+CORES = st.sampled_from([BIG_CORE, SMALL_CORE, BARE_CORE])
+TILES = st.builds(kernel, st.integers(1, 16), st.sampled_from([16, 32, 64, 192]), vl=st.sampled_from([8, 16]))
+
+
+@pytest.mark.parametrize("device", [BIG_CORE, SMALL_CORE, BARE_CORE], ids=lambda d: d.id)
+@pytest.mark.parametrize("weights", ["cold", "hot"])
+def test_every_feature_is_finite_and_in_its_documented_range(device: Device, weights: str) -> None:
+    frame = features(device, CPU_DENSE, OP, PAIRS, weights=weights)
+    assert tuple(frame.columns) == NAMES and len(frame) == len(PAIRS)
+    for feature in FEATURES:
+        assert np.isfinite(frame[feature.name]).all(), feature.name
+        assert frame[feature.name].between(feature.low, feature.high).all(), feature.name
+
+
+def test_features_have_one_name_each_and_a_formula() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert all(len(feature.formula) > 8 for feature in FEATURES)
+
+
+@given(
+    device=CORES, tile=TILES, m=st.integers(1, 10**6), others=st.lists(st.tuples(TILES, st.integers(1, 10**6)), max_size=4)
+)
+def test_a_row_does_not_depend_on_its_neighbours(
+    device: Device, tile: MicroKernel, m: int, others: list[tuple[MicroKernel, int]]
+) -> None:
+    alone = features(device, CPU_DENSE, OP, [(tile, Shape.of(m=m))])
+    among = features(device, CPU_DENSE, OP, [*((k, Shape.of(m=e)) for k, e in others), (tile, Shape.of(m=m))])
+    assert (alone.iloc[0].to_numpy() == among.iloc[-1].to_numpy()).all()
+
+
+def test_program_features_are_the_same_on_every_device() -> None:
+    here, there = (features(device, CPU_DENSE, OP, PAIRS)[list(PROGRAM_NAMES)] for device in (BIG_CORE, SMALL_CORE))
+    assert here.equals(there)
+    assert not features(BIG_CORE, CPU_DENSE, OP, PAIRS).equals(features(SMALL_CORE, CPU_DENSE, OP, PAIRS))
+
+
+@given(device=CORES, tile=TILES, m=st.integers(1, 10**5))
+def test_no_kernel_is_expected_to_beat_the_roofline_by_more_than_a_hair(device: Device, tile: MicroKernel, m: int) -> None:
+    shape = Shape.of(m=m)
+    expected = expected_us(device, demand(device, CPU_DENSE, OP, [(tile, shape)]))[0]
+    arithmetic_us = OP.flops(shape) / (device.peak_gflops or 1e9) / 1e3
+    assert expected >= 0.9 * arithmetic_us
+    assert roofline_us(device, OP, [shape])[0] >= arithmetic_us * 0.999
+
+
+@given(device=CORES, tile=TILES, m=st.integers(1, 10**5))
+def test_more_rows_never_take_less_time(device: Device, tile: MicroKernel, m: int) -> None:
+    less, more = expected_us(device, demand(device, CPU_DENSE, OP, [(tile, Shape.of(m=m)), (tile, Shape.of(m=m + 16))]))
+    assert less <= more * (1 + 1e-9)
+
+
+def test_cold_weights_take_longer_than_hot_ones_for_few_rows() -> None:
+    pair = [(kernel(2, 64), Shape.of(m=2))]
+    cold, hot = (expected_us(BIG_CORE, demand(BIG_CORE, CPU_DENSE, OP, pair, weights=w))[0] for w in ("cold", "hot"))
+    assert cold > 1.5 * hot
+
+
+def test_the_analysis_prefers_tiles_that_hide_latency_and_refuses_spills() -> None:
+    shape = Shape.of(m=240)
+    thin, good, spilling = expected_us(
+        BIG_CORE, demand(BIG_CORE, CPU_DENSE, OP, [(kernel(1, 16), shape), (kernel(6, 64), shape), (kernel(16, 64), shape)])
+    )
+    assert good < 0.5 * thin and good < 0.85 * spilling
+
+
+def test_unknown_families_mixed_families_and_no_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="no demand function"):
+        features(BIG_CORE, Named("no_such"), OP, PAIRS[:1])
+    with pytest.raises(ValueError, match="found micro-kernels of other"):
+        features(BIG_CORE, CPU_DENSE, OP, [(MicroKernel("other", (("mr", 1),)), Shape.of(m=1))])
+    with pytest.raises(ValueError, match="no .* pairs"):
+        features(BIG_CORE, CPU_DENSE, OP, [])

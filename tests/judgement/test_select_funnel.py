@@ -1,0 +1,155 @@
+"""Selection: laws with both sides, a funnel whose counts add up, and something left for every op and device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haotuner.device import Device
+from haotuner.errors import NothingLegal
+from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.search.book import expectation
+from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
+from haotuner.select.limits import CPU_LAWS, Question, refusals
+from haotuner.shape import Shape, ShapeRange, Traffic
+from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE, kernel
+
+FAMILY = CpuDense()
+LAWS = [name for name, _ in CPU_LAWS]
+RANGE = Traffic.of_range(ShapeRange.parse("dynamic"))
+
+DEVICES = st.builds(
+    lambda lanes, registers, l1, l2: Device(
+        id="any-core", kind="cpu", name="any", arch="x86-64", compute_units=2, wave_width=lanes,
+        registers_per_thread=registers, l1_bytes=l1, l2_bytes=l2,
+    ),
+    lanes=st.sampled_from([4, 8, 16]),
+    registers=st.sampled_from([8, 16, 32]),
+    l1=st.sampled_from([None, 16 << 10, 32 << 10, 48 << 10]),
+    l2=st.sampled_from([None, 256 << 10, 2 << 20]),
+)  # fmt: skip
+EXTENT = st.one_of(st.integers(1, 70), st.integers(1, 5000), st.sampled_from([1, 2, 3, 50257, 2**31 - 1]))
+
+
+def by_rows(kernels: Sequence[MicroKernel]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([1.0 / k["mr"] + k["nr"] / 1e4 for k in kernels])
+
+
+def test_the_counts_add_up_for_the_readme_op() -> None:
+    funnel = select(OP, FAMILY, BIG_CORE, RANGE, expectation(OP, FAMILY, BIG_CORE, "cold"))
+    check_counts(funnel)
+    assert 50 <= len(funnel.kept) <= FRONTIER
+    assert funnel.line() == (f"{funnel.points:,} points → {funnel.legal:,} legal → {len(funnel.kept):,} on the frontier")
+    scores = [candidate.score for candidate in funnel.kept]
+    assert scores == sorted(scores, reverse=True) and all(0 < score <= 1.01 for score in scores)
+
+
+@settings(max_examples=12, deadline=None)
+@given(device=DEVICES, n=EXTENT, k=EXTENT, first=st.integers(1, 40), more=st.integers(0, 3000))
+def test_any_cpu_and_op_keep_a_kernel_of_one_row_and_the_counts_add_up(
+    device: Device, n: int, k: int, first: int, more: int
+) -> None:
+    op = Op(kind="dense", static=(("n", n), ("k", k)))
+    traffic = Traffic.of_range(ShapeRange.parse(f"m={first}..{first + more}"), samples=5)
+    funnel = select(op, FAMILY, device, traffic, by_rows)
+    check_counts(funnel)
+    rows = {candidate.kernel["mr"] for candidate in funnel.kept}
+    assert 1 in rows and max(rows) <= first + more
+    # Every tile height that has a legal kernel keeps one: padding relaxes until it does.
+    tallest = {point["mr"] for point in FAMILY.points(op, device) if not broken(point, op, device, first + more)}
+    assert rows == tallest
+    for candidate in funnel.kept:
+        assert candidate.kernel["ku"] <= k and not broken(candidate.kernel, op, device, first + more)
+
+
+@settings(max_examples=6, deadline=None)
+@given(n=EXTENT, k=EXTENT, device=st.sampled_from([BIG_CORE, SMALL_CORE, BARE_CORE]))
+def test_the_analytic_expectation_is_finite_wherever_selection_asks(n: int, k: int, device: Device) -> None:
+    op = Op(kind="dense", static=(("n", n), ("k", k)))
+    funnel = select(op, FAMILY, device, RANGE, expectation(op, FAMILY, device, "cold"))
+    check_counts(funnel)
+    assert all(np.isfinite(candidate.score) and candidate.score > 0 for candidate in funnel.kept)
+
+
+@pytest.mark.parametrize(
+    ("law", "point", "asked", "allowed"),
+    [
+        ("registers", kernel(14, 32), 14 * 2 + 2 + 1, 16),
+        ("l1", kernel(4, 64, ku=8), 68 * 8 * 4, 1024),
+        ("rows", kernel(9, 16), 9, 8),
+        ("columns", kernel(1, 64), 64, 48),
+        ("depth", kernel(1, 16, ku=8), 8, 5),
+        ("streams", kernel(1, 96, pw=16), 6, 4),
+        ("body", kernel(16, 80, ku=8), 16 * 5 * 8, 512),
+    ],
+)
+def test_each_law_gives_both_sides_of_what_it_refuses(law: str, point: MicroKernel, asked: float, allowed: float) -> None:
+    device = Device(id="tiny-core", kind="cpu", name="t", arch="x86-64", compute_units=1, wave_width=16,
+                    registers_per_thread=16, l1_bytes=2048)  # fmt: skip
+    op = Op.parse("dense:n=33,k=5")
+    found = {r.law: r for r in refusals(question(point, op, device, 8))}
+    assert (found[law].asked, found[law].allowed) == (asked, allowed) and asked > allowed
+    assert found[law].kernel == point
+    assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
+
+
+def test_an_unknown_cache_refuses_nothing() -> None:
+    assert "l1" not in {r.law for r in refusals(question(kernel(1, 96, ku=8), OP, BARE_CORE, 8))}
+
+
+@pytest.mark.parametrize("last", [1, 2, 5])
+def test_small_ranges_keep_one_row_kernels_of_every_panel_width_that_fits(last: int) -> None:
+    funnel = select(OP, FAMILY, BIG_CORE, Traffic.of_range(ShapeRange.parse(f"m=1..{last}")), by_rows)
+    assert {c.kernel["mr"] for c in funnel.kept} == set(range(1, last + 1))
+    assert {c.kernel["pw"] for c in funnel.kept if c.kernel["mr"] == 1} >= {16, 32, 48, 64}
+
+
+def test_a_small_frontier_still_spreads_over_tile_heights_and_keeps_the_best() -> None:
+    funnel = select(OP, FAMILY, BIG_CORE, RANGE, by_rows, most=20)
+    assert len(funnel.kept) == 20
+    groups = Counter((c.kernel["mr"], c.kernel["pw"]) for c in funnel.kept)
+    assert max(groups.values()) == 1  # the best of every group comes before anybody's second
+    assert all(r.asked > r.allowed == 20 for r in funnel.examples if r.law == "frontier")
+
+
+def test_a_device_too_small_for_any_tile_says_which_laws_refused() -> None:
+    device = Device(id="no-core", kind="cpu", name="n", arch="x86-64", compute_units=1, wave_width=4, registers_per_thread=2)
+    with pytest.raises(
+        NothingLegal, match=r"dense_n2304_k768 on no-core: none of [0-9]+ points .* \(registers refused [0-9]+\)"
+    ):
+        select(OP, FAMILY, device, RANGE, by_rows)
+
+
+def test_a_wider_device_loses_no_kernel_to_the_register_law() -> None:
+    for point in FAMILY.points(OP, SMALL_CORE):
+        if "registers" not in broken(point, OP, SMALL_CORE, 2048):
+            assert "registers" not in broken(point, OP, BIG_CORE, 2048)
+
+
+def check_counts(funnel: Funnel) -> None:
+    assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
+    assert funnel.legal == len(funnel.kept) + funnel.refused.get("padding", 0) + funnel.refused.get("frontier", 0)
+    assert set(funnel.refused) <= {*LAWS, "padding", "frontier"}
+    assert 0 < len(funnel.kept) <= FRONTIER
+    assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
+    assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
+    assert all(example.asked > example.allowed for example in funnel.examples)
+
+
+def question(point: MicroKernel, op: Op, device: Device, rows: int) -> Question:
+    return Question(kernel=point, footprint=FAMILY.footprint(point), op=op, device=device, rows=rows)
+
+
+def broken(point: MicroKernel, op: Op, device: Device, rows: int) -> list[str]:
+    return [refused.law for refused in refusals(question(point, op, device, rows))]
+
+
+def test_traffic_of_single_shapes_is_enough() -> None:
+    check_counts(select(OP, FAMILY, BIG_CORE, Traffic.of([(Shape.of(m=7), 1.0)]), by_rows))

@@ -1,0 +1,205 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haotuner.cost.scores import pairwise_accuracy
+from haotuner.errors import UsageError
+from haotuner.transfer.gauge import judge
+from haotuner.transfer.judging import Bench
+from haotuner.transfer.memory import Memory, program_keys
+from haotuner.transfer.modes import LEARNING, MODES, Pool, Sample, rank
+from haotuner.transfer.nearness import distance, joint_share, weights_of
+from haotuner.transfer.samples import next_batch, program_units
+from haotuner.transfer.search import make_pool
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.stacking import PENALTIES, fit_stack
+from haotuner.transfer.table import Rows, Table
+from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
+
+COUNT = st.integers(1, 40)
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[Table]:
+    return tables(WIDE, COUSIN, NARROW)
+
+
+@pytest.fixture(scope="module")
+def pool(measured: list[Table]) -> Pool:
+    """The cousin as the target of the other two."""
+    others = [measured[0], measured[2]]
+    return make_pool(learn_sources(others, COUSIN, seed=0), others, measured[1])
+
+
+def sample(table: Table, count: int, seed: int = 0) -> Sample:
+    rows = np.random.default_rng(seed).permutation(len(table))[:count]
+    return Sample(rows=rows, labels=table.labels[rows])
+
+
+def reversed_pool(pool: Pool) -> Pool:
+    """Sources that say the opposite of what they know."""
+    columns = -pool.columns
+    return Pool(frame=pool.frame, sources=pool.sources, columns=columns, copied=-pool.copied, tasks=pool.tasks)
+
+
+# what every mode promises
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_scores_every_row(pool: Pool, measured: list[Table], mode: str) -> None:
+    scores = rank(mode, pool, sample(measured[1], 24), 0)
+    assert scores.shape == (len(pool.frame),) and np.isfinite(scores).all()
+    assert (scores == rank(mode, pool, sample(measured[1], 24), 0)).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_works_with_a_single_sample_or_says_it_needs_one(pool: Pool, measured: list[Table], mode: str) -> None:
+    assert np.isfinite(rank(mode, pool, sample(measured[1], 1), 0)).all()
+    if mode in LEARNING:
+        with pytest.raises(ValueError, match="needs target samples"):
+            rank(mode, pool, None, 0)
+
+
+def test_near_sources_beat_the_analysis_and_samples_help(pool: Pool, measured: list[Table]) -> None:
+    bench = Bench.of(measured[1])
+    analysis = bench.score(np.asarray(pool.frame["expected_log"]))["pairwise"]
+    zero = bench.score(rank("zero-shot", pool, None, 0))["pairwise"]
+    residual = bench.score(rank("residual", pool, sample(measured[1], 48), 0))["pairwise"]
+    assert zero > analysis + 0.05
+    assert residual > zero - 0.01
+
+
+def test_a_device_learns_from_itself_exactly_what_it_measured(measured: list[Table]) -> None:
+    table = measured[0]
+    itself = make_pool(learn_sources([table], WIDE, seed=0), [table], table)
+    assert itself.zero_shot() == pytest.approx(table.labels, abs=1e-6)
+    assert itself.copy() == pytest.approx(table.labels, abs=1e-9)
+
+
+def test_no_source_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least one other device"):
+        learn_sources([], WIDE, seed=0)
+
+
+# nearness
+
+
+def test_the_nearest_profile_weighs_most_and_a_device_is_nearest_to_itself() -> None:
+    assert distance(WIDE, WIDE) == 0 < distance(WIDE, COUSIN) < distance(WIDE, NARROW)
+    weights = weights_of([NARROW, COUSIN, WIDE], WIDE)
+    assert weights.sum() == pytest.approx(1) and (np.diff(weights) > 0).all()
+    assert joint_share([WIDE], WIDE) == 0 and joint_share([COUSIN], WIDE) > joint_share([NARROW], WIDE) > 0
+
+
+# memory
+
+
+def test_programs_have_one_key_on_every_device_and_different_ones_differ(measured: list[Table]) -> None:
+    here, there = program_keys(measured[0].frame), program_keys(measured[2].frame)
+    at = {trial: row for row, trial in enumerate(measured[2].trials)}
+    assert (here == there[[at[trial] for trial in measured[0].trials]]).all()
+    assert len(np.unique(here)) == len(np.unique(measured[0].frame[list(_program())].round(6), axis=0))
+
+
+def test_memory_recalls_means_and_forgets_the_rest(measured: list[Table]) -> None:
+    frame = measured[0].frame.iloc[[0, 0, 1]]
+    memory = Memory.of(frame, np.array([1.0, 3.0, 5.0]))
+    assert memory.recall(measured[0].frame.iloc[[1, 0, 60]]).tolist() == [5.0, 2.0, 0.0]
+    assert Memory.of(frame.iloc[:0], np.zeros(0)).recall(frame).tolist() == [0.0, 0.0, 0.0]
+
+
+def _program() -> tuple[str, ...]:
+    from haotuner.cost.features import PROGRAM_NAMES
+
+    return PROGRAM_NAMES
+
+
+# stacking
+
+
+@given(seed=st.integers(0, 50), rows=st.integers(1, 40))
+def test_noise_does_not_loosen_the_prior_and_predictions_are_finite(seed: int, rows: int) -> None:
+    generator = np.random.default_rng(seed)
+    columns, labels = generator.normal(size=(60, 3)), generator.normal(size=rows)
+    stack = fit_stack(columns, np.array([0.7, 0.3, 0.0]), 1.0, np.arange(rows), labels)
+    assert np.isfinite(stack.predict(columns)).all() and stack.penalty in PENALTIES
+    assert stack.weights @ np.array([0.7, 0.3, 0.0]) >= -1.0
+
+
+def test_a_source_that_is_right_takes_over_from_one_that_was_believed() -> None:
+    generator = np.random.default_rng(0)
+    columns = generator.normal(size=(64, 2))
+    stack = fit_stack(columns, np.array([1.0, 0.0]), 0.5, np.arange(64), columns[:, 1])
+    assert stack.weights[1] > 0.9 and abs(stack.weights[0]) < 0.1
+
+
+def test_constant_columns_and_equal_labels_do_no_harm() -> None:
+    stack = fit_stack(np.ones((10, 2)), np.array([0.5, 0.5]), 1.0, np.arange(10), np.full(10, -2.0))
+    assert stack.predict(np.ones((3, 2))) == pytest.approx([-2.0] * 3)
+
+
+# choice of samples
+
+
+@settings(max_examples=30)
+@given(count=COUNT, taken=st.sets(st.integers(0, 139), max_size=60), opinions=st.integers(1, 4), seed=st.integers(0, 9))
+def test_a_batch_holds_new_rows_only_once_and_starts_with_the_best(
+    count: int, taken: set[int], opinions: int, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    rankings = [generator.normal(size=140) for _ in range(opinions)]
+    rows: Rows = np.array(sorted(taken), dtype=np.int64)
+    places = generator.normal(size=(140, 3))
+    batch = next_batch(rankings=rankings, places=places, taken=rows, count=count, rng=generator)
+    assert len(set(batch.tolist())) == len(batch) == min(count, 140 - len(taken))
+    assert not set(batch.tolist()) & taken
+    if count >= 4 and not taken:
+        assert batch[0] == np.argmax(rankings[0])
+
+
+def test_alike_programs_are_not_measured_side_by_side() -> None:
+    places = np.array([[0.0], [0.01], [0.02], [3.0], [-3.0], [5.0]])
+    scores = np.array([1.0, 0.99, 0.98, 0.95, 0.2, 0.0])
+    batch = next_batch(rankings=[scores], places=places, taken=np.array([], np.int64), count=3, rng=np.random.default_rng(0))
+    assert batch[:2].tolist() == [0, 3]
+
+
+def test_places_are_standard_units(pool: Pool) -> None:
+    places = program_units(pool.frame)
+    assert (places.std(axis=0) * np.sqrt(places.shape[1])) == pytest.approx(1.0)
+    assert program_units(pool.frame.iloc[[0, 0]]).shape == (2, 1)
+
+
+# the gauge
+
+
+def test_without_samples_the_gauge_goes_by_preference(pool: Pool, measured: list[Table]) -> None:
+    assert judge(pool, None, 0).mode == "zero-shot" and judge(pool, None, 0).gauge is None
+    assert judge(pool, sample(measured[1], 3), 0).mode == "residual"
+
+
+def test_good_sources_are_trusted_and_misleading_ones_are_called_so(pool: Pool, measured: list[Table]) -> None:
+    trusted = judge(pool, sample(measured[1], 64), 0)
+    assert trusted.mode == "residual" and trusted.gauge is not None and trusted.gauge > 0.8 and not trusted.note
+    misled = judge(reversed_pool(pool), sample(measured[1], 64), 0)
+    assert "mislead" in misled.note and misled.mode not in ("zero-shot", "copy")
+
+
+def test_misleading_sources_cost_little_once_there_are_samples(pool: Pool, measured: list[Table]) -> None:
+    bench, seen = Bench.of(measured[1]), sample(measured[1], 96)
+    against = reversed_pool(pool)
+    verdict = judge(against, seen, 0)
+    own = bench.score(rank("from-scratch", against, seen, 0), seen.rows)["pairwise"]
+    assert bench.score(rank(verdict.mode, against, seen, 0), seen.rows)["pairwise"] > own - 0.03
+    assert bench.score(rank("zero-shot", against, None, 0))["pairwise"] < 0.5
+
+
+def test_copy_puts_what_no_source_measured_last(measured: list[Table]) -> None:
+    part = measured[0].take(np.arange(100))
+    half = make_pool(learn_sources([part], COUSIN, seed=0), [part], measured[1])
+    scores, unknown = half.copy(), np.isnan(half.copied)
+    assert unknown.sum() == len(measured[1]) - 100
+    assert scores[unknown].max() < scores[~unknown].min()
+    ranked = half.zero_shot()[unknown]
+    assert pairwise_accuracy(scores[unknown], ranked) == 1.0

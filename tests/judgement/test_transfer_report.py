@@ -1,0 +1,204 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.cost.forest import Forest
+from haotuner.cost.saved import Saved, write
+from haotuner.errors import UsageError
+from haotuner.transfer.ablation import ablate
+from haotuner.transfer.evaluate import Question, evaluate
+from haotuner.transfer.fitting import fit_model
+from haotuner.transfer.judging import Bench, first_reaching
+from haotuner.transfer.kept import load_model, save_model
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
+from haotuner.transfer.permutation import permute
+from haotuner.transfer.reading import Read
+from haotuner.transfer.table import half_of_kernels, rows_within
+from haotuner.transfer.transferred import Transferred
+from tests.judgement.transfer_examples import COUSIN, DEVICES, NARROW, WIDE, read, tables
+
+FAMILY = "cpu_dense_fp32"
+KEYS = {"pairwise", "best@1", "best@5", "best@10"}
+
+
+@pytest.fixture(scope="module")
+def three() -> Read:
+    return read(WIDE, COUSIN, NARROW)
+
+
+@pytest.fixture(scope="module")
+def report(three: Read) -> dict[str, Any]:
+    return evaluate(three, Question(target="cousin", counts=(0, 16, 32), seeds=2))
+
+
+# the report of `transfer evaluate`
+
+
+def test_the_report_has_the_keys_of_the_contract_and_is_json(report: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(report)) == report
+    assert report["target"] == "cousin" and report["split"] == "device"
+    for mode in SAMPLE_FREE:
+        assert set(report["modes"][mode]) == {"0"}
+    for mode in LEARNING:
+        assert set(report["modes"][mode]) == {"16", "32"}
+    assert set(report["chosen"]) == {"0", "16", "32"}
+    for point in [*report["chosen"].values(), *(p for by in report["modes"].values() for p in by.values())]:
+        assert set(point) >= KEYS and all(0 <= point[key] <= 1 for key in KEYS)
+        assert point["best@1"] <= point["best@5"] <= point["best@10"]
+    assert all(chosen["mode"] and "gauge" in chosen for chosen in report["chosen"].values())
+    assert {"copy", "analytic", "random"} <= set(report["baselines"])
+    for mode in (*LEARNING, *SAMPLE_FREE, "chosen"):
+        reach = report["measurements_to"][mode]
+        assert reach["0.95"] <= reach["0.97"] <= reach["0.99"]
+
+
+def test_intervals_hold_their_means_and_regret_never_rises(report: dict[str, Any]) -> None:
+    for mode, by in report["modes"].items():
+        for count, point in by.items():
+            for key in KEYS:
+                low, high = report["intervals"]["modes"][mode][count][key]
+                assert low - 1e-12 <= point[key] <= high + 1e-12
+    for regrets in report["regret"].values():
+        assert (np.diff(list(regrets.values())) <= 1e-12).all()
+
+
+def test_the_same_question_has_the_same_answer(three: Read, report: dict[str, Any]) -> None:
+    assert evaluate(three, Question(target="cousin", counts=(0, 16, 32), seeds=2)) == report
+
+
+def test_transfer_beats_chance_and_no_transfer_on_a_cousin(report: dict[str, Any]) -> None:
+    assert report["baselines"]["random"]["pairwise"] == pytest.approx(0.5, abs=0.05)
+    assert report["chosen"]["16"]["pairwise"] > report["modes"]["from-scratch"]["16"]["pairwise"]
+
+
+def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: Read) -> None:
+    found = evaluate(three, Question(target="wide", counts=(0, 16), split="device-and-configs", seeds=2))
+    assert "copy" not in found["modes"] and "copy" not in found["baselines"]
+    target, source, _ = tables(WIDE, COUSIN, NARROW)
+    half = half_of_kernels([target, source], 0)
+    hidden, shown = target.take(rows_within(target, half, inside=False)), source.take(rows_within(source, half, inside=True))
+    assert not set(hidden.kernels) & set(shown.kernels)
+    assert set(hidden.kernels) | set(shown.kernels) == set(target.kernels)
+
+
+def test_without_samples_there_is_zero_shot_and_copy_only(three: Read) -> None:
+    found = evaluate(three, Question(target="narrow", counts=(0,), seeds=1))
+    assert set(found["modes"]) == set(SAMPLE_FREE) and set(found["chosen"]) == {"0"}
+
+
+def test_more_samples_than_rows_measure_everything(three: Read) -> None:
+    found = evaluate(three, Question(target="narrow", counts=(100000,), seeds=1))
+    assert found["chosen"]["100000"]["best@1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"split": "week"}, "unknown split"),
+        ({"seeds": 0}, "seeds"),
+        ({"counts": ()}, "samples"),
+        ({"counts": (-1,)}, "samples"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Question(**{"target": "wide", **fields})
+
+
+def test_one_device_only_is_refused_and_says_what_to_do() -> None:
+    heard: list[str] = []
+    with pytest.raises(UsageError, match="records of it and of another device.*haotuner records import"):
+        evaluate(read(WIDE), Question(target="wide", seeds=1), heard.append)
+    assert "transfer needs wide and another" in heard[0]
+    with pytest.raises(UsageError, match="the store has cousin, wide"):
+        evaluate(read(WIDE, COUSIN), Question(target="narrow", seeds=1))
+    for test in (permute, ablate):
+        with pytest.raises(UsageError, match="at least two devices"):
+            test(read(WIDE), FAMILY)
+
+
+# scores
+
+
+def test_measured_rows_count_as_found_and_walks_take_turns() -> None:
+    (table,) = tables(WIDE)
+    bench = Bench.of(table)
+    best = np.array([rows[np.argmax(table.efficiency()[rows])] for rows in bench.groups])
+    worst = -table.labels
+    assert bench.score(worst, best)["best@1"] == 1.0 > bench.score(worst)["best@1"]
+    assert bench.found(best) == 1.0 and bench.found(best[:1]) == 0.5
+    walk = bench.walk(table.labels, np.array([], np.int64), 4)
+    assert set(walk[:2].tolist()) == set(best.tolist()) and bench.curve(walk)[1] == 1.0
+    assert first_reaching([0.2, 0.9, 0.96], 0.95) == 3 and first_reaching([0.2], 0.95) is None
+
+
+# the hardware
+
+
+def test_swapping_profiles_costs_accuracy_and_equal_profiles_cost_nothing() -> None:
+    found = permute(read(WIDE, NARROW), FAMILY)
+    assert found["mean_cost"] > 0 and len(found["swaps"]) == 2
+    twins = [replace(table, device=replace(WIDE, id=table.device.id)) for table in tables(WIDE, COUSIN)]
+    assert permute(Read(tables=twins), FAMILY)["mean_cost"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_the_ablation_scores_every_variant_on_every_device(three: Read) -> None:
+    found = ablate(three, FAMILY)
+    assert {"program", "resource", "analysis"} <= set(found["means"])
+    assert all(set(by_device) == set(DEVICES) for by_device in found["devices"].values())
+    assert found["means"]["program+near+analysis"]["pairwise"] > found["means"]["program"]["pairwise"] - 0.01
+
+
+# models to keep
+
+
+def test_a_fitted_model_is_saved_and_predicts_the_same(three: Read, tmp_path: Path) -> None:
+    fitted = fit_model(three, COUSIN)
+    assert isinstance(fitted.model, Transferred) and fitted.verdict.mode == "residual" and fitted.rows > 0
+    save_model(fitted.model, tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    (table,) = tables(COUSIN)
+    assert (again.predict(table.frame) == fitted.model.predict(table.frame)).all()
+    assert again.facts == {"target": "cousin", "sources": ["narrow", "wide"], "target_rows": len(table)}
+
+
+def test_a_model_for_an_absent_device_is_zero_shot_and_learns_when_it_is_fitted(tmp_path: Path) -> None:
+    fitted = fit_model(read(WIDE, NARROW), COUSIN)
+    assert fitted.verdict.mode == "zero-shot" and "no records of cousin" in fitted.note
+    save_model(fitted.model, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    (table,) = tables(COUSIN)
+    bench, before = Bench.of(table), model.predict(table.frame)
+    seen = np.random.default_rng(0).permutation(len(table))[:48]
+    after = model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame)
+    assert bench.score(after, seen)["pairwise"] > bench.score(before, seen)["pairwise"] - 0.01
+    assert abs(np.mean(after - table.labels)) < abs(np.mean(before - table.labels)) + 0.05
+    again = model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame)
+    assert (again == after).all()
+
+
+def test_without_other_devices_the_model_is_from_scratch_and_says_so() -> None:
+    fitted = fit_model(read(WIDE), WIDE)
+    assert isinstance(fitted.model, Forest) and "no other device" in fitted.note
+
+
+def test_an_unknown_family_is_refused(three: Read) -> None:
+    with pytest.raises(UsageError, match="the store has cpu_dense_fp32"):
+        fit_model(three, WIDE, family="gpu_magic")
+
+
+def test_damaged_models_and_unknown_kinds_are_refused(three: Read, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    save_model(fit_model(three, COUSIN).model, path)
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UsageError, match="damaged"):
+        load_model(path)
+    write(path, Saved(kind="oracle", state={}, texts=()))
+    with pytest.raises(UsageError, match="'oracle'"):
+        load_model(path)

@@ -1,0 +1,141 @@
+/* Random tensors against the validator and random bytes against the manifest reader. Built with ASan and UBSan.
+ *   fuzz check COUNT SEED      whatever ht_check accepts must lie inside the memory it describes
+ *   fuzz manifest COUNT SEED FILE...   damaged copies of each file; the reader must come back */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../haotuner/runtime/clib/manifest.h"
+#include "ht.h"
+
+static uint64_t state;
+static uint64_t draw(void) { /* splitmix64 (Steele et al. 2014) */
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return z ^ z >> 31;
+}
+
+static const int64_t ODD[] = {-1, 0, 1, 2, 3, 7, 8, 12, 16, 1LL << 30, (1LL << 31) - 1, 1LL << 31, 1LL << 40, INT64_MAX, INT64_MIN,
+                              -8, -12, 20, 64};
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+#define FLOATS 4096
+static float memory[3][FLOATS];
+
+static int64_t odd(void) { return ODD[draw() % COUNT(ODD)]; }
+
+static void tensor(DLTensor* t, int64_t* shape, int64_t* strides, float* data, int64_t inner) {
+  int rank = draw() % 16 == 0 ? (int)(draw() % 70) - 2 : 1 + (int)(draw() % 4);
+  int held = rank < 1 ? 1 : rank > 69 ? 69 : rank;
+  *t = (DLTensor){data + draw() % 64, {kDLCPU, 0}, rank, {kDLFloat, 32, 1}, shape, strides, 0};
+  int64_t run = inner;
+  for (int i = held - 1; i >= 0; --i) {
+    shape[i] = i == held - 1 ? inner : (int64_t)(draw() % 4);
+    strides[i] = i == held - 1 ? 1 : run;
+    if (i < held - 1) run = (int64_t)((uint64_t)run * (uint64_t)(shape[i] > 0 ? shape[i] : 1));
+    if (draw() % 8 == 0) shape[i] = odd();
+    if (draw() % 8 == 0) strides[i] = odd();
+  }
+  switch (draw() % 24) {
+    case 0: t->data = NULL; break;
+    case 1: t->shape = NULL; break;
+    case 2: t->strides = NULL; break;
+    case 3: t->device.device_type = (DLDeviceType)(draw() % 20); break;
+    case 4: t->dtype.bits = (uint8_t)draw(); break;
+    case 5: t->dtype.code = (uint8_t)(draw() % 20); break;
+    case 6: t->dtype.lanes = (uint16_t)(draw() % 3); break;
+    case 7: t->byte_offset = draw() % 64; break;
+    default: break;
+  }
+}
+
+static int inside(const float* data, int64_t rows, int64_t stride, int64_t inner, const DLTensor* t) {
+  __int128 low = 0, high = inner, span = (__int128)(rows - 1) * stride;
+  if (span < 0) low = span;
+  else high = span + inner;
+  /* the box that the tensor itself describes, from its own shape and strides */
+  __int128 first = 0, last = 0;
+  for (int i = 0; i < t->ndim; ++i) {
+    __int128 reach = t->strides == NULL ? 0 : (__int128)(t->shape[i] - 1) * t->strides[i];
+    if (reach < 0) first += reach;
+    else last += reach;
+  }
+  if (t->strides == NULL) last = (__int128)rows * inner - 1;
+  (void)data;
+  return low >= first && high <= last + 1;
+}
+
+static int check(long count) {
+  static const ht_op op = {.name = "fuzz", .n = 12, .k = 8, .panels = 2, .pw = 8};
+  long accepted = 0;
+  for (long turn = 0; turn < count; ++turn) {
+    int64_t shapes[4][70], strides[4][70];
+    DLTensor x, y, b;
+    tensor(&x, shapes[0], strides[0], memory[0], op.k);
+    tensor(&y, shapes[1], strides[1], draw() % 8 ? memory[1] : memory[0], op.n);
+    tensor(&b, shapes[2], strides[2], memory[2], op.n);
+    if (draw() % 2) { /* the same leading axes, or next to nothing is accepted */
+      y.ndim = x.ndim;
+      if (x.shape != NULL && y.shape != NULL && x.ndim > 1 && x.ndim < 70) {
+        memcpy(shapes[1], shapes[0], sizeof(int64_t) * (size_t)(x.ndim - 1));
+        shapes[1][x.ndim - 1] = op.n;
+        int64_t run = op.n;
+        for (int i = x.ndim - 1; i >= 0; --i) {
+          strides[1][i] = i == x.ndim - 1 ? 1 : run;
+          if (i < x.ndim - 1) run = (int64_t)((uint64_t)run * (uint64_t)(shapes[1][i] > 0 ? shapes[1][i] : 1));
+        }
+      }
+    }
+    int64_t w_shape[3] = {op.panels, op.k, op.pw};
+    static float w[2 * 8 * 8];
+    DLTensor weight = {w, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, w_shape, NULL, 0};
+    ht_call call;
+    ht_error error = {NULL, ""};
+    if (ht_check(&op, &x, &weight, &y, draw() % 4 ? NULL : &b, &call, &error) != 0) {
+      if (error.kind == NULL || error.text[0] == 0) return 1;
+      continue;
+    }
+    ++accepted;
+    if (call.m < 0 || call.m > 2147483647) return 2;
+    if (call.m == 0) continue;
+    if (!inside(call.x, call.m, call.ldx, op.k, &x) || !inside(call.y, call.m, call.ldy, op.n, &y)) return 3;
+    uintptr_t y0 = (uintptr_t)call.y, x0 = (uintptr_t)call.x;
+    if (call.m == 1 && x0 < y0 + 4u * (unsigned)op.n && y0 < x0 + 4u * (unsigned)op.k) return 4; /* alias let through */
+  }
+  printf("accepted=%ld of %ld\n", accepted, count);
+  return accepted * 100 < count; /* a fuzzer that is always refused tests nothing */
+}
+
+static int manifest(long count, const char* path) {
+  static char text[1 << 16];
+  FILE* file = fopen(path, "rb");
+  if (file == NULL) return 1;
+  size_t size = fread(text, 1, sizeof text, file);
+  fclose(file);
+  for (long turn = 0; turn < count; ++turn) {
+    size_t cut = draw() % 3 == 0 ? draw() % (size + 1) : size;
+    char* copy = malloc(cut + (cut == 0)); /* of the exact size: ASan sees one byte too far */
+    memcpy(copy, text, cut);
+    for (int edits = (int)(draw() % 4); edits > 0 && cut > 0; --edits) {
+      static const char LETTERS[] = "{}[]\",:\\0123456789truefalsenull.eE+- \n\t/u";
+      copy[draw() % cut] = draw() % 4 ? LETTERS[draw() % (sizeof LETTERS - 1)] : (char)draw();
+    }
+    ht_manifest out;
+    const char* wrong = ht_manifest_read(copy, cut, &out);
+    if (wrong == NULL && (strlen(out.library) != 23 || strstr(out.library, "..") != NULL)) return 2;
+    free(copy);
+  }
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 9;
+  long count = atol(argv[2]);
+  state = strtoull(argv[3], NULL, 10);
+  if (strcmp(argv[1], "check") == 0) return check(count);
+  for (int i = 4; i < argc; ++i) {
+    int rc = manifest(count, argv[i]);
+    if (rc != 0) return rc;
+  }
+  return 0;
+}

@@ -1,0 +1,70 @@
+"""Builds of the C runtime for tests: drivers, and packs whose kernels are plain C so that sanitizers see all."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.compile.pack_source import PACK_SOURCES, PackedOp, pack_data
+from haotuner.compile.toolchain import Toolchain
+from haotuner.pack.write import write_pack
+from tests.serving.packs import document
+
+RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
+NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
+HERE = Path(__file__).parent / "native"
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
+LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "files.c", "manifest.c", "sha256.c"))
+
+KERNEL = """
+int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{
+  (void)self, (void)result;
+  if (count != 5) return -1;
+  const DLTensor *x = args[0].v_ptr, *w = args[1].v_ptr, *y = args[2].v_ptr;
+  int64_t k = x->shape[1], rows = args[3].v_int64 * {mr}, columns = args[4].v_int64 * {nr};
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {{
+      const float *row = (const float*)x->data + i * x->strides[0], *panel = (const float*)w->data + j / {pw} * k * {pw};
+      float sum = 0;
+      for (int64_t t = 0; t < k; ++t) sum += row[t] * panel[t * {pw} + j % {pw}];
+      ((float*)y->data)[i * y->strides[0] + j] = sum;
+    }}
+  return 0;
+}}
+"""
+
+
+def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
+    """Compile and link with warnings as errors; the test fails with the compiler's words."""
+    includes = ["-I", str(NATIVE), "-I", str(CLIB / "include"), "-I", str(Toolchain.find().include)]
+    command = ["cc", *STRICT, *flags, *includes, *map(str, sources), "-o", str(out), "-lm", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def c_pack(out: Path, ops: Sequence[PackedOp], *flags: str) -> Path:
+    """A pack with reference kernels in C instead of TVM's."""
+    kernels = {kernel.name: kernel for op in ops for kernel in op.kernels}
+    text = "#include <tvm/ffi/c_api.h>\n" + "".join(
+        KERNEL.format(name=name, mr=kernel["mr"], nr=kernel["nr"], pw=kernel["pw"]) for name, kernel in kernels.items()
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    code, data = out.parent / f"{out.name}_kernels.c", out.parent / f"{out.name}_data.c"
+    code.write_text(text)
+    data.write_text(pack_data(ops))
+    library = cc([code, data, *(NATIVE / name for name in PACK_SOURCES)], out.with_suffix(".so"), "-shared", "-fPIC",
+                 "-fvisibility=hidden", "-g", *flags)  # fmt: skip
+    write_pack(out, library, document(ops, "x86-64"), lambda _: None)
+    return out
+
+
+def run(command: Sequence[str | Path], timeout_s: float = 40, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with nothing of this process's environment but a path; its output is shown if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=timeout_s, check=False,
+        env={"PATH": "/usr/bin:/bin", **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-6000:])
+    return done

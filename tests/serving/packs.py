@@ -1,0 +1,128 @@
+"""Small packs built without tuning: made-up plans over real kernels, through the real compiler, writer and runtime."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.compile.pack_source import Entry, PackedOp, PackedPlan, pack_library
+from haotuner.compile.toolchain import Toolchain
+from haotuner.kernel import MicroKernel
+from haotuner.measure.setting import Setting
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.pack.write import write_pack
+
+LANES = {"x86-64-v4": 16, "x86-64-v3": 8, "x86-64-v2": 4}
+LIMIT = 40  # rows in every table; tuned range 2..40, so that both m = 1 and m > 40 are outside
+SPLITS = ("serial", "n", "m")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A pack and the tables it was made from: ``plans[op name][plan index]``."""
+
+    path: Path
+    ops: dict[str, PackedOp]
+
+
+def best_level() -> str:
+    """The widest instruction set of this host that the fixtures have kernels for."""
+    from haotuner.runtime.host import missing_flags
+
+    return next(level for level in LANES if not missing_flags(level))
+
+
+def kernels_for(lanes: int, pw: int) -> list[MicroKernel]:
+    """Tiles of 1, 2, 4 and 6 rows; one and two panels wide."""
+    family = CpuDense()
+    shapes = [(1, 2), (2, 1), (4, 1), (6, 2)] if lanes == 16 else [(1, 2), (2, 1), (4, 1)]
+    return [family.kernel(mr, panels * pw, pw, 2, lanes) for mr, panels in shapes]
+
+
+def plan_for(kernels: Sequence[MicroKernel], threads: int, split: str, seed: int, **blocks: int) -> PackedPlan:
+    """A table that covers every m exactly with up to three kernels, drawn at random from all such covers."""
+    draw = random.Random(seed)
+    entries: list[Entry] = []
+    for m in range(1, LIMIT + 1):
+        covers = list(_covers(kernels, m))
+        parts = draw.choice(covers)
+        entries.append((parts, split if m > 1 else "serial"))
+    return PackedPlan(threads=threads, entries=entries, **blocks)
+
+
+def _covers(kernels: Sequence[MicroKernel], m: int) -> list[tuple[tuple[int, int], ...]]:
+    found: list[tuple[tuple[int, int], ...]] = []
+
+    def extend(parts: tuple[tuple[int, int], ...], left: int) -> None:
+        if left == 0:
+            found.append(parts)
+        elif len(parts) < 3:
+            used = {kernel for kernel, _ in parts}
+            for index, kernel in enumerate(kernels):
+                if index not in used:
+                    for tiles in range(1, left // kernel["mr"] + 1):
+                        extend((*parts, (index, tiles)), left - tiles * kernel["mr"])
+
+    extend((), m)
+    return found
+
+
+def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3)) -> PackedOp:
+    """An op with one plan a thread count: serial, split by columns, split by rows (blocked)."""
+    op = Op.parse(name)
+    kernels = kernels_for(lanes, pw)
+    panels = max(-(-op["n"] // k["nr"]) * (k["nr"] // pw) for k in kernels)
+    setting = Setting(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8)
+    plans = [
+        plan_for(kernels, count, SPLITS[i % 3], i, **({"row_block": 8, "row_block_from": 16} if i == 2 else {}))
+        for i, count in enumerate(counts)
+    ]
+    return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)
+
+
+def document(ops: Sequence[PackedOp], arch: str) -> dict[str, Any]:
+    """The manifest's content, as `haotuner tune` writes it."""
+    return {
+        "haotuner": "0",
+        "device": {"id": "test-host", "arch": arch, "kind": "cpu", "name": "test host"},
+        "ops": [
+            {
+                "name": op.name,
+                **{key: getattr(op.setting, key) for key in ("n", "k", "pw", "panels")},
+                "weight": Op.parse(op.name).weight,
+                "first_m": op.first_m,
+                "last_m": op.last_m,
+                "kernels": [k.name for k in op.kernels],
+                "threads": [p.threads for p in op.plans],
+                "facts": {},
+            }
+            for op in ops
+        ],
+    }
+
+
+def make_pack(out: Path, ops: Sequence[PackedOp], arch: str) -> Made:
+    """Build the library and publish the pack at ``out``."""
+    library = out.with_suffix(".so")
+    pack_library(ops, arch, Toolchain.find(), library)
+    write_pack(out, library, document(ops, arch), lambda _: None)
+    library.unlink()
+    return Made(out, {op.name: op for op in ops})
+
+
+def reference(x: Any, weight: Any) -> Any:
+    """x times weight^T in float64."""
+    return np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+
+
+def assert_right(y: Any, x: Any, weight: Any) -> None:
+    """Within the rounding of a length-k sum in any order (Higham 2002, section 4.2; factor 4 as in pack/verify)."""
+    size = np.abs(np.asarray(x, np.float64)) @ np.abs(np.asarray(weight, np.float64)).T
+    allowed = 4 * np.finfo(np.float32).eps * np.sqrt(np.shape(x)[-1]) * size
+    assert (np.abs(np.asarray(y, np.float64) - reference(x, weight)) <= allowed).all()

@@ -1,0 +1,46 @@
+"""Every peer that is installed here computes the right product in the form that is raced; every other one is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from haotuner.bench.contender import PEERS, Setting
+from haotuner.bench.lineup import Lineup
+
+LIMIT_S = 110.0
+COUNT = 3  # weights in turn
+LIBRARY = {"torch": "torch", "onednn": "torch", "inductor": "torch", "numpy": "numpy", "openvino": "openvino",
+           "onnxruntime": "onnxruntime", "zentorch": "zentorch"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lineup() -> Iterator[Lineup]:
+    """All peers with two threads, started together."""
+    with Lineup(PEERS, Setting(threads=2), dict(os.environ), {}) as started:
+        assert started.start() == {}
+        yield started
+
+
+def test_every_peer_is_listed_here():
+    assert set(LIBRARY) == set(PEERS)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "inductor" else ()) for name in PEERS]
+)
+def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(lineup, name):
+    if name in lineup.missing:
+        assert importlib.util.find_spec(LIBRARY[name]) is None or name in ("onnxruntime", "onednn")
+        pytest.skip(f"peer: {name} is not installed")
+    assert lineup.versions[name]
+    for op in ("dense_n50_k36", "dense_n33_k17"):  # the second finds what the first left behind
+        lineup.ask(name, {"do": "prepare", "op": op, "count": COUNT, "seed": 0}, LIMIT_S)
+        for m, count in ((7, COUNT), (1, COUNT), (64, 1), (7, 1)):
+            seen = lineup.ask(name, {"do": "aim", "m": m, "count": count, "seed": m}, LIMIT_S)
+            assert 0 <= seen["error_share"] <= 1
+            timed = lineup.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)
+            assert timed["us"] > 0 and timed["calls"] >= 1

@@ -1,0 +1,186 @@
+"""haotuner.h from C and C++: built as users build it, without Python or TVM in the process; costs, sanitizers, fuzzers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from haotuner.compile.toolchain import Toolchain
+from tests.serving.conftest import DENSE, SMALLEST
+from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, c_pack, cc, run
+from tests.serving.packs import packed_op
+from tests.serving.test_pack_files import GOOD, HOSTILE
+
+WRAPPED = ("-Wl,--wrap=malloc", "-Wl,--wrap=calloc", "-Wl,--wrap=aligned_alloc")
+ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+TSAN = ("-g", "-O1", "-fsanitize=thread")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """libhaotuner installed by CMake."""
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake: not installed")
+    folder = tmp_path_factory.mktemp("clib")
+    include = Toolchain.find().include
+    steps: tuple[list[str | Path], ...] = (
+        ["cmake", "-S", CLIB, "-B", folder / "build", f"-DDLPACK_INCLUDE={include}",
+         f"-DCMAKE_INSTALL_PREFIX={folder / 'root'}", "-DCMAKE_INSTALL_LIBDIR=lib"],
+        ["cmake", "--build", folder / "build"],
+        ["cmake", "--install", folder / "build"],
+    )  # fmt: skip
+    for step in steps:
+        run(step)
+    return folder / "root"
+
+
+def flags(root: Path) -> list[str]:
+    if shutil.which("pkg-config") is None:
+        pytest.skip("pkg-config: not installed")
+    found = run(["pkg-config", "--cflags", "--libs", "haotuner"], PKG_CONFIG_PATH=str(root / "lib/pkgconfig"))
+    return found.stdout.split()
+
+
+def test_the_c_example_serves_without_python_or_tvm(installed, made, tmp_path):
+    program = tmp_path / "serve"
+    run(["cc", "-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", CLIB / "examples/serve.c", "-o", program,
+         *flags(installed), "-lm", f"-Wl,-rpath,{installed / 'lib'}"])  # fmt: skip
+    for threads in ("1", "2", "3"):
+        answer = run([program, made.path, DENSE, threads, "0", "1", "2", "40", "41", "500"]).stdout
+        assert answer.startswith("calls=6 out_of_range=3")
+    libraries = run(["ldd", program]).stdout + run(["ldd", next((made.path / "lib").iterdir())]).stdout
+    assert not re.search("python|tvm", libraries.replace(str(tmp_path), "").replace(str(made.path), ""))
+    assert subprocess.run([program, tmp_path, DENSE, "1", "1"], capture_output=True, check=False).returncode == 1
+
+
+def test_the_cpp_example_through_cmake(installed, made, tmp_path):
+    if shutil.which("c++") is None:
+        pytest.skip("c++: not installed")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(server CXX)\nfind_package(haotuner REQUIRED)\n"
+        "find_package(Threads REQUIRED)\n"
+        f"add_executable(server {CLIB / 'examples/serve.cpp'})\n"
+        "target_compile_options(server PRIVATE -std=c++17 -Wall -Wextra -Werror)\n"
+        "target_link_libraries(server haotuner::haotuner Threads::Threads)\n"
+    )
+    run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}"])
+    run(["cmake", "--build", tmp_path / "build"])
+    assert "wrong=0" in run([tmp_path / "build/server", made.path, "2"]).stdout
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver that counts every allocation of its process."""
+    return cc([HERE / "drive.c", *LIBRARY], tmp_path_factory.mktemp("plain") / "drive", "-O2", "-DCOUNT_ALL")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_call_allocates_nothing(plain, made, threads):
+    assert run([plain, "quiet", made.path, str(threads)]).stdout.strip() == "0"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_system_calls_of_a_thousand_calls(plain, made, threads, tmp_path):
+    """One thread: none. More: futex only, at most one wake a call, and one wait a worker a call."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace: not installed")
+    log = tmp_path / "log"
+    command = ["strace", "-f", "-o", log, plain, "quiet", made.path, str(threads)]
+    traced = subprocess.run(command, capture_output=True, check=False)
+    if b"ptrace" in traced.stderr.lower():
+        pytest.skip("strace: not permitted here")
+    assert traced.returncode == 0, traced.stderr
+    text = log.read_text()
+    between = text[text.index('write(2, "begin') : text.index('write(2, "end')].splitlines()[1:]
+    made_calls = [line.split(maxsplit=1)[1] for line in between if len(line.split()) > 1 and "resumed>" not in line]
+    if threads == 1:
+        assert made_calls == []
+    assert all(line.startswith("futex(") for line in made_calls), made_calls[:5]
+    assert sum("FUTEX_WAKE" in line for line in made_calls) <= 1000
+    assert sum("FUTEX_WAIT" in line for line in made_calls) <= 1000 * (threads - 1) + threads
+
+
+def test_open_agrees_with_python_on_hostile_manifests(plain, tmp_path):
+    """What Python refuses for its files, schema or JSON the C library refuses; ops it asks the library, not the manifest."""
+    only_python = {"1e3", "true extent", "huge extent", "thousands of digits", "too few panels", "op twice", "no ops",
+                   "ops is a dict", "kernel name", "kernel without rows", "op name for a shell", "op name of other extents",
+                   "another kind", "range upside down", "threads twice", "facts is a list", "lone surrogate", "many ops",
+                   "key twice", "not text"}  # fmt: skip
+    for name, (raw, _) in HOSTILE.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "manifest.json").write_bytes(raw)
+        answer = run([plain, "open", folder]).stdout
+        assert answer.startswith("-3 "), (name, answer)
+        if name not in only_python:
+            assert "manifest.json" in answer, (name, answer)
+
+
+def test_damaged_and_foreign_packs_are_refused(plain, copied, tmp_path):
+    path = next((copied / "lib").iterdir())
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert "sha256" in run([plain, "open", copied]).stdout
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert run([plain, "open", copied, tmp_path / "missing"]).stdout.count("-3 ") == 2
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Driver and two packs under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    folder = tmp_path_factory.mktemp("asan")
+    c_pack(folder / "one", [packed_op(DENSE, 4, 8), packed_op(SMALLEST, 4, 8)], *ASAN)
+    c_pack(folder / "two", [packed_op(DENSE, 4, 4)], *ASAN)
+    cc([HERE / "drive.c", *LIBRARY], folder / "drive", *ASAN, *WRAPPED)
+    cc([HERE / "fuzz.c", NATIVE / "check.c", CLIB / "manifest.c"], folder / "fuzz", *ASAN)
+    return folder
+
+
+SANITIZED = {"ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def test_calls_swaps_and_starvation_under_address_sanitizer(address):
+    for threads in ("1", "2", "3"):
+        run([address / "drive", "quiet", address / "one", threads], 40, **SANITIZED)
+    run([address / "drive", "race", address / "one", address / "two", "500", "4"], 40, **SANITIZED)
+    assert "failed=" in run([address / "drive", "starve", address / "one"], 40, **SANITIZED).stdout
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_validator_on_random_tensors(address, seed):
+    run([address / "fuzz", "check", "200000", str(seed)], 40, **SANITIZED)
+
+
+def test_the_manifest_reader_on_damaged_manifests(address, made, tmp_path):
+    (tmp_path / "good.json").write_text(GOOD)
+    run([address / "fuzz", "manifest", "50000", "1", tmp_path / "good.json", made.path / "manifest.json"], 40, **SANITIZED)
+
+
+def thread_build(folder: Path) -> Path:
+    c_pack(folder / "one", [packed_op(DENSE, 4, 8)], *TSAN)
+    c_pack(folder / "two", [packed_op(DENSE, 4, 4)], *TSAN)
+    return cc([HERE / "drive.c", *LIBRARY], folder / "drive", *TSAN, *WRAPPED)
+
+
+def test_races_under_thread_sanitizer(tmp_path):
+    drive = thread_build(tmp_path)
+    run([drive, "race", tmp_path / "one", tmp_path / "two", "3000", "8"], TSAN_OPTIONS="halt_on_error=1")
+
+
+def test_swaps_leave_no_memory_behind(plain, made, tmp_path):
+    other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 4)], "-O2")
+    assert "errors=0" in run([plain, "race", made.path, other, "2000", "8"]).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_sixty_four_threads_for_a_minute(tmp_path, plain, made):
+    drive = thread_build(tmp_path)
+    run([drive, "race", tmp_path / "one", tmp_path / "two", "30000", "64"], 100, TSAN_OPTIONS="halt_on_error=1")
+    other = c_pack(tmp_path / "plain", [packed_op(DENSE, 4, 4)], "-O2")
+    run([plain, "race", made.path, other, "60000", "64"], 100)

@@ -1,0 +1,326 @@
+"""The house rules of the design, read off the sources: floors, cycles, who may import what, sizes, names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SIBLINGS = ("microkernels", "transfer", "hw_profiles")  # sources beside haotuner/, imported as haotuner.NAME
+
+# A module belongs to the longest prefix named here; a new one must be put on a floor.
+FLOORS = {
+    0: ("errors", "device", "shape", "op", "kernel", "composition", "record"),
+    1: ("microkernels", "hw_profiles", "workloads", "trace"),
+    2: ("select", "cost", "plan", "transfer"),
+    3: ("tuning", "measure", "records", "compile", "search"),
+    4: ("runtime", "pack", "bench", "torch", "capture"),
+    5: ("cli", "entry", "producing", "request", "bundle", "__main__"),
+}
+SERVING = ("runtime", "pack")  # what a server loads
+FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
+ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/producing.py", "haotuner/bundle/")  # the doors
+LINE_LIMIT, MEDIAN_LIMIT = 400, 150
+IMPORT_NAMES = {
+    "apache-tvm": "tvm",
+    "apache-tvm-ffi": "tvm_ffi",
+    "scikit-learn": "sklearn",
+    "nvidia-ml-py": "pynvml",
+    "pytest-xdist": "xdist",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    module: str  # absolute: haotuner.records.store, numpy.typing
+    line: int
+    eager: bool  # runs when the importing module is imported
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    name: str
+    path: Path
+    imports: tuple[Import, ...]
+
+    @property
+    def where(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def part(self) -> str:
+        """What the floor map calls it; empty for haotuner itself."""
+        return (*self.name.split("."), "")[1]
+
+
+def source_files() -> list[Path]:
+    """Every source file once: the three links inside haotuner/ are left out."""
+    links = [ROOT / "haotuner" / name for name in SIBLINGS]
+    found = []
+    for folder in ("haotuner", *SIBLINGS):
+        for suffix in ("py", "c", "h", "cu", "cc", "cpp"):
+            found += [p for p in (ROOT / folder).rglob(f"*.{suffix}") if not any(p.is_relative_to(link) for link in links)]
+    return sorted(found)
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found = {}
+    for path in source_files():
+        if path.suffix != ".py":
+            continue
+        inside = path.relative_to(ROOT).with_suffix("")
+        parts = inside.parts if inside.parts[0] == "haotuner" else ("haotuner", *inside.parts)
+        package = parts[:-1]
+        name = ".".join(package if parts[-1] == "__init__" else parts)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[name] = Module(name, path, tuple(imports(tree.body, package, eager=True)))
+    return found
+
+
+def imports(body: list[ast.stmt], package: tuple[str, ...], *, eager: bool) -> Iterator[Import]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, eager) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = list(package[: len(package) - node.level + 1]) if node.level else []
+            stem = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield Import(f"{stem}.{alias.name}", node.lineno, eager)
+        else:
+            checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            inner = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or checking
+            for field in ("body", "orelse", "finalbody"):
+                later = inner and not (checking and field == "orelse")
+                yield from imports(getattr(node, field, []), package, eager=eager and not later)
+            for handler in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
+                yield from imports(handler.body, package, eager=eager and not inner)
+
+
+def target(module: str) -> Module | None:
+    """The module of ours that an import reaches: itself, or the one that defines the imported name."""
+    return modules().get(module) or modules().get(module.rpartition(".")[0])
+
+
+def floor(module: Module) -> int:
+    """Floor of a module; haotuner itself is on 0, for it imports nothing before somebody asks for a door."""
+    return next((number for number, parts in FLOORS.items() if module.part in parts), 0 if not module.part else -1)
+
+
+def ours(module: str) -> bool:
+    return module.split(".")[0] == "haotuner"
+
+
+def outside(module: str) -> bool:
+    return not ours(module) and module.split(".")[0] not in sys.stdlib_module_names
+
+
+def told(wrong: list[str]) -> str:
+    return "\n".join(["", *wrong])
+
+
+def test_every_module_has_a_floor():
+    assert [m.where for m in modules().values() if floor(m) < 0] == []
+    assert len(modules()) > 30, "the scan found the sources"
+
+
+def test_a_module_imports_only_from_its_floor_and_those_below():
+    wrong = []
+    for module in modules().values():
+        if not module.part:
+            continue  # haotuner/__init__.py hands out the doors, on first use
+        for one in module.imports:
+            if not ours(one.module):
+                continue
+            reached = target(one.module)
+            if reached is None:
+                wrong.append(f"{module.where}:{one.line} imports {one.module}, which does not exist")
+            elif floor(reached) > floor(module):
+                wrong.append(f"{module.where}:{one.line} (floor {floor(module)}) imports {one.module} ({floor(reached)})")
+    assert not wrong, told(wrong)
+
+
+def test_words_import_nothing_but_the_standard_library():
+    wrong = [
+        f"{m.where}:{one.line} {one.module}"
+        for m in modules().values()
+        if floor(m) == 0
+        for one in m.imports
+        if outside(one.module)
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_serving_imports_words_numpy_and_tvm_ffi_only():
+    wrong = []
+    for module in modules().values():
+        if module.part not in SERVING:
+            continue
+        for one in module.imports:
+            reached = target(one.module)
+            if ours(one.module) and reached is not None and (floor(reached) > 0 and reached.part not in (*SERVING, "")):
+                wrong.append(f"{module.where}:{one.line} {one.module}")
+            if outside(one.module) and one.module.split(".")[0] not in ("numpy", "tvm_ffi"):
+                wrong.append(f"{module.where}:{one.line} {one.module}")
+    assert not wrong, told(wrong)
+
+
+def test_no_module_imports_itself_in_a_circle():
+    edges = {
+        m.name: {t.name for i in m.imports if i.eager and (t := target(i.module)) and t is not m} for m in modules().values()
+    }
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for following in sorted(edges[name]):
+                walk(following, (*path, name))
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, ())
+
+
+def test_tvm_is_imported_where_kernels_are_made_and_nowhere_else():
+    wrong = []
+    for module in modules().values():
+        for one in module.imports:
+            if one.module.split(".")[0] != "tvm":
+                continue
+            if module.part not in ("microkernels", "compile") or (module.part == "microkernels" and one.eager):
+                wrong.append(f"{module.where}:{one.line}")
+    assert not wrong, told(wrong)
+
+
+def test_typer_and_rich_live_in_the_command_line_only():
+    wrong = [
+        f"{m.where}:{one.line}"
+        for m in modules().values()
+        for one in m.imports
+        if one.module.split(".")[0] in ("typer", "rich", "click") and m.part != "cli"
+    ]
+    assert not wrong, told(wrong)
+
+
+@cache
+def dependencies() -> dict[str, tuple[str, ...]]:
+    """Import name to the paths that the comment of its line in pyproject.toml names."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines():
+        if line := re.match(r'    "([A-Za-z0-9-]+)[^"]*",?\s*(?:#(.*))?$', text):
+            name = IMPORT_NAMES.get(line[1], line[1].replace("-", "_"))
+            if name == "haotuner":
+                continue  # an extra that takes in another one
+            paths = re.findall(r"[\w./-]*/[\w./-]*|[\w-]+\.[a-z]+|\bMakefile\b", line[2] or "")
+            found[name] = (*found.get(name, ()), *(path.rstrip(".,:") for path in paths))
+    return found
+
+
+def test_every_dependency_says_which_file_needs_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    names = {re.match(r"[A-Za-z0-9-]+", one)[0] for one in listed if not one.startswith("haotuner")}  # type: ignore[index]
+    lacking = {name for name in names if not dependencies().get(IMPORT_NAMES.get(name, name.replace("-", "_")))}
+    assert lacking == set()
+
+
+def test_the_files_named_for_a_dependency_use_it():
+    for name, paths in dependencies().items():
+        for path in paths:
+            place = ROOT / path
+            assert place.exists(), f"the line of {name} in pyproject.toml names {path}, which is not there"
+            files = [place] if place.is_file() else place.rglob("*.py")
+            word = re.compile(rf"\b{name.removeprefix('pytest_')}\b")
+            assert any(word.search(file.read_text(encoding="utf-8")) for file in files), f"{path} does not use {name}"
+
+
+def test_a_package_from_outside_is_imported_where_its_dependency_says():
+    wrong = []
+    for module in modules().values():
+        for one in module.imports:
+            name = one.module.split(".")[0]
+            if not outside(one.module) or name == "numpy":
+                continue
+            allowed = dependencies().get(name, ())
+            if not any((ROOT / path) == module.path or (ROOT / path) in module.path.parents for path in allowed):
+                wrong.append(f"{module.where}:{one.line} imports {name}, whose line names {', '.join(allowed) or 'nothing'}")
+    assert not wrong, told(wrong)
+
+
+def test_nothing_below_the_doors_reads_the_environment():
+    pattern = re.compile(r"\bos\.(environb?|getenvb?)\b|\bfrom os import .*\b(environ|getenv)\b|\bgetenv\s*\(")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in source_files()
+        if not path.relative_to(ROOT).as_posix().startswith(ENV_READERS)
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if pattern.search(text)
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_no_module_keeps_changing_state():
+    wrong = [
+        f"{m.where}:{node.lineno}"
+        for m in modules().values()
+        for node in ast.walk(ast.parse(m.path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Global)
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_no_file_is_named_after_nothing():
+    wrong = [
+        path.relative_to(ROOT).as_posix()
+        for path in (*source_files(), *(ROOT / "tests").rglob("*.py"))
+        if FORBIDDEN & {word for part in path.relative_to(ROOT).with_suffix("").parts for word in part.split("_")}
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_files_are_small_enough_to_read():
+    tests = [path for path in (ROOT / "tests").rglob("*") if path.suffix in (".py", ".c", ".h", ".cu")]
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (*source_files(), *tests)}
+    assert {p.relative_to(ROOT).as_posix(): n for p, n in lengths.items() if n > LINE_LIMIT} == {}
+    sources = [n for p, n in lengths.items() if p not in tests and p.name != "__init__.py"]
+    assert statistics.median(sources) <= MEDIAN_LIMIT
+
+
+def test_nothing_is_left_to_do_in_a_comment():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in source_files()
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
+    ]
+    assert not wrong, told(wrong)
+
+
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_a_sibling_folder_refuses_its_bare_name(name):
+    ran = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert f"ImportError: import haotuner.{name}" in ran.stderr
+    assert (ROOT / "haotuner" / name).is_symlink()
+
+
+@pytest.mark.parametrize(
+    "statement, allowed",
+    [("import haotuner", set()), ("import haotuner.runtime.pack, haotuner.pack", {"numpy", "tvm_ffi"})],
+)
+def test_a_server_imports_little(statement, allowed):
+    code = f"import sys; {statement}; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    heavy = set(dependencies()) | {"tvm", "torch", "pyarrow", "sqlite3"}
+    assert set(ran.stdout.split()) & (heavy - allowed) == set()

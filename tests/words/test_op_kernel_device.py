@@ -1,0 +1,202 @@
+"""Operators, micro-kernels and devices: names that parse back, values that check themselves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haotuner.device import Device
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.kernel import MicroKernel
+from haotuner.op import DTYPE_BYTES, EPILOGUES, KINDS, WEIGHT_LAYOUTS, Op
+from haotuner.shape import AXIS_LIMIT, Shape
+
+extents = st.integers(1, AXIS_LIMIT)
+
+
+@st.composite
+def ops(draw: st.DrawFn) -> Op:
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    static = draw(st.dictionaries(st.sampled_from(list(KINDS[kind].axes)), extents))
+    return Op(
+        kind=kind,
+        static=tuple(draw(st.permutations(list(static.items())))),
+        dtype=draw(st.sampled_from(sorted(DTYPE_BYTES))),
+        weight=draw(st.sampled_from(WEIGHT_LAYOUTS)),
+        epilogue=tuple(draw(st.lists(st.sampled_from(EPILOGUES), unique=True))),
+    )
+
+
+@given(ops())
+def test_an_op_parses_back_from_its_name_and_from_its_spec(op):
+    assert Op.parse(op.name) == op
+    fields = [f"{axis}={extent}" for axis, extent in op.static] + [f"dtype={op.dtype}", f"weight={op.weight}"]
+    fields += [f"epilogue={'+'.join(op.epilogue)}"] if op.epilogue else []
+    assert Op.parse(f"{op.kind}:{','.join(fields)}") == op
+
+
+@given(ops(), st.lists(extents, min_size=3, max_size=3))
+def test_flops_and_bytes_are_those_of_the_formula(op, given_extents):
+    shape = Shape.of(dict(zip(op.dynamic, given_extents, strict=False)))
+    full = op.extents(shape)
+    if op.kind == "dense":
+        m, n, k = full["m"], full["n"], full["k"]
+        assert op.flops(shape) == 2 * m * n * k
+        assert op.least_bytes(shape) == (m * k + n * k + m * n) * DTYPE_BYTES[op.dtype]
+    assert {*op.dynamic, *(axis for axis, _ in op.static)} == set(op.axes)
+
+
+def test_names_append_only_what_differs_from_the_defaults():
+    assert Op.parse("dense:n=2304,k=768").name == "dense_n2304_k768"
+    assert Op.parse("dense:k=768,n=2304").name == "dense_n2304_k768"
+    full = Op.parse("dense: n=2304, k=768, dtype=fp16, weight=kn, epilogue=bias+gelu")
+    assert full.name == "dense_n2304_k768_fp16_kn_bias_gelu"
+    assert full.dynamic == ("m",)
+    assert full["n"] == 2304
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("", "unknown op kind ''"),
+        ("conv:n=1", "unknown op kind 'conv'; known kinds: dense"),
+        ("dense:n", "'n' is not KEY=VALUE"),
+        ("dense:n=", "'n=' is not KEY=VALUE"),
+        ("dense:n=0", "n=0 must be in 1..2^31-1"),
+        ("dense:n=2147483648", "must be in 1..2^31-1"),
+        ("dense:n=-1", "n='-1' is not a whole number"),
+        ("dense:n=1e3", "n='1e3' is not a whole number"),
+        ("dense:n=٣", "is not a whole number"),
+        ("dense:n=1,n=2", "an axis is given twice"),
+        ("dense:z=3", "has no axis 'z'; its axes are m, n, k"),
+        ("dense:dtype=int8", "unknown dtype 'int8'; known: fp32"),
+        ("dense:dtype=fp16,dtype=bf16", "dtype is given twice"),
+        ("dense:weight=ab", "known layouts: nk, kn"),
+        ("dense:epilogue=tanh", "unknown epilogue 'tanh'"),
+        ("dense:epilogue=bias+bias", "given twice"),
+        ("dense_n1_x", "cannot read 'x'"),
+        ("dense_n1_", "cannot read ''"),
+        ("dense_n1_fp16_bf16", "names fp16 and bf16"),
+        ("dense_n1_kn_nk", "names kn and nk"),
+        ("dense_n1_n2", "an axis is given twice"),
+        ("dense_n٣", "cannot read"),
+    ],
+)
+def test_an_op_that_cannot_be_is_told(text, why):
+    with pytest.raises(UsageError) as caught:
+        Op.parse(text)
+    assert why in str(caught.value)
+
+
+@given(st.text(max_size=25))
+def test_any_text_is_an_op_or_refused(text):
+    try:
+        op = Op.parse(text)
+    except UsageError:
+        return
+    assert Op.parse(op.name) == op
+
+
+families = st.from_regex(r"[a-z0-9]{1,6}(_[a-z0-9]{1,6}){0,3}", fullmatch=True)
+params = st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.integers(0, 2**40), min_size=1, max_size=6)
+
+
+@given(families, params)
+def test_a_micro_kernel_parses_back_from_its_name(family, values):
+    kernel = MicroKernel(family, tuple(values.items()))
+    assert MicroKernel.parse(kernel.name) == kernel
+    assert kernel.name.isidentifier() or family[0].isdigit()
+    assert all(kernel[key] == value for key, value in values.items())
+
+
+@pytest.mark.parametrize(
+    "family, values",
+    [
+        ("cpu", ()),
+        ("cpu", (("mr", -1),)),
+        ("cpu", (("m2", 1),)),
+        ("cpu", (("MR", 1),)),
+        ("cpu", (("mr", 1.5),)),
+        ("cpu", (("mr", True),)),
+        ("cpu", (("mr", 1), ("mr", 2))),
+        ("cpu__dense", (("mr", 1),)),
+        ("cpu_", (("mr", 1),)),
+        ("", (("mr", 1),)),
+        ("CPU", (("mr", 1),)),
+        ("cpü", (("mr", 1),)),
+    ],
+)
+def test_a_micro_kernel_whose_name_would_not_parse_back_is_refused(family, values):
+    with pytest.raises(ValueError):
+        MicroKernel(family, values)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "cpu", "cpu__", "cpu__mr", "cpu__mr06", "cpu__mr6_", "cpu__mr6\n", "cpu__mr6__nr8", "a__mr٣"]
+)
+def test_a_text_that_is_no_name_is_refused(name):
+    with pytest.raises(ValueError):
+        MicroKernel.parse(name)
+
+
+@given(st.text(alphabet="abc019_", max_size=14))
+def test_every_name_that_parses_is_the_name_of_what_it_parsed_to(name):
+    try:
+        kernel = MicroKernel.parse(name)
+    except ValueError:
+        return
+    assert kernel.name == name
+
+
+def test_an_absent_parameter_is_a_key_error_that_names_the_kernel():
+    with pytest.raises(KeyError, match="cpu__mr6 has no parameter 'nr'"):
+        MicroKernel.parse("cpu__mr6")["nr"]
+
+
+def device(**changes: object) -> Device:
+    fields: dict[str, object] = {
+        **{"id": "cpu-zen4", "kind": "cpu", "name": "x", "arch": "znver4", "compute_units": 8, "wave_width": 16},
+        **{"registers_per_thread": 32, "memory_gbps": 40.0, "memory_gbps_unit": 15.0, "peak_gflops": 800.0},
+        "peak_gflops_unit": 100.0,
+    }
+    return Device(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": "H200"}, {"id": "a--b"}, {"id": ""}, {"compute_units": 0}, {"wave_width": -1}, {"memory_gbps": -0.1}],
+)
+def test_a_device_checks_itself(changes):
+    with pytest.raises(ValueError, match="device"):
+        device(**changes)
+
+
+@given(st.integers(1, 8))
+def test_a_subset_of_a_device_never_has_more_than_the_whole(units):
+    whole, part = device(), device().with_units(units)
+    assert part.compute_units == units
+    assert part.peak_gflops == pytest.approx(100.0 * units)
+    assert part.memory_gbps == min(40.0, 15.0 * units)
+    assert part.numbers().keys() == whole.numbers().keys()
+    assert whole.with_units(8) == whole
+
+
+@pytest.mark.parametrize("units", [0, 9, -1])
+def test_a_subset_outside_the_device_is_refused(units):
+    with pytest.raises(ValueError, match="has 8 compute units"):
+        device().with_units(units)
+
+
+def test_machine_balance_needs_both_numbers():
+    assert device().machine_balance() == pytest.approx(20.0)
+    assert device(memory_gbps=None).machine_balance() is None
+
+
+def test_every_error_a_user_can_meet_has_an_exit_code_of_the_contract():
+    todo, seen = [HaotunerError], set()
+    while todo:
+        kind = todo.pop()
+        seen.add(kind)
+        todo += kind.__subclasses__()
+    assert {kind.exit_code for kind in seen} <= {1, 2, 3, 4, 5}

@@ -1,0 +1,92 @@
+"""Measuring libraries written in C for the tests: jobs that go wrong, and micro-kernels with a seeded bug."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
+from haotuner.compile.toolchain import Toolchain
+from haotuner.measure.job import Job
+
+MR, NR, PW, K = 3, 8, 4, 37
+ENVIRONMENT = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+
+JOB_SOURCE = """
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <tvm/ffi/c_api.h>
+__attribute__((visibility("default")))
+int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self; (void)args; (void)count;
+  %s
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = 0;
+  return 0;
+}
+"""
+
+KERNEL_SOURCE = """
+#include "ht.h"
+#define MR {mr}
+#define NR {nr}
+#define PW {pw}
+static int kernel(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{
+  (void)self; (void)count; (void)result;
+  const DLTensor *tx = args[0].v_ptr, *tw = args[1].v_ptr, *ty = args[2].v_ptr;
+  const float *x = tx->data, *w = tw->data;
+  float* y = ty->data;
+  int64_t tiles = args[3].v_int64, groups = args[4].v_int64, k = tx->shape[1];
+  int64_t ldx = tx->strides[0], ldy = ty->strides[0], rows = tiles * MR, columns = groups * NR;
+  {before}
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {{
+      float sum = 0;
+      for (int64_t at = 0; at < k; ++at) sum += {term};
+      {store};
+    }}
+  {after}
+  (void)rows; (void)columns; (void)ldx; (void)ldy;
+  return {status};
+}}
+const ht_kernel ht_kernels[] = {{{{"mutant", kernel, MR, NR, PW}}}};
+const int ht_kernel_count = 1;
+"""
+SOUND = {
+    "before": "",
+    "term": "x[i * ldx + at] * w[(j / PW * k + at) * PW + j % PW]",
+    "store": "y[i * ldy + j] = sum",
+    "after": "",
+    "status": "0",
+}
+
+
+def job_library(folder: Path, body: str) -> Path:
+    """A library whose measuring function does ``body`` instead."""
+    source, out = folder / "job.c", folder / "job.so"
+    source.write_text(JOB_SOURCE % body)
+    Toolchain.find().link([], [source], [], out)
+    return out
+
+
+def mutant_library(folder: Path, **mutation: str) -> Path:
+    """A measuring library of one plain C micro-kernel, parts of it replaced."""
+    source, out = folder / "mutant.c", folder / "mutant.so"
+    source.write_text(KERNEL_SOURCE.format(mr=MR, nr=NR, pw=PW, **{**SOUND, **mutation}))
+    runtime = [TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
+    Toolchain.find().link([], [source, *runtime], [RUNTIME_SOURCES], out)
+    return out
+
+
+def job(library: Path, **fields: object) -> Job:
+    """A complete job for a library of one kernel."""
+    return {
+        "do": "time", "library": str(library), "n": 2 * NR, "k": K, "pw": PW, "panels": 2 * NR // PW, "col_block": 2 * NR,
+        "m": MR, "parts": [[0, 1]], "threads": 1, "split": 0, "row_block": 0, "sample_ns": 1000, "limit_ns": 10_000,
+        "least": 3, "most": 4, "cold_bytes": 0, "mr": MR, "nr": NR, "kernel": 0, "seed": 0, **fields,
+    }  # fmt: skip

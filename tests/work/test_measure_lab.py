@@ -1,0 +1,141 @@
+"""The lab: trials in, records out; failures stay with the kernel that failed; nothing is measured twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from haotuner.device import Device
+from haotuner.hw_profiles.find import find_device
+from haotuner.measure.lab import Lab
+from haotuner.measure.policy import Policy
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.record import Failed, Record, Timed, Trial
+from haotuner.records import MemoryStore, RecordStore
+from haotuner.shape import Shape
+from tests.work.native_jobs import ENVIRONMENT
+
+OP = "dense_n100_k33"
+QUICK = Policy(sample_us=5, limit_us=50, least=3, most=4)
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return find_device("cpu", measure=False)
+
+
+@pytest.fixture(scope="module")
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(scope="module")
+def lab(device: Device, store: MemoryStore) -> Iterator[Lab]:
+    found = new_lab(device, store)
+    yield found
+    found.close()
+
+
+def new_lab(device: Device, store: RecordStore, *, resume: bool = False, policy: Policy = QUICK) -> Lab:
+    return Lab(device, store, environment=ENVIRONMENT, policy=policy, builders=1, resume=resume)
+
+
+def name(device: Device, mr: int, vectors: int = 1, ku: int = 1) -> str:
+    lanes = device.wave_width
+    return CpuDense().kernel(mr, vectors * lanes, lanes, ku, lanes).name
+
+
+def trial(kernel: str, m: int, *, threads: int = 1, split: str = "n") -> Trial:
+    return Trial(op=OP, kernel=kernel, shape=Shape.of(m=m), threads=threads, weights="hot", split=split)
+
+
+def test_a_kernel_that_does_not_build_fails_alone(lab: Lab, device: Device) -> None:
+    good, bad = [name(device, mr) for mr in (1, 2, 3)], name(device, 2, ku=0)  # k // 0 does not compile
+    lab.prepare([good[0], bad, *good[1:]])
+    records = lab.measure([trial(good[0], 5), trial(bad, 4), trial(good[1], 6), trial(good[2], 9)])
+    kinds = [record.outcome for record in records]
+    assert [isinstance(outcome, Timed) for outcome in kinds] == [True, False, True, True]
+    assert isinstance(kinds[1], Failed) and (kinds[1].stage, kinds[1].reason) == ("build", "compile_error")
+    assert kinds[1].detail and lab.failures["compile_error"] >= 1
+
+
+def test_a_composition_of_kernels_built_apart_is_measured(lab: Lab, device: Device) -> None:
+    one, four = name(device, 1), name(device, 4, vectors=2)
+    lab.prepare([one])
+    lab.prepare([four])
+    records = lab.measure(
+        [trial(f"{four}*2+{one}*3", 11), trial(f"{four}*2+{one}*3", 11, threads=2, split="m"), trial(four, 8)]
+    )
+    assert all(isinstance(record.outcome, Timed) for record in records)
+
+
+def test_gathered_kernels_lie_in_one_library(lab: Lab, device: Device) -> None:
+    kernels = [name(device, mr, vectors=3) for mr in (1, 2, 3)]
+    lab.prepare(kernels[:1])
+    lab.gather([*kernels, name(device, 2, ku=0)])
+    lab.gather(kernels)
+    assert len({lab._places[kernel][0] for kernel in kernels}) == 1
+    assert isinstance(lab.measure([trial("+".join(f"{k}*1" for k in kernels), 6)])[0].outcome, Timed)
+
+
+def test_a_composition_that_does_not_cover_m_is_a_failed_record(lab: Lab, device: Device) -> None:
+    (record,) = lab.measure([trial(f"{name(device, 2)}*2", 5)])
+    assert isinstance(record.outcome, Failed) and (record.outcome.stage, record.outcome.reason) == ("run", "error")
+    assert "cover" in record.outcome.detail
+
+
+def test_a_record_is_stored_before_anyone_is_told(lab: Lab, store: MemoryStore, device: Device) -> None:
+    seen = []
+
+    def goes_on(record: Record | None) -> bool:
+        if record is not None:
+            seen.append(record.id in {r.id for r in store.records(session=lab.session.id)})
+        return True
+
+    lab.measure([trial(name(device, mr), 2 * mr, split="m") for mr in (1, 2)], goes_on)
+    assert seen == [True, True]
+
+
+def test_the_list_ends_when_told_and_nothing_is_built_in_vain(lab: Lab, device: Device) -> None:
+    fresh = name(device, 5)
+    assert lab.measure([trial(fresh, 5)], lambda _: False) == []
+    assert fresh not in lab._places
+    known = trial(name(device, 1), 50)
+    lab.measure([known])
+    left = iter([True, True])
+    several = [known, *(trial(name(device, 1), m) for m in (51, 52, 53))]
+    records = lab.measure(several, lambda record: record is not None or next(left, False))
+    assert [record.trial for record in records] == several[:2]  # asked before the build, then before each
+
+
+def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: Lab) -> None:
+    lab.measure([trial(name(device, 1), 7), trial(name(device, 2, ku=0), 2)])
+    before = list(store.records(session=lab.session.id))
+    again = new_lab(device, store, resume=True)
+    try:
+        assert again.session.id == lab.session.id and again.reused == len({r.trial.key() for r in before})
+        records = again.measure([r.trial for r in before], lambda record: record is not None)  # no to anything new
+        assert [r.trial for r in records] == [r.trial for r in before]
+        assert list(store.records(session=lab.session.id)) == before
+        assert again._timer._child is None and again._builders[0]._child is None  # no process was even started
+    finally:
+        again.close()
+
+
+def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device, store: MemoryStore, lab: Lab) -> None:
+    for other in (new_lab(device, store), new_lab(device, store, resume=True, policy=replace(QUICK, most=5))):
+        assert other.reused == 0 and other.session.id != lab.session.id
+        other.close()
+
+
+def test_closing_stops_the_processes_and_removes_the_files(device: Device) -> None:
+    own = new_lab(device, MemoryStore())
+    own.measure([trial("no_family__mr1_nr16_pw16_ku1_vl16", 1)])
+    scratch, child = own._scratch, own._builders[0]._child
+    assert scratch.is_dir() and child is not None
+    own.close()
+    own.close()
+    assert not scratch.exists() and not Path(f"/proc/{child.pid}").exists()

@@ -1,0 +1,155 @@
+"""Records out of a store and back, and the `records` verbs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.record import REASONS, Failed, Record
+from haotuner.records import MemoryStore
+from haotuner.records.export import FORMATS, export
+from haotuner.records.jsonl import import_jsonl
+from tests.contract.record_examples import record
+from tests.contract.record_strategies import records
+
+HAVE_PYARROW = importlib.util.find_spec("pyarrow") is not None
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(batch=st.lists(records, min_size=1, max_size=5, unique_by=lambda r: r.id))
+def test_json_lines_read_back_equal(batch, tmp_path):
+    path = tmp_path / "records.jsonl"
+    assert export(batch, path, "jsonl", replace=True) == len(batch)
+    store = MemoryStore()
+    done = import_jsonl(path, store)
+    assert list(store.records()) == batch
+    assert (done.new, done.torn, dict(done.refused)) == (len(batch), "", {})
+    assert import_jsonl(path, store).new == 0
+
+
+def test_json_lines_cut_at_any_byte_give_the_complete_records(tmp_path):
+    path = tmp_path / "records.jsonl"
+    rows = [record(m) for m in (1, 2, 3)]
+    export(rows, path, "jsonl")
+    whole = path.read_bytes()
+    for size in range(1, len(whole), 7):
+        path.write_bytes(whole[:size])
+        store = MemoryStore()
+        try:
+            done = import_jsonl(path, store)
+        except UsageError as error:
+            assert "line 1 is cut short" in str(error)
+            continue
+        kept = list(store.records())
+        assert kept == rows[: len(kept)]
+        assert bool(done.torn) == (whole[:size].count(b"\n") == len(kept) and not whole[:size].endswith(b"\n"))
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"schema": 2}, "record schema 2"),
+        ({"id": "0" * 32}, "content hash"),
+        ({"when": "now"}, "when is 'now'"),
+        ({"seed": True}, "seed is True"),
+        ({"more": 1}, "unknown keys \\['more'\\]"),
+        ({"outcome": {"samples_us": [0.0], "max_error": 0.0}}, "positive"),
+        ({"outcome": {"samples_us": [5], "max_error": 0.0}}, "decimal point"),
+        ({"outcome": {"stage": "lunch", "reason": "crash", "detail": ""}}, "stage must be one of"),
+        ({"trial": []}, "trial must be an object"),
+        ({"facts": {"a": None}}, "fact 'a' is None"),
+    ],
+)
+def test_a_line_that_was_changed_is_counted_under_its_reason(tmp_path, change, reason):
+    path = tmp_path / "records.jsonl"
+    export([record(1), record(2)], path, "jsonl")
+    first, second = path.read_text().splitlines()
+    path.write_text(json.dumps({**json.loads(first), **change}) + "\n" + second + "\n")
+    store = MemoryStore()
+    done = import_jsonl(path, store)
+    assert list(store.records()) == [record(2)]
+    (told,) = done.refused
+    assert told.startswith("line 1: ")
+    assert re.search(reason, told)
+
+
+def test_t4_has_what_its_readers_need(tmp_path):
+    failures = [record(10 + i, outcome=Failed(stage="run", reason=reason)) for i, reason in enumerate(REASONS)]
+    path = tmp_path / "t4.json"
+    assert export([record(1, us=2000.0), *failures], path, "t4") == 1 + len(REASONS)
+    document = json.loads(path.read_text())
+    assert document["schema_version"] == "1.0.0"
+    first, *rest = document["results"]
+    assert first["configuration"] == {
+        **{"kernel": "cpu_dense_fp32__mr6_nr64", "mr": 6, "nr": 64},
+        **{"shape_m": 1, "threads": 1, "weights": "cold", "split": "n"},
+    }
+    assert first["times"]["runtimes"] == [2.0, pytest.approx(2.0001)]
+    assert first["measurements"] == [{"name": "time", "value": pytest.approx(2.00005), "unit": "ms"}]
+    assert (first["invalidity"], first["correctness"], first["objectives"]) == ("correct", 1.0, ["time"])
+    assert first["timestamp"].startswith("2023-11-14T22:13:21")
+    allowed = {"timeout", "compile", "runtime", "correctness", "constraints"}
+    assert {result["invalidity"] for result in rest} < allowed
+    assert all(result["times"]["runtimes"] == [] for result in rest)
+
+
+def test_t4_holds_one_op_on_one_device(tmp_path):
+    with pytest.raises(
+        UsageError, match="one op on one device; choose with --op and --device among dense_n8_k8 on cpu; other"
+    ):
+        export([record(1), record(2, op="other")], tmp_path / "t4.json", "t4")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(HAVE_PYARROW, reason="pyarrow: is installed, so nothing is missing")
+def test_parquet_without_its_library_says_what_to_install(tmp_path):
+    with pytest.raises(EnvironmentMissing, match="pip install pyarrow"):
+        export([record(1)], tmp_path / "r.parquet", "parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not HAVE_PYARROW, reason="pyarrow: not installed")
+def test_parquet_reads_back_as_a_table(tmp_path):
+    path = tmp_path / "r.parquet"
+    assert export([record(1), record(2, outcome=Failed(stage="run", reason="crash"))], path, "parquet") == 2
+    rows = importlib.import_module("pyarrow.parquet").read_table(path).to_pylist()
+    assert [row["samples_us"] for row in rows] == [[10.0, 10.1], None]
+    assert [row["reason"] for row in rows] == [None, "crash"]
+    assert rows[0]["id"] == record(1).id
+    assert json.loads(rows[0]["shape"]) == {"m": 1}
+
+
+def test_what_is_in_the_way_stays(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match="--force"):
+        export([record(1)], path, "jsonl")
+    assert path.read_text() == "mine"
+    with pytest.raises(UsageError, match="is a folder"):
+        export([record(1)], tmp_path, "jsonl")
+    with pytest.raises(UsageError, match="unknown format 'csv'; known: jsonl, parquet, t4"):
+        export([record(1)], tmp_path / "x", "csv")
+    with pytest.raises(EnvironmentMissing, match="cannot write"):
+        export([record(1)], tmp_path / "no" / "x.jsonl", "jsonl")
+
+
+@pytest.mark.parametrize("form", [f for f in FORMATS if f != "parquet" or HAVE_PYARROW])
+def test_an_export_that_fails_half_way_leaves_the_old_file(tmp_path, form):
+    path = tmp_path / "records.out"
+    path.write_text("old")
+
+    def broken() -> Iterator[Record]:
+        yield record(1)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(EnvironmentMissing, match="No space left"):
+        export(broken(), path, form, replace=True)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["records.out"]

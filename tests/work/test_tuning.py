@@ -1,0 +1,198 @@
+"""The tuning loop from end to end on a fake lab: it converges, repeats itself, stops when told, and says what failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from haotuner.device import Device
+from haotuner.errors import HaotunerError
+from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.plan.compose import best_us
+from haotuner.plan.curves import Curve
+from haotuner.record import Record, Trial
+from haotuner.search.planning import Table
+from haotuner.search.probes import probe
+from haotuner.shape import Shape, ShapeRange, Traffic
+from haotuner.tuning import FIRST_BATCH, LEAST_KERNELS, Task, Tuned, tune
+from tests.work.fake_lab import FakeLab
+
+FAMILY = CpuDense()
+OP = Op.parse("dense:n=512,k=256")
+CORE = Device(
+    id="fake-core", kind="cpu", name="fake", arch="x86-64-v4", compute_units=2, wave_width=16, registers_per_thread=32,
+    fma_pipes=2, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20, memory_gbps=20.0, memory_gbps_unit=20.0,
+    clock_mhz=3000, peak_gflops=384.0,
+)  # fmt: skip
+TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("m=1..256"), samples=40), budget_s=60.0)
+
+
+@pytest.fixture(scope="module")
+def lab() -> FakeLab:
+    return FakeLab(CORE)
+
+
+@pytest.fixture(scope="module")
+def tuned(lab: FakeLab) -> Tuned:
+    return tune(replace(TASK, threads=(1, 2)), lab.as_lab(), FAMILY)
+
+
+def test_it_converges_long_before_the_budget_and_the_candidates_are_used_up(tuned: Tuned) -> None:
+    assert tuned.stopped == "converged" and tuned.seconds < TASK.budget_s
+    assert FIRST_BATCH <= tuned.measured < len(tuned.funnel.kept)
+    assert 1 <= len(tuned.kernels) <= 8 and len({kernel["pw"] for kernel in tuned.kernels}) == 1
+    assert {kernel.name for kernel in tuned.kernels} <= {c.kernel.name for c in tuned.funnel.kept}
+
+
+def test_what_it_found_is_close_to_the_best_that_selection_kept(tuned: Tuned, lab: FakeLab) -> None:
+    rows = np.array([shape["m"] for shape in TASK.traffic.shapes()])
+    weights = np.array([weight for _, weight in TASK.traffic])
+    layouts: dict[int, list[Curve]] = {}
+    for candidate in tuned.funnel.kept:
+        layouts.setdefault(candidate.kernel["pw"], []).append(true_curve(lab, candidate.kernel))
+    best = np.min([best_us(curves, rows)[0] for curves in layouts.values()], axis=0)
+    own = best_us([true_curve(lab, kernel) for kernel in tuned.kernels], rows)[0]
+    assert float(weights @ (own / best)) < 1.05
+
+
+def test_the_tables_cover_every_m_exactly_for_every_thread_count(tuned: Tuned) -> None:
+    assert [table.threads for table in tuned.tables] == [1, 2]
+    kept = {kernel.name: kernel["mr"] for kernel in tuned.kernels}
+    for table in tuned.tables:
+        assert len(table.entries) == 256
+        for m, (choice, split) in enumerate(table.entries, 1):
+            assert sum(tiles * kept[kernel] for kernel, tiles in choice.parts) == m
+            assert split in (("serial",) if table.threads == 1 else ("serial", "n", "m"))
+            assert np.isfinite(choice.us) and choice.us > 0
+        assert table.measured and 0 <= table.plan.regret_mean <= table.plan.regret_max < 0.1
+
+
+def test_two_threads_are_used_where_they_pay_and_not_where_they_do_not(tuned: Tuned) -> None:
+    one, two = tuned.tables
+    assert two.entries[255][1] in ("n", "m") and two.entries[255][0].us < one.entries[255][0].us
+    assert sum(split == "serial" for _, split in two.entries) < 256
+
+
+def test_a_plan_is_never_worse_than_what_was_measured_beside_it(tuned: Tuned) -> None:
+    for table in tuned.tables:
+        for m, times in table.measured.items():
+            choice, split = table.entries[m - 1]
+            assert times[f"{choice.name}@{split}"] <= min(times.values()) * 1.02 + 1e-9
+
+
+def test_the_model_is_scored_on_kernels_it_has_not_seen(tuned: Tuned) -> None:
+    assert {"pairwise", "best@1", "best@10"} == set(tuned.model)
+    assert tuned.model["pairwise"] > 0.7 and 0.8 < tuned.model["best@10"] <= 1
+
+
+def test_the_same_seed_on_the_same_surface_gives_the_same_result(tuned: Tuned, lab: FakeLab) -> None:
+    again = FakeLab(CORE)
+    result = tune(replace(TASK, threads=(1, 2)), again.as_lab(), FAMILY)
+    assert again.measured == lab.measured
+    assert result.kernels == tuned.kernels
+    assert [table.entries for table in result.tables] == [table.entries for table in tuned.tables]
+    assert result.model == tuned.model
+
+
+def test_known_records_are_not_measured_again(tuned: Tuned, lab: FakeLab) -> None:
+    again = FakeLab(CORE)
+    again.known = dict(lab.known)
+    result = tune(replace(TASK, threads=(1, 2)), again.as_lab(), FAMILY)
+    assert again.measured == [] and result.kernels == tuned.kernels
+
+
+def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
+    broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] > 1 and kernel["mr"] % 2 == 0)
+    result = tune(TASK, broken.as_lab(), FAMILY)
+    assert broken.failures["crash"] > 0
+    assert all(kernel["mr"] == 1 or kernel["mr"] % 2 for kernel in result.kernels)
+
+
+def test_all_candidates_failing_is_an_error_that_says_what_was_seen() -> None:
+    broken = FakeLab(CORE, fails=lambda _: True)
+    with pytest.raises(HaotunerError, match=r"dense_n512_k256: every candidate failed \([0-9]+ crash\).*haotuner doctor"):
+        tune(TASK, broken.as_lab(), FAMILY)
+
+
+def test_one_row_kernels_all_failing_is_an_error_that_says_so() -> None:
+    broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] == 1)
+    with pytest.raises(HaotunerError, match="one row"):
+        tune(replace(TASK, budget_s=20.0), broken.as_lab(), FAMILY)
+
+
+def test_a_signal_before_anything_was_measured_gives_a_plan_from_predictions() -> None:
+    fake = FakeLab(CORE)
+    result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda *_: False)
+    assert (result.stopped, result.measured, fake.measured) == ("signal", 0, [])
+    check_served(result.tables[0])
+
+
+def test_a_signal_in_the_middle_ends_it_after_the_measurement_in_flight() -> None:
+    fake, told = FakeLab(CORE), []
+
+    def watch(phase: str, record: Record | None) -> bool:
+        told.append(record)
+        return sum(r is not None for r in told) < 30
+
+    result = tune(TASK, fake.as_lab(), FAMILY, watch)
+    assert result.stopped == "signal" and len(fake.measured) == 30 and 0 < result.measured <= 30
+    check_served(result.tables[0])
+
+
+def test_a_signal_while_planning_is_reported_as_one() -> None:
+    fake = FakeLab(CORE)
+    result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda phase, _: phase == "search")
+    assert result.stopped == "signal" and result.measured > 0
+    check_served(result.tables[0])
+
+
+def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_needs() -> None:
+    fake = FakeLab(CORE, pause_s=0.01)
+    begin = time.monotonic()
+    result = tune(replace(TASK, budget_s=2.0), fake.as_lab(), FAMILY)
+    least = LEAST_KERNELS * 4  # probes of the kernels that are measured in any case
+    late = [moment for moment in fake.started[least:] if moment > begin + 2.0 + 0.05]  # 50 ms: asked, then held up
+    assert late == [] and result.stopped == "budget"
+    check_served(result.tables[0])
+
+
+def test_a_budget_of_nothing_measures_only_the_least() -> None:
+    fake = FakeLab(CORE)
+    result = tune(replace(TASK, budget_s=0.0), fake.as_lab(), FAMILY)
+    assert result.stopped == "budget" and len(fake.measured) <= LEAST_KERNELS * 4
+    assert len(set(fake.prepared)) <= LEAST_KERNELS
+    check_served(result.tables[0])
+
+
+@pytest.mark.parametrize("shapes", ["m=1", "m=7", "m=3,50", "m=2048"])
+def test_small_and_single_shapes_are_planned(shapes: str) -> None:
+    fake = FakeLab(CORE)
+    result = tune(replace(TASK, traffic=Traffic.of_range(ShapeRange.parse(shapes))), fake.as_lab(), FAMILY)
+    assert len(result.tables[0].entries) == max(s["m"] for s in result.task.traffic.shapes())
+    check_served(result.tables[0])
+
+
+def check_served(table: Table) -> None:
+    """Every m of the table has a composition that covers it."""
+    for m, (choice, _) in enumerate(table.entries, 1):
+        assert sum(tiles * MicroKernel.parse(kernel)["mr"] for kernel, tiles in choice.parts) == m
+
+
+def true_curve(lab: FakeLab, kernel: MicroKernel) -> Curve:
+    """The curve of a kernel on the surface without noise."""
+    wanted = probe(kernel, OP, CORE, 256, weights="cold", rows=(1, 4, 16, 64, 256))
+    points = {tiles: lab.true_us(trial) for tiles, trial in wanted.lead}
+    return Curve.of(kernel.name, kernel["mr"], points, lab.true_us(wanted.follow) * wanted.follow_scale)
+
+
+def test_the_surface_itself_prefers_register_tiles_to_single_rows(lab: FakeLab) -> None:
+    def us(mr: int, nr: int, m: int) -> float:
+        name = FAMILY.kernel(mr, nr, nr, 4, 16).name
+        return lab.true_us(Trial(op=OP.name, kernel=name, shape=Shape.of(m=m)))
+
+    assert us(6, 64, 96) < us(1, 64, 96) / 1.5 and us(1, 128, 1) < us(1, 16, 1)

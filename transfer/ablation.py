@@ -1,0 +1,86 @@
+"""Ablation: what resource features add over program-only features, on devices that training never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from haotuner.cost.features import NAMES, PROGRAM_NAMES
+from haotuner.cost.forest import Forest, Settings
+from haotuner.cost.model import Scores
+from haotuner.errors import UsageError
+from haotuner.transfer.judging import KEYS, Bench
+from haotuner.transfer.nearness import weights_of
+from haotuner.transfer.reading import Read
+from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, learn_sources
+from haotuner.transfer.table import Table
+
+# Both forests are alike in everything but the columns, and neither has the analytic line.
+_BOTH = Settings(trees=300, feature_share=0.5, slope=0.0)
+
+
+def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
+    """Zero-shot scores on every device of a family, learnt from the others, by what the model may see.
+
+    ``program``: forests of program features, the same whatever the devices. ``program+near``: the same, near profiles
+    first. ``program+near+analysis``: half the analytic difference of the devices on top: what transfer uses.
+    ``resource``: one joint forest over all features. ``analysis``: no learning.
+    """
+    tables = read.of(family)
+    if len(tables) < 2:
+        raise UsageError(f"the ablation of {family} needs at least two devices; found {len(tables)}")
+    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _VARIANTS}
+    for at, target in enumerate(tables):
+        others = [table for place, table in enumerate(tables) if place != at]
+        bench = Bench.of(target)
+        for name, variant in _VARIANTS.items():
+            found[name][target.device.id] = bench.score(variant(others, target, seed))
+    means = {
+        name: {key: float(np.mean([scores[key] for scores in by_device.values()])) for key in KEYS}
+        for name, by_device in found.items()
+    }
+    return {"family": family, "devices": found, "means": means, "analytic_slope": ANALYTIC_SLOPE}
+
+
+def _program(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    return _forests(others, target, seed, np.full(len(others), 1.0 / len(others)))
+
+
+def _near(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    return _forests(others, target, seed, weights_of([table.device for table in others], target.device))
+
+
+def _forests(others: Sequence[Table], target: Table, seed: int, weights: Scores) -> Scores:
+    total = np.zeros(len(target))
+    for table, weight in zip(others, weights.tolist(), strict=True):
+        settings = Settings(trees=_BOTH.trees, feature_share=_BOTH.feature_share, slope=_BOTH.slope, columns=PROGRAM_NAMES)
+        forest = Forest(seed=seed, settings=settings).fit(table.frame, table.labels)
+        total += weight * Scale.of(table.labels).units(forest.predict(target.frame))
+    return total
+
+
+def _transfer(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    sources = learn_sources(others, target.device, seed=seed)
+    return sources.zero_shot(sources.columns(target.frame))
+
+
+def _resource(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    frame = pd.concat([table.frame for table in others], ignore_index=True)
+    labels = np.concatenate([Scale.of(table.labels).units(table.labels) for table in others])
+    return Forest(seed=seed, settings=_BOTH).fit(frame[list(NAMES)], labels).predict(target.frame)
+
+
+def _analysis(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    return np.asarray(target.frame["expected_log"], dtype=np.float64)
+
+
+_VARIANTS: Mapping[str, Callable[[Sequence[Table], Table, int], Scores]] = {
+    "program": _program,
+    "program+near": _near,
+    "program+near+analysis": _transfer,
+    "resource": _resource,
+    "analysis": _analysis,
+}

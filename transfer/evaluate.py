@@ -1,0 +1,75 @@
+"""Evaluate: how well each mode ranks a target's kernels, over many seeds: the report of ``haotuner transfer evaluate``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.errors import UsageError
+from haotuner.transfer.reading import Read, table_of
+from haotuner.transfer.report import joined, report_of
+from haotuner.transfer.search import Run, run
+from haotuner.transfer.sources import Sources, learn_sources
+from haotuner.transfer.table import Table, half_of_kernels, rows_within
+
+SPLITS = ("device", "device-and-configs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What to evaluate."""
+
+    target: str
+    counts: tuple[int, ...] = (0, 16, 32, 64, 128)
+    split: str = "device"
+    seeds: int = 20
+    families: tuple[str, ...] = ()  # empty: all that the target and at least one other device measured
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise UsageError(f"unknown split {self.split!r}; known: {', '.join(SPLITS)}")
+        if self.seeds < 1:
+            raise UsageError(f"--seeds {self.seeds}: at least one is needed")
+        if not self.counts or min(self.counts) < 0:
+            raise UsageError("--samples must name at least one count from 0 up, such as 0,16,32")
+
+
+def evaluate(read: Read, question: Question, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """The report: keys of the contract, and per family the same, with intervals over seeds and what the gauge saw.
+
+    Raises:
+        UsageError: no family that both the target and another device measured.
+    """
+    families = question.families or read.families()
+    reports: dict[str, dict[str, Any]] = {}
+    for family in families:
+        tables = read.of(family)
+        ids = [table.device.id for table in tables]
+        if question.target not in ids or len(ids) < 2:
+            tell(f"{family}: measured on {', '.join(ids) or 'no device'}; transfer needs {question.target} and another")
+            continue
+        target, sources = table_of(read, family, question.target)
+        # in the device split the sources are the same for every seed; only the target's samples differ
+        learnt = learn_sources(sources, target.device, seed=0) if question.split == "device" else None
+        runs: list[Run] = []
+        for seed in range(question.seeds):
+            runs.append(_one(target, sources, question, seed, learnt))
+            tell(f"{family} on {question.target}: seed {seed + 1} of {question.seeds}")
+        reports[family] = report_of(runs)
+    if not reports:
+        found = sorted({table.device.id for table in read.tables})
+        raise UsageError(
+            f"transfer to {question.target} needs records of it and of another device for the same family; "
+            f"the store has {', '.join(found)}; import more with: haotuner records import FILE --db URL"
+        )
+    return {"target": question.target, "split": question.split, **joined(list(reports.values())), "families": reports}
+
+
+def _one(target: Table, tables: Sequence[Table], question: Question, seed: int, learnt: Sources | None) -> Run:
+    if question.split == "device":
+        return run(target, tables, question.counts, seed, learnt)
+    seen = half_of_kernels([target, *tables], seed)
+    hidden = target.take(rows_within(target, seen, inside=False))
+    shown = [table.take(rows_within(table, seen, inside=True)) for table in tables]
+    return run(hidden, [table for table in shown if len(table)], question.counts, seed)

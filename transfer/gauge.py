@@ -1,0 +1,75 @@
+"""Gauge: how far to trust each mode on the target, from target samples alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from haotuner.cost.model import Scores
+from haotuner.cost.scores import pairwise_accuracy
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank
+from haotuner.transfer.table import Rows
+
+FOLDS = 4
+FEWEST = 8  # samples below which no fold could teach anything: the preference decides
+# Order of preference between modes that the samples cannot tell apart, from trials on public records.
+PREFERENCE = ("residual", "continue", "from-scratch", "refit", "zero-shot", "copy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The mode picked and how sure the gauge is: pairwise accuracy on held-out samples, 0.5 is chance."""
+
+    mode: str
+    gauge: float | None  # None when there were no samples to judge by
+    of_modes: dict[str, float]
+    note: str = ""
+
+
+def judge(pool: Pool, sample: Sample | None, seed: int) -> Verdict:
+    """Pick a mode. Modes that learn are judged by cross-validation, the others directly.
+
+    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick.
+    """
+    can_copy = not np.isnan(pool.copied).all()
+    if sample is None or len(sample.rows) < FEWEST:
+        mode = "zero-shot" if sample is None else "residual"
+        return Verdict(mode=mode, gauge=None, of_modes={}, note="too few target samples to judge: by preference")
+    held = {mode: _held_out(mode, pool, sample, seed) for mode in LEARNING}
+    held |= {mode: rank(mode, pool, None, seed)[sample.rows] for mode in SAMPLE_FREE if mode != "copy" or can_copy}
+    groups = pool.tasks[sample.rows]
+    accuracy = {mode: _by_task(said, sample.labels, groups) for mode, said in held.items()}
+    margin = 2.0 * 0.5 / np.sqrt(len(sample.rows))  # 0.5/sqrt(n): standard error of a share near one half
+    best = max(accuracy.values())
+    mode = next(mode for mode in PREFERENCE if mode in accuracy and accuracy[mode] >= best - margin)
+    note = ""
+    if accuracy["from-scratch"] > accuracy["zero-shot"] + margin:
+        note = "the sources mislead on this target: its own samples rank better"
+    return Verdict(mode=mode, gauge=accuracy[mode], of_modes=accuracy, note=note)
+
+
+def _held_out(mode: str, pool: Pool, sample: Sample, seed: int) -> Scores:
+    """Each sample's score from a fit that did not see it; the residual mode keeps its own."""
+    if mode == "residual":
+        return fit_residual_on(pool, sample, seed).held_out
+    order = np.random.default_rng([seed, 7]).permutation(len(sample.rows))
+    said = np.zeros(len(sample.rows))
+    for fold in range(FOLDS):
+        held = order[fold::FOLDS]
+        kept = np.setdiff1d(order, held)
+        part = pool.part(sample.rows[np.concatenate([kept, held])])
+        seen = Sample(rows=np.arange(len(kept)), labels=sample.labels[kept])
+        said[held] = rank(mode, part, seen, seed)[len(kept) :]
+    return said
+
+
+def _by_task(said: Scores, labels: Scores, tasks: Rows) -> float:
+    """Pairwise accuracy within tasks, weighted by their pairs; one half if no task has two samples."""
+    total = weight = 0.0
+    for task in np.unique(tasks):
+        rows = np.flatnonzero(tasks == task)
+        pairs = len(rows) * (len(rows) - 1) / 2
+        if pairs:
+            total, weight = total + pairs * pairwise_accuracy(said[rows], labels[rows]), weight + pairs
+    return total / weight if weight else 0.5

@@ -1,0 +1,119 @@
+"""Modes: six ways to make the sources' knowledge and a few target measurements into a ranking of the target's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from haotuner.cost.forest import Forest
+from haotuner.cost.model import Scores
+from haotuner.transfer.residual import Residual, fit_residual
+from haotuner.transfer.sources import Sources
+from haotuner.transfer.table import Rows
+
+MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")
+SAMPLE_FREE = ("zero-shot", "copy")
+LEARNING = tuple(mode for mode in MODES if mode not in SAMPLE_FREE)
+CONTINUED_TREES = 50
+CONTINUED_RATE = 0.05  # below the usual 0.1: the new trees see few rows, the old ones many
+KEPT_LEAF = 0.9  # share of a source's leaf value that a refit keeps (LightGBM's default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """All rows of the target that may be ranked, with what the sources say of them."""
+
+    frame: pd.DataFrame
+    sources: Sources
+    columns: Scores  # ``sources.columns(frame)``
+    copied: Scores  # what the sources measured, in standard units; NaN where none did
+    tasks: Rows
+
+    def part(self, rows: Rows) -> Pool:
+        """The pool of those rows only."""
+        return Pool(
+            frame=self.frame.iloc[rows],
+            sources=self.sources,
+            columns=self.columns[rows],
+            copied=self.copied[rows],
+            tasks=self.tasks[rows],
+        )
+
+    def consensus(self) -> Scores:
+        """All sources and the analysis with equal say: a hedge against believing the nearest too much."""
+        return np.asarray(self.columns.mean(axis=1), dtype=np.float64)
+
+    def zero_shot(self) -> Scores:
+        """The blend of the sources in log efficiency."""
+        return self.sources.zero_shot(self.columns)
+
+    def copy(self) -> Scores:
+        """The sources' own measurements; rows that no source measured come last, in zero-shot order."""
+        blend = self.sources.blend(self.columns)
+        missing = np.isnan(self.copied)
+        floor = 0.0 if missing.all() else float(np.nanmin(self.copied))
+        behind = floor - 1.0 - (blend.max() - blend)
+        level = self.sources.level()
+        return np.asarray(level.mean + level.spread * np.where(missing, behind, self.copied), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Measured rows of a pool."""
+
+    rows: Rows
+    labels: Scores
+
+
+def fit_residual_on(pool: Pool, sample: Sample, seed: int) -> Residual:
+    """The residual predictor of a sample."""
+    return fit_residual(
+        pool.frame.iloc[sample.rows],
+        pool.columns[sample.rows],
+        sample.labels,
+        prior=pool.sources.prior(),
+        spread=pool.sources.level().spread,
+        seed=seed,
+    )
+
+
+def fit_continued(pool: Pool, sample: Sample) -> Forest:
+    """The joint forest with more trees grown on the sample."""
+    return pool.sources.joint.continued(
+        pool.frame.iloc[sample.rows], sample.labels, trees=CONTINUED_TREES, learning_rate=CONTINUED_RATE
+    )
+
+
+def fit_refitted(pool: Pool, sample: Sample) -> Forest:
+    """The joint forest with its leaves moved towards the sample."""
+    return pool.sources.joint.refitted(pool.frame.iloc[sample.rows], sample.labels, keep=KEPT_LEAF)
+
+
+def fit_scratch(pool: Pool, sample: Sample, seed: int) -> Forest:
+    """A forest of the sample alone."""
+    return Forest(seed=seed).fit(pool.frame.iloc[sample.rows], sample.labels)
+
+
+def _residual(pool: Pool, sample: Sample, seed: int) -> Scores:
+    return fit_residual_on(pool, sample, seed).predict(pool.frame, pool.columns)
+
+
+_SAMPLE_FREE: Mapping[str, Callable[[Pool], Scores]] = {"zero-shot": Pool.zero_shot, "copy": Pool.copy}
+_LEARNING: Mapping[str, Callable[[Pool, Sample, int], Scores]] = {
+    "residual": _residual,
+    "continue": lambda pool, sample, seed: fit_continued(pool, sample).predict(pool.frame),
+    "refit": lambda pool, sample, seed: fit_refitted(pool, sample).predict(pool.frame),
+    "from-scratch": lambda pool, sample, seed: fit_scratch(pool, sample, seed).predict(pool.frame),
+}
+
+
+def rank(mode: str, pool: Pool, sample: Sample | None, seed: int) -> Scores:
+    """Scores of every row of the pool under a mode; modes that learn need a sample of at least one row."""
+    if mode in _SAMPLE_FREE:
+        return _SAMPLE_FREE[mode](pool)
+    if sample is None or not len(sample.rows):
+        raise ValueError(f"mode {mode} needs target samples; without any use {' or '.join(SAMPLE_FREE)}")
+    return _LEARNING[mode](pool, sample, seed)

@@ -1,0 +1,72 @@
+"""Permutation test: does the ranking use the hardware? Two devices' profiles are swapped, which must cost accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.transfer.judging import Bench
+from haotuner.transfer.reading import Read, retold
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.table import Table
+
+RESAMPLES = 1000
+INTERVAL = (5.0, 95.0)
+
+
+def permute(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
+    """Zero-shot pairwise accuracy of every target with true profiles, and with each pair of profiles swapped.
+
+    A swap exchanges two devices' profiles while their measurements stay. The ranking of a target changes with its own
+    profile (the analysis) and with its likeness to the sources (their weights).
+
+    Raises:
+        UsageError: fewer than two devices.
+    """
+    tables = read.of(family)
+    if len(tables) < 2:
+        raise UsageError(f"the permutation test of {family} needs at least two devices; found {len(tables)}")
+    accuracies = _accuracies(tables, seed)
+    true = {table.device.id: accuracy for table, accuracy in zip(tables, accuracies, strict=True)}
+    swaps = []
+    for one, other in combinations(range(len(tables)), 2):
+        profiles = [table.device for table in tables]
+        profiles[one], profiles[other] = profiles[other], profiles[one]
+        swapped = _accuracies([retold(t, p) for t, p in zip(tables, profiles, strict=True)], seed)
+        for at in (one, other):
+            target = tables[at].device.id
+            swaps.append(
+                {
+                    "swapped": [tables[one].device.id, tables[other].device.id],
+                    "target": target,
+                    "true": true[target],
+                    "pairwise": swapped[at],
+                    "cost": true[target] - swapped[at],
+                }
+            )
+    costs = np.array([swap["cost"] for swap in swaps], dtype=np.float64)
+    draws = np.random.default_rng(0).integers(0, len(costs), (RESAMPLES, len(costs)))
+    low, high = np.percentile(costs[draws].mean(axis=1), INTERVAL)
+    return {
+        "family": family,
+        "true": true,
+        "swaps": swaps,
+        "mean_cost": float(costs.mean()),
+        "interval": [float(low), float(high)],
+        "uses_hardware": bool(low > 0),
+    }
+
+
+def _accuracies(tables: Sequence[Table], seed: int) -> list[float]:
+    """Zero-shot pairwise accuracy of each table as the target of the others."""
+    found = []
+    for at, target in enumerate(tables):
+        others = [table for place, table in enumerate(tables) if place != at]
+        sources = learn_sources(others, target.device, seed=seed)
+        said = sources.zero_shot(sources.columns(target.frame))
+        found.append(Bench.of(target).score(said)["pairwise"])
+    return found

@@ -1,0 +1,148 @@
+"""Search: one run on one target, from no measurement to the last sample count, scored along the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from haotuner.cost.model import Analytic, Scores
+from haotuner.transfer.copying import copied
+from haotuner.transfer.gauge import Verdict, judge
+from haotuner.transfer.judging import KEYS, Bench, first_reaching
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, rank
+from haotuner.transfer.nearness import weights_of
+from haotuner.transfer.samples import next_batch, program_units
+from haotuner.transfer.sources import Sources, learn_sources
+from haotuner.transfer.table import Rows, Table
+
+REACH = (0.95, 0.97, 0.99)
+LONGEST_WALK = 512  # measurements after which a search that has not arrived counts as this many
+Point = dict[str, float]
+Leg = tuple[Rows, Rows]  # rows sampled in the order they were measured, and the walk down the ranking learnt from them
+
+
+@dataclass(slots=True)
+class Run:
+    """What one seed gave: scores by mode and sample count, the chosen ones, baselines, measurements to each share."""
+
+    modes: dict[str, dict[int, Point]] = field(default_factory=dict)
+    chosen: dict[int, Point] = field(default_factory=dict)
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    baselines: dict[str, Point] = field(default_factory=dict)
+    measurements: dict[str, dict[float, int]] = field(default_factory=dict)
+    curves: dict[str, Scores] = field(default_factory=dict)  # best found after each measurement
+
+
+def make_pool(sources: Sources, tables: Sequence[Table], target: Table) -> Pool:
+    """The target's rows with what the sources say and measured."""
+    return Pool(
+        frame=target.frame,
+        sources=sources,
+        columns=sources.columns(target.frame),
+        copied=copied(tables, sources.weights, target.trials),
+        tasks=target.tasks,
+    )
+
+
+def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int, sources: Sources | None = None) -> Run:
+    """One run. ``sources`` may be given when they do not depend on the seed.
+
+    Transferring modes share one sample, chosen with the sources' help; from-scratch chooses its own, helped by the
+    analysis only, so that its figures owe nothing to transfer.
+    """
+    sources = sources or learn_sources(tables, target.device, seed=seed)
+    pool, bench = make_pool(sources, tables, target), Bench.of(target)
+    done = Run(baselines=_baselines(target, tables, pool, bench, seed))
+    can_copy = not np.isnan(pool.copied).all()
+    for mode in SAMPLE_FREE:
+        if mode != "copy" or can_copy:
+            done.modes[mode] = {0: bench.score(rank(mode, pool, None, seed))}
+    _transfer_arm(done, pool, bench, target, counts, seed)
+    _scratch_arm(done, pool, bench, target, counts, seed)
+    return done
+
+
+def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
+    places, rng = program_units(pool.frame), np.random.default_rng([seed, 2])
+    verdict = judge(pool, None, seed)
+    said, analytic = rank(verdict.mode, pool, None, seed), Analytic().predict(pool.frame)
+    opinions = [said, analytic, pool.consensus()]
+    if 0 in counts:
+        done.chosen[0], done.verdicts[0] = bench.score(said), verdict
+    taken = np.array([], dtype=np.int64)
+    legs: dict[str, list[Leg]] = {mode: [] for mode in (*LEARNING, "chosen") if mode != "from-scratch"}
+    for count, more in _steps(counts):
+        batch = next_batch(rankings=opinions, places=places, taken=taken, count=count - len(taken), rng=rng)
+        taken = np.concatenate([taken, batch])
+        sample = Sample(rows=taken, labels=target.labels[taken])
+        by_mode = {mode: rank(mode, pool, sample, seed) for mode in LEARNING}
+        verdict = judge(pool, sample, seed)
+        said = by_mode[verdict.mode] if verdict.mode in by_mode else rank(verdict.mode, pool, None, seed)
+        # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
+        opinions = [said, by_mode["from-scratch"], pool.consensus(), analytic]
+        if count in counts:
+            for mode in legs.keys() - {"chosen"}:
+                done.modes.setdefault(mode, {})[count] = bench.score(by_mode[mode], taken)
+            done.chosen[count], done.verdicts[count] = bench.score(said, taken), verdict
+        for mode, parts in legs.items():
+            parts.append((taken, bench.walk(said if mode == "chosen" else by_mode[mode], taken, more)))
+    for mode, parts in legs.items():
+        _note_legs(done, mode, bench, parts)
+    none = np.array([], dtype=np.int64)
+    for mode in done.modes.keys() & set(SAMPLE_FREE):
+        _note_legs(done, mode, bench, [(none, bench.walk(rank(mode, pool, None, seed), none, LONGEST_WALK))])
+
+
+def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
+    places, rng = program_units(pool.frame), np.random.default_rng([seed, 3])
+    said = Analytic().predict(pool.frame)
+    taken = np.array([], dtype=np.int64)
+    legs: list[Leg] = []
+    for count, more in _steps(counts):
+        batch = next_batch(rankings=(said,), places=places, taken=taken, count=count - len(taken), rng=rng)
+        taken = np.concatenate([taken, batch])
+        said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
+        if count in counts:
+            done.modes.setdefault("from-scratch", {})[count] = bench.score(said, taken)
+        legs.append((taken, bench.walk(said, taken, more)))
+    _note_legs(done, "from-scratch", bench, legs)
+
+
+def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Sample counts, and how far to walk down the ranking before the next batch is due."""
+    asked = sorted(count for count in counts if count > 0)
+    gaps = [b - a for a, b in zip(asked, asked[1:], strict=False)] + ([LONGEST_WALK - asked[-1]] if asked else [])
+    return list(zip(asked, (max(gap, 0) for gap in gaps), strict=True))
+
+
+def _note_legs(done: Run, mode: str, bench: Bench, legs: Sequence[Leg]) -> None:
+    """Best found after each measurement of a mode: the best over its legs, each its samples and then down its ranking."""
+    if not legs:
+        return
+    curve = np.zeros(LONGEST_WALK)
+    for samples, walk in legs:
+        order = np.concatenate([samples, walk])[:LONGEST_WALK]
+        curve[: len(order)] = np.maximum(curve[: len(order)], bench.curve(order))
+    curve = np.maximum.accumulate(curve)
+    done.curves[mode] = curve
+    done.measurements[mode] = {share: first_reaching(curve, share) or LONGEST_WALK for share in REACH}
+
+
+def _baselines(target: Table, tables: Sequence[Table], pool: Pool, bench: Bench, seed: int) -> dict[str, Point]:
+    nearest = np.zeros(len(tables))
+    nearest[int(np.argmax(weights_of([table.device for table in tables], target.device)))] = 1.0
+    found = {
+        "analytic": bench.score(Analytic().predict(target.frame)),
+        "random": _mean([bench.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
+    }
+    for name, weights in (("copy", nearest), ("copy-mean", np.full(len(tables), 1.0 / len(tables)))):
+        values = copied(tables, weights, target.trials)
+        if not np.isnan(values).all():
+            found[name] = bench.score(np.where(np.isnan(values), np.nanmin(values) - 1.0, values))
+    return found
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    return {key: float(np.mean([point[key] for point in points])) for key in KEYS}

@@ -1,0 +1,137 @@
+"""Sources: what known devices say about kernels on a target device.
+
+Every source gets a forest of program features over half the analytic difference between devices; the sources' forests
+are asked about the target's kernels and averaged, near profiles first. One joint forest over resource features joins them,
+the more so the nearer the nearest profile: trees interpolate between devices, they do not extrapolate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from haotuner.cost.features import NAMES, PROGRAM_NAMES
+from haotuner.cost.forest import Forest, Settings
+from haotuner.cost.model import Scores
+from haotuner.device import Device
+from haotuner.errors import UsageError
+from haotuner.transfer.memory import Memory
+from haotuner.transfer.nearness import joint_share, weights_of
+from haotuner.transfer.table import Table
+
+# Measured on GEMM and convolution records: slope 0 copies, 1 trusts the analysis fully. Half lifted pairwise accuracy on
+# five of eight targets and cost none more than 0.005; 1 lost up to 0.03 on two.
+ANALYTIC_SLOPE = 0.5
+SOURCE_TREES = Settings(trees=300, feature_share=0.5, slope=ANALYTIC_SLOPE, columns=PROGRAM_NAMES)
+JOINT_TREES = Settings(trees=300, feature_share=0.5, slope=ANALYTIC_SLOPE, columns=NAMES)
+_PRIOR = "expected_log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Mean and spread that turn one column of predictions into standard units."""
+
+    mean: float
+    spread: float
+
+    @staticmethod
+    def of(values: Scores) -> Scale:
+        """The scale of some values; constant ones have spread 1."""
+        spread = float(np.std(values))
+        return Scale(mean=float(np.mean(values)), spread=spread if spread > 1e-9 else 1.0)
+
+    def units(self, values: Scores) -> Scores:
+        """Values in standard units."""
+        return np.asarray((values - self.mean) / self.spread, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Fitted forests of the sources of one family, with prior weights for one target."""
+
+    ids: tuple[str, ...]
+    forests: tuple[Forest, ...]
+    memories: tuple[Memory, ...]  # what each forest gets wrong of the programs that its source measured
+    scales: tuple[Scale, ...]  # of each source's own labels
+    analytic: Scale  # of the analytic log efficiency over all sources
+    weights: Scores  # prior, summing to 1
+    joint: Forest  # over all sources and all features
+    share: float  # prior share of the joint forest
+
+    def columns(self, frame: pd.DataFrame) -> Scores:
+        """What each source, the joint forest and the analysis say of each row in standard units; ``(rows, sources + 2)``."""
+        said = [
+            scale.units(forest.predict(frame) + memory.recall(frame))
+            for forest, memory, scale in zip(self.forests, self.memories, self.scales, strict=True)
+        ]
+        joint = _pooled(self.scales).units(self.joint.predict(frame))
+        return np.stack([*said, joint, self.analytic.units(np.asarray(frame[_PRIOR], dtype=np.float64))], axis=1)
+
+    def blend(self, columns: Scores) -> Scores:
+        """The prior blend in standard units: the zero-shot ranking."""
+        return np.asarray(columns @ self.prior(), dtype=np.float64)
+
+    def zero_shot(self, columns: Scores) -> Scores:
+        """The blend as log efficiency."""
+        level = self.level()
+        return np.asarray(level.mean + level.spread * self.blend(columns), dtype=np.float64)
+
+    def prior(self) -> Scores:
+        """Weights of the columns before any measurement; the analysis has none, it is inside the sources' forests."""
+        return np.array([*(1.0 - self.share) * self.weights, self.share, 0.0], dtype=np.float64)
+
+    def level(self) -> Scale:
+        """Level and spread of log efficiency that the sources lead one to expect."""
+        return Scale(
+            mean=float(self.weights @ np.array([scale.mean for scale in self.scales])),
+            spread=float(self.weights @ np.array([scale.spread for scale in self.scales])),
+        )
+
+
+def learn_sources(tables: Sequence[Table], target: Device, *, seed: int) -> Sources:
+    """Fit the sources of one family for a target device.
+
+    Raises:
+        UsageError: no source at all.
+    """
+    if not tables:
+        raise UsageError(f"transfer to {target.id} needs records of at least one other device; found none")
+    forests = tuple(Forest(seed=seed, settings=SOURCE_TREES).fit(table.frame, table.labels) for table in tables)
+    scales = tuple(Scale.of(table.labels) for table in tables)
+    return Sources(
+        ids=tuple(table.device.id for table in tables),
+        forests=forests,
+        memories=tuple(
+            Memory.of(table.frame, table.labels - forest.predict(table.frame))
+            for table, forest in zip(tables, forests, strict=True)
+        ),
+        scales=scales,
+        analytic=Scale.of(np.concatenate([np.asarray(table.frame[_PRIOR], dtype=np.float64) for table in tables])),
+        weights=weights_of([table.device for table in tables], target),
+        joint=_joint(tables, scales, seed),
+        share=joint_share([table.device for table in tables], target),
+    )
+
+
+def _joint(tables: Sequence[Table], scales: Sequence[Scale], seed: int) -> Forest:
+    """One forest over every source; each has the same say and the same spread, whatever its rows and its range.
+
+    Without equal spreads the device with the slowest kernels decides every split (AMD: 1 to 100, NVIDIA: 1 to 7).
+    """
+    frame = pd.concat([table.frame for table in tables], ignore_index=True)
+    level = _pooled(scales)
+    units = np.concatenate([scale.units(table.labels) for table, scale in zip(tables, scales, strict=True)])
+    mass = np.concatenate([np.full(len(table), 1.0 / len(table)) for table in tables])
+    return Forest(seed=seed, settings=JOINT_TREES).fit(
+        frame, level.mean + level.spread * units, mass * len(mass) / len(tables)
+    )
+
+
+def _pooled(scales: Sequence[Scale]) -> Scale:
+    """The plain mean of the sources' scales: that of the joint forest."""
+    return Scale(
+        mean=float(np.mean([scale.mean for scale in scales])), spread=float(np.mean([scale.spread for scale in scales]))
+    )

@@ -1,0 +1,73 @@
+"""Table: what one device measured of one family, as features and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from haotuner.cost.model import Scores
+from haotuner.device import Device
+from haotuner.record import Trial
+
+Rows = NDArray[np.int64]  # indices of rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Measured rows of one family on one device. Rows of a *task* (op, shape, threads, weights) compete with each other."""
+
+    device: Device
+    family: str
+    frame: pd.DataFrame  # features on this device, one row a trial
+    labels: Scores  # log(throughput / roofline), higher is better
+    trials: tuple[Trial, ...]  # equal on every device for the same measurement
+    tasks: Rows  # code of each row's task
+    task_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.labels)
+
+    def take(self, rows: Rows) -> Table:
+        """The table of those rows only."""
+        return replace(
+            self,
+            frame=self.frame.iloc[rows].reset_index(drop=True),
+            labels=self.labels[rows],
+            trials=tuple(self.trials[row] for row in rows.tolist()),
+            tasks=self.tasks[rows],
+        )
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Name of each row's kernel."""
+        return tuple(trial.kernel for trial in self.trials)
+
+    def every(self) -> Rows:
+        """Indices of all rows."""
+        return np.arange(len(self.labels))
+
+    def groups(self) -> list[Rows]:
+        """Rows of each task that has at least two."""
+        found = [np.flatnonzero(self.tasks == task) for task in np.unique(self.tasks)]
+        return [rows for rows in found if len(rows) > 1]
+
+    def efficiency(self) -> Scores:
+        """Throughput over roofline of each row."""
+        return np.asarray(np.exp(self.labels), dtype=np.float64)
+
+
+def half_of_kernels(tables: Sequence[Table], seed: int) -> frozenset[str]:
+    """A random half of all kernels of some tables; the same seed gives the same half."""
+    names = sorted({name for table in tables for name in table.kernels})
+    chosen = np.random.default_rng([seed, 1]).random(len(names)) < 0.5
+    return frozenset(name for name, inside in zip(names, chosen.tolist(), strict=True) if inside)
+
+
+def rows_within(table: Table, kernels: frozenset[str], *, inside: bool) -> Rows:
+    """Rows whose kernel is inside (or outside) a set."""
+    return np.array([row for row, name in enumerate(table.kernels) if (name in kernels) == inside], dtype=np.int64)
