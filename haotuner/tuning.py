@@ -87,6 +87,7 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     book = Book(task.op, family, lab.device, probes, weights=task.weights, seed=task.seed, model=model)
     clock = _Clock(begin + task.budget_s * SEARCH_SHARE, watch)
     stopped = _search(book, ordered, rows, weights, lab, clock, task.seed)
+    _recall(book, ordered, lab, clock)  # what an earlier run recorded counts, even if there was no time to come to it
     finished = [name for name in ordered if book.measured(name)]
     kept = cover(_complete(book, finished, ordered, lab), rows, weights)
     clock = _Clock(begin + task.budget_s, watch, phase="plan", given_up=clock.given_up)
@@ -130,13 +131,16 @@ class _Clock:
 def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
     rng = np.random.default_rng(seed)
     batch = first_batch(book, ordered, FIRST_BATCH)
-    lab.prepare(batch[:LEAST_KERNELS])
-    for name in batch[:LEAST_KERNELS]:
+    _recall(book, batch, lab, clock)
+    least = [name for name in batch[:LEAST_KERNELS] if not book.done(name)]
+    lab.prepare(least)
+    for name in least:
         for record in lab.measure(book.probes[name].trials(), clock.not_given_up):
             book.note(record)
-    batch = [name for name in batch if not book.done(name)]  # nobody is told of a record twice
     quiet, best = 0, np.inf
     while batch and clock.goes_on():
+        _recall(book, batch, lab, clock)
+        batch = [name for name in batch if not book.done(name)]
         lab.prepare(batch)
         for name in batch:
             for record in lab.measure(book.probes[name].trials(), clock.goes_on):
@@ -151,6 +155,19 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
             return "converged"
         batch = propose(book, ordered, rows, weights, NEXT_BATCH, rng)
     return "budget" if batch else "exhausted"
+
+
+def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
+    """Note the kernels whose every trial is already recorded, so that they are neither built nor measured again."""
+    for name in asked:
+        if book.done(name):  # nobody is told of a record twice
+            continue
+        found = [lab.known(trial) for trial in book.probes[name].trials()]
+        if all(record is not None for record in found):
+            for record in found:
+                if record is not None:
+                    book.note(record)
+                    clock.not_given_up(record)
 
 
 def _value(book: Book, measured: Sequence[str], rows: Ints, weights: Floats) -> float:

@@ -27,7 +27,7 @@ class FakeLab:
         self.prepared: list[str] = []
         self.measured: list[Trial] = []
         self.started: list[float] = []
-        self.known: dict[str, Record] = {}
+        self.store: dict[str, Record] = {}
 
     def as_lab(self) -> Lab:
         return cast(Lab, self)
@@ -41,10 +41,14 @@ class FakeLab:
     def gather(self, names: Sequence[str]) -> None:
         self.prepared += names
 
+    def known(self, trial: Trial) -> Record | None:
+        """The record of a trial that was measured before."""
+        return self.store.get(trial.key())
+
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         found = []
         for trial in trials:
-            record = self.known.get(trial.key())
+            record = self.known(trial)
             if record is None:
                 if not goes_on(None):
                     break
@@ -52,7 +56,7 @@ class FakeLab:
                 time.sleep(self.pause_s)
                 record = Record(trial=trial, outcome=self._outcome(trial), device_id=self.device.id, fingerprint="fake",
                                 session="fake", when=0.0)  # fmt: skip
-                self.known[trial.key()] = record
+                self.store[trial.key()] = record
                 self.measured.append(trial)
             found.append(record)
             goes_on(record)

@@ -101,9 +101,19 @@ def test_the_same_seed_on_the_same_surface_gives_the_same_result(tuned: Tuned, l
 
 def test_known_records_are_not_measured_again(tuned: Tuned, lab: FakeLab) -> None:
     again = FakeLab(CORE)
-    again.known = dict(lab.known)
+    again.store = dict(lab.store)
     result = tune(replace(TASK, threads=(1, 2)), again.as_lab(), FAMILY)
     assert again.measured == [] and result.kernels == tuned.kernels
+    kept = [kernel.name for kernel in tuned.kernels]
+    assert set(again.prepared) <= set(kept)  # what needs no measurement needs no build
+
+
+def test_what_is_recorded_counts_however_short_the_time_is(tuned: Tuned, lab: FakeLab) -> None:
+    again = FakeLab(CORE)
+    again.store = dict(lab.store)
+    result = tune(replace(TASK, threads=(1, 2), budget_s=1e-3), again.as_lab(), FAMILY)
+    assert result.measured == tuned.measured and result.kernels == tuned.kernels
+    assert again.measured == []
 
 
 def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
