@@ -14,8 +14,9 @@ import pytest
 
 from tests.doors.command import command, environment, haotuner
 
-pytestmark = pytest.mark.timeout(240)
-LONGER = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--against", "none", "--threads", "1", "--budget", "12s")
+pytestmark = pytest.mark.timeout(480)
+LONGER = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--against", "none", "--threads", "1")
+TIME = ("--budget", "300s")  # of a run that is to be killed: it must not end by itself
 
 
 def count(db: Path) -> int:
@@ -25,7 +26,7 @@ def count(db: Path) -> int:
 
 def started(cache: Path, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command("tune", *LONGER, "--resume"), cwd=folder, env=environment(cache), stdout=subprocess.DEVNULL,
+        command("tune", *LONGER, *TIME, "--resume"), cwd=folder, env=environment(cache), stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
 
@@ -57,7 +58,7 @@ def test_kill_9_at_three_moments_then_resume(cache: Path, tmp_path: Path) -> Non
         seen = now
     keys = _keys(db)
     assert len(keys) == len(set(keys)), "a trial was measured twice"
-    answer = haotuner("tune", *LONGER, "--resume", "--json", cache=cache, cwd=tmp_path)
+    answer = haotuner("tune", *LONGER, "--budget", "12s", "--resume", "--json", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     assert answer.json()["reused"] == seen
     keys = _keys(db)

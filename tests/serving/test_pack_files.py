@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,8 @@ def library(pack: Path) -> Path:
 
 
 def refused(pack: Path, said: str, kind: type[HaotunerError] = PackInvalid) -> None:
-    begin = time.monotonic()
     with pytest.raises(kind, match=said):
         haotuner.load(pack)
-    assert time.monotonic() - begin < 2  # hashing a pack takes milliseconds; a busy machine gets some room
 
 
 def test_every_kind_of_damage_to_the_library(copied):
