@@ -1,27 +1,48 @@
-"""``python -m haotuner.pack verify DIR``: verification in the base install, where the haotuner command is not."""
+"""``python -m haotuner.pack verify DIR``, ``merge DIR DIR --out DIR``: the base install has no other command."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from haotuner.errors import HaotunerError
+from haotuner.pack.merge import merge
 from haotuner.pack.verify import verify
 
 
-def main(arguments: list[str]) -> int:
-    """Exit code 0 when sound, 5 when not, 2 on wrong usage."""
-    plain = [a for a in arguments if a != "--json"]
-    if len(plain) != 2 or plain[0] != "verify":
-        print("usage: python -m haotuner.pack verify DIR [--json]", file=sys.stderr)
-        return 2
-    problems = verify(Path(plain[1]))
-    if "--json" in arguments:
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0 when sound or merged, 2 on wrong usage, 5 when a pack is damaged, otherwise that of the error."""
+    reader = argparse.ArgumentParser(prog="python -m haotuner.pack", description="Check packs and put packs together.")
+    verbs = reader.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("verify", help="files, CPU, and numbers against float64")
+    one.add_argument("pack", type=Path, metavar="DIR")
+    one.add_argument("--json", action="store_true")
+    more = verbs.add_parser("merge", help="one pack from packs tuned for different instruction sets")
+    more.add_argument("packs", type=Path, nargs="+", metavar="DIR")
+    more.add_argument("--out", type=Path, required=True, metavar="DIR")
+    asked = reader.parse_args(arguments)
+    if asked.verb == "verify":
+        return _verify(asked.pack, asked.json)
+    try:
+        merge(asked.packs, asked.out)
+    except HaotunerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"{asked.out}: {len(asked.packs)} levels, each served where it is the widest that the CPU has")
+    return 0
+
+
+def _verify(pack: Path, as_json: bool) -> int:
+    problems = verify(pack)
+    if as_json:
         print(json.dumps({"ok": not problems, "problems": problems}))
     else:
         for problem in problems:
             print(problem, file=sys.stderr)
-        print(f"{plain[1]}: {'verified' if not problems else f'{len(problems)} problems'}")
+        print(f"{pack}: {'verified' if not problems else f'{len(problems)} problems'}")
     return 0 if not problems else 5
 
 

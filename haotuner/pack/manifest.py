@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.kernel import MicroKernel
 from haotuner.op import Op
+from haotuner.pack.levels import level_hashes, served_level
 
 PACK_SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -56,7 +58,42 @@ class Manifest:
 
 
 def read_manifest(pack: Path) -> Manifest:
-    """The manifest of a pack directory. PackInvalid says what is wrong; nothing outside the pack is opened."""
+    """The manifest of a pack directory. PackInvalid says what is wrong; nothing outside the pack is opened.
+
+    Of a pack with several levels (``pack/levels.py``) it is that of the level which this host serves.
+    """
+    raw = read_bytes(pack)
+    document = parse(pack / MANIFEST, raw)
+    try:
+        levels = level_hashes(document)
+        if levels is None:
+            return _decode(document)
+        _known_schema(document)
+    except (KeyError, TypeError, ValueError, UsageError) as error:
+        raise PackInvalid(f"{pack / MANIFEST}: {_said(error)}; tune again or restore the pack from where it came") from error
+    return read_level(pack, served_level(levels), levels)
+
+
+def read_level(pack: Path, level: str, levels: Mapping[str, str]) -> Manifest:
+    """The manifest of one level of a pack; its library's path is relative to ``pack``. PackInvalid as above."""
+    inner = pack / level
+    if inner.is_symlink():
+        raise PackInvalid(f"{inner} is a link; a pack holds its own files: copy the pack with its contents")
+    raw = read_bytes(inner)
+    if hashlib.sha256(raw).hexdigest() != levels[level]:
+        raise PackInvalid(f"{inner / MANIFEST}: not the one that {pack / MANIFEST} names (sha256); restore the pack")
+    document = parse(inner / MANIFEST, raw)
+    try:
+        manifest = _decode(document)
+    except (KeyError, TypeError, ValueError, UsageError) as error:
+        raise PackInvalid(f"{inner / MANIFEST}: {_said(error)}; restore the pack from where it came") from error
+    if manifest.arch != level:
+        raise PackInvalid(f"{inner} was built for {manifest.arch}, not for {level}; restore the pack or merge again")
+    return replace(manifest, library=f"{level}/{manifest.library}")
+
+
+def read_bytes(pack: Path) -> bytes:
+    """Content of a pack's manifest, bounded in size; PackInvalid if there is none."""
     path = pack / MANIFEST
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device read without end
@@ -69,23 +106,28 @@ def read_manifest(pack: Path) -> Manifest:
                           "that `haotuner tune --out` wrote") from error  # fmt: skip
     if len(raw) > SIZE_LIMIT_BYTES:
         raise PackInvalid(f"{path}: over {SIZE_LIMIT_BYTES >> 20} MiB; no pack has such a manifest")
+    return raw
+
+
+def parse(path: Path, raw: bytes) -> Any:
+    """JSON of bounded depth without repeated keys or constants such as NaN; PackInvalid names ``path``."""
     if raw.count(b"[") + raw.count(b"{") > BRACKETS_LIMIT or _depth(raw) > DEPTH_LIMIT:
         raise PackInvalid(f"{path}: nested too deeply to be a manifest")
     try:
-        document = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise PackInvalid(f"{path}: not valid JSON ({error}); tune again or restore the pack from where it came") from error
-    try:
-        return _decode(document)
-    except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise PackInvalid(f"{path}: {_said(error)}; tune again or restore the pack from where it came") from error
 
 
-def _decode(document: Any) -> Manifest:
+def _known_schema(document: Any) -> None:
     if not isinstance(document, dict) or "schema" not in document:
         raise ValueError("it has no schema number: not a haotuner manifest")
     if type(document["schema"]) is not int or document["schema"] != PACK_SCHEMA:
         raise ValueError(f"schema {document['schema']!r}, this haotuner reads {PACK_SCHEMA}")
+
+
+def _decode(document: Any) -> Manifest:
+    _known_schema(document)
     files = document["files"]
     if not isinstance(files, dict) or len(files) != 1:
         raise ValueError("files must name exactly one library")

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.errors import HaotunerError
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.levels import level_hashes
+from haotuner.pack.manifest import MANIFEST, PackOp, parse, read_bytes, read_level
+from haotuner.runtime.host import missing_flags, usable_cores
+from haotuner.runtime.library import check_library
 
 EPS = float(np.finfo(np.float32).eps)
 GUARD = 16  # floats around every output row that must stay as they were
@@ -17,8 +20,28 @@ LARGEST_FLOPS = 4e9  # of one check in float64: about a second; larger m are che
 
 
 def verify(path: Path, *, seed: int = 0) -> list[str]:
-    """Every problem found, in words; empty when the pack is sound and right."""
-    from haotuner.runtime.host import usable_cores
+    """Every problem found, in words; empty when the pack is sound and right.
+
+    Of a pack with several levels, the files of all are checked, and the numbers of those that this CPU can run.
+    """
+    try:
+        levels = level_hashes(parse(path / MANIFEST, read_bytes(path)))
+        if levels is None:
+            return _verify_plain(path, seed)
+        problems = []
+        for level in levels:
+            manifest = read_level(path, level, levels)
+            check_library(path, manifest)
+            if not missing_flags(level):
+                problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed)]
+    except HaotunerError as error:
+        return [str(error)]
+    except ValueError as error:
+        return [f"{path / MANIFEST}: {error}"]
+    return problems
+
+
+def _verify_plain(path: Path, seed: int) -> list[str]:
     from haotuner.runtime.pack import Pack
 
     problems: list[str] = []
@@ -47,7 +70,7 @@ def _shapes(op: PackOp, rng: np.random.Generator) -> list[int]:
 
 
 def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator) -> list[str]:
-    """The promise of a batch-invariant pack: the first rows of a large batch are the bits of a small one."""
+    """The promise of a batch-invariant pack: rows of a large batch are the bits of a small one, from either end."""
     from haotuner.runtime.pack import Pack
 
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
@@ -62,7 +85,7 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
             problems += [
                 f"{op.name} m={m} threads={threads}: not the bits of a batch of {len(x)}, which the pack promises"
                 for m in shapes
-                if not np.array_equal(linear(x[:m]), whole[:m])
+                if not (np.array_equal(linear(x[:m]), whole[:m]) and np.array_equal(linear(x[-m:]), whole[-m:]))
             ]
     return problems
 

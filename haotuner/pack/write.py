@@ -15,6 +15,7 @@ from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, read_manifest
+from haotuner.runtime.host import LEVELS
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
 
@@ -38,8 +39,8 @@ def check_destination(out: Path) -> None:
 
 
 def _was_pack(out: Path) -> bool:
-    """A pack of another schema or with a damaged manifest is still ours to replace: only manifest and lib/ inside."""
-    return {path.name for path in out.iterdir()} <= {MANIFEST, "lib"} and (out / MANIFEST).is_file()
+    """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
+    return {path.name for path in out.iterdir()} <= {MANIFEST, "lib", *LEVELS} and (out / MANIFEST).is_file()
 
 
 def _read_only(folder: Path) -> bool:
@@ -52,19 +53,29 @@ def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Cal
     ``check`` sees the finished pack before it is published and raises if it is not right. HaotunerError on a full or
     read-only disk; the earlier pack is then untouched and nothing is left behind.
     """
-    check_destination(out)
     data = library.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     name = f"lib/{digest[:16]}.so"
-    manifest = {"schema": PACK_SCHEMA, **document, "files": {name: digest}}
-    text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return publish(out, {name: data, MANIFEST: as_json({"schema": PACK_SCHEMA, **document, "files": {name: digest}})}, check)
+
+
+def as_json(document: Mapping[str, Any]) -> bytes:
+    """A manifest's bytes; the same for the same content."""
+    return (json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None]) -> Path:
+    """Put files, by path relative to ``out``, there in one step; the rest is as in ``write_pack``."""
+    check_destination(out)
     target = out.resolve()
     with _nothing_left(target) as aside:
-        (aside / "lib").mkdir()
-        _put(aside / name, data)
-        _put(aside / MANIFEST, text.encode())
-        _sync(aside / "lib")
-        _sync(aside)
+        folders = {aside}
+        for name, data in files.items():
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            _put(aside / name, data)
+            folders |= {parent for parent in (aside / name).parents if parent.is_relative_to(aside)}
+        for folder in folders:
+            _sync(folder)
         check(aside)
         _swap(aside, target)
     return out

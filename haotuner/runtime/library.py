@@ -21,6 +21,25 @@ def checked_manifest(pack: Path) -> Manifest:
         PackMismatch: the pack is sound, but this host cannot run it.
     """
     manifest = read_manifest(pack)
+    check_library(pack, manifest)
+    problem = platform_problem()
+    if problem:
+        raise PackMismatch(f"{pack}: {problem}")
+    missing = missing_flags(manifest.arch)
+    if missing is None:
+        raise PackMismatch(
+            f"{pack} was built for {manifest.arch}, which is no x86-64 level; it cannot be served on this CPU"
+        )
+    if missing:
+        raise PackMismatch(
+            f"{pack} was built for {manifest.arch}; this CPU lacks {', '.join(missing)}. "
+            "Tune on this host, or with --device cpu:avx2 or cpu:sse on the other"
+        )
+    return manifest
+
+
+def check_library(pack: Path, manifest: Manifest) -> None:
+    """PackInvalid or PackMismatch unless the library is whole and the one that the manifest names; maps nothing."""
     path = pack / manifest.library
     if path.is_symlink() or path.parent.is_symlink():
         raise PackInvalid(f"{path} is a link; a pack holds its own files: copy the pack with its contents")
@@ -37,20 +56,6 @@ def checked_manifest(pack: Path) -> Manifest:
     problem = elf_problem(data)
     if problem:
         raise PackMismatch(f"{path} {problem}; tune on this kind of host")
-    problem = platform_problem()
-    if problem:
-        raise PackMismatch(f"{pack}: {problem}")
-    missing = missing_flags(manifest.arch)
-    if missing is None:
-        raise PackMismatch(
-            f"{pack} was built for {manifest.arch}, which is no x86-64 level; it cannot be served on this CPU"
-        )
-    if missing:
-        raise PackMismatch(
-            f"{pack} was built for {manifest.arch}; this CPU lacks {', '.join(missing)}. "
-            "Tune on this host, or with --device cpu:avx2 or cpu:sse on the other"
-        )
-    return manifest
 
 
 class Library:

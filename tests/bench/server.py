@@ -10,6 +10,7 @@ import argparse
 import io
 import socket
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,9 @@ def onnx_bytes(model: torch.nn.Module) -> bytes:
     stream = io.BytesIO()
     ids = torch.zeros(1, 8, dtype=torch.int64)
     names = {"ids": {1: "tokens"}}
-    torch.onnx.export(model, (ids,), stream, input_names=["ids"], dynamic_axes=names, dynamo=False, opset_version=17)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the newer exporter needs a package more
+        torch.onnx.export(model, (ids,), stream, input_names=["ids"], dynamic_axes=names, dynamo=False, opset_version=17)
     return stream.getvalue()
 
 

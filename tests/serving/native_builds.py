@@ -44,8 +44,8 @@ def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     return out
 
 
-def c_pack(out: Path, ops: Sequence[PackedOp], *flags: str) -> Path:
-    """A pack with reference kernels in C instead of TVM's."""
+def c_pack(out: Path, ops: Sequence[PackedOp], *flags: str, level: str = "x86-64") -> Path:
+    """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says."""
     kernels = {kernel.name: kernel for op in ops for kernel in op.kernels}
     text = "#include <tvm/ffi/c_api.h>\n" + "".join(
         KERNEL.format(name=name, mr=kernel["mr"], nr=kernel["nr"], pw=kernel["pw"]) for name, kernel in kernels.items()
@@ -56,7 +56,7 @@ def c_pack(out: Path, ops: Sequence[PackedOp], *flags: str) -> Path:
     data.write_text(pack_data(ops))
     library = cc([code, data, *(NATIVE / name for name in PACK_SOURCES)], out.with_suffix(".so"), "-shared", "-fPIC",
                  "-fvisibility=hidden", "-g", *flags)  # fmt: skip
-    write_pack(out, library, document(ops, "x86-64"), lambda _: None)
+    write_pack(out, library, document(ops, level), lambda _: None)
     return out
 
 

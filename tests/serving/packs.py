@@ -29,6 +29,7 @@ class Made:
 
     path: Path
     ops: dict[str, PackedOp]
+    level: str
 
 
 def best_level() -> str:
@@ -113,7 +114,7 @@ def make_pack(out: Path, ops: Sequence[PackedOp], arch: str) -> Made:
     pack_library(ops, arch, Toolchain.find(), library)
     write_pack(out, library, document(ops, arch), lambda _: None)
     library.unlink()
-    return Made(out, {op.name: op for op in ops})
+    return Made(out, {op.name: op for op in ops}, arch)
 
 
 def reference(x: Any, weight: Any) -> Any:

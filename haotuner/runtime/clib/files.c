@@ -78,7 +78,6 @@ static const char* elf_problem(const unsigned char* data, size_t size) {
   return NULL;
 }
 
-/* The x86-64 psABI's micro-architecture levels. */
 static int host_has(const char* arch) {
   __builtin_cpu_init();
   int v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("popcnt");
@@ -92,30 +91,63 @@ static int host_has(const char* arch) {
   return strcmp(arch, "x86-64-v4") == 0 && v4;
 }
 
+/* Read and parse <folder>/manifest.json, whose hash must be `sha256` unless that is NULL. */
+static ht_status read_manifest(const char* folder, const char* sha256, ht_manifest* out, ht_error* error) {
+  char name[PATH_MAX + 64], digest[65];
+  unsigned char* data;
+  size_t size;
+  snprintf(name, sizeof name, "%s/manifest.json", folder);
+  ht_status status = read_file(name, MANIFEST_LIMIT, &data, &size, error);
+  if (status != HT_OK) return status;
+  const char* wrong = ht_manifest_read((const char*)data, size, out);
+  if (sha256 != NULL) ht_sha256(data, size, digest);
+  free(data);
+  if (sha256 != NULL && strcmp(digest, sha256) != 0) wrong = "not the one that the pack's own manifest names (sha256)";
+  if (wrong != NULL) return ht_refuse(error, HT_PACK_INVALID, "%s: %s; restore the pack or tune again", name, wrong);
+  return HT_OK;
+}
+
+/* Of a pack with several levels: go into the widest that this CPU has, or the narrowest, which is refused later. */
+static ht_status enter_level(char* folder, size_t room, ht_manifest* manifest, ht_error* error) {
+  int level = -1;
+  for (int i = 0; i < HT_LEVELS; ++i)
+    if (manifest->levels[i][0] != 0 && (level < 0 || host_has(ht_levels[i]))) level = i;
+  if (level < 0) return HT_OK; /* a plain pack */
+  char sha256[65];
+  memcpy(sha256, manifest->levels[level], sizeof sha256);
+  size_t used = strlen(folder);
+  if (snprintf(folder + used, room - used, "/%s", ht_levels[level]) >= (int)(room - used))
+    return ht_refuse(error, HT_PACK_INVALID, "%s: its path is too long", folder);
+  struct stat facts;
+  if (lstat(folder, &facts) != 0 || !S_ISDIR(facts.st_mode))
+    return ht_refuse(error, HT_PACK_INVALID, "%s is no directory of its own; copy the pack with its contents", folder);
+  ht_status status = read_manifest(folder, sha256, manifest, error);
+  if (status == HT_OK && strcmp(manifest->arch, ht_levels[level]) != 0)
+    return ht_refuse(error, HT_PACK_INVALID, "%s was built for %s; restore the pack or merge again", folder, manifest->arch);
+  return status;
+}
+
 ht_status ht_files_check(const char* path, char* library, size_t room, ht_error* error) {
   char whole[PATH_MAX], name[PATH_MAX + 64];
   if (path == NULL || realpath(path, whole) == NULL)
     return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path == NULL ? "NULL" : path, strerror(errno));
-  snprintf(name, sizeof name, "%s/manifest.json", whole);
-  unsigned char* data;
-  size_t size;
-  ht_status status = read_file(name, MANIFEST_LIMIT, &data, &size, error);
-  if (status != HT_OK) return status;
   ht_manifest manifest;
-  const char* wrong = ht_manifest_read((const char*)data, size, &manifest);
-  free(data);
-  if (wrong != NULL) return ht_refuse(error, HT_PACK_INVALID, "%s: %s; restore the pack or tune again", name, wrong);
+  ht_status status = read_manifest(whole, NULL, &manifest, error);
+  if (status == HT_OK) status = enter_level(whole, sizeof whole, &manifest, error);
+  if (status != HT_OK) return status;
   snprintf(name, sizeof name, "%s/lib", whole);
   struct stat folder;
   if (lstat(name, &folder) != 0 || !S_ISDIR(folder.st_mode))
     return ht_refuse(error, HT_PACK_INVALID, "%s is no directory of its own; copy the pack with its contents", name);
   if (snprintf(library, room, "%s/%s", whole, manifest.library) >= (int)room)
     return ht_refuse(error, HT_PACK_INVALID, "%s: its path is too long", whole);
+  unsigned char* data;
+  size_t size;
   status = read_file(library, LIBRARY_LIMIT, &data, &size, error);
   if (status != HT_OK) return status;
   char digest[65];
   ht_sha256(data, size, digest);
-  wrong = elf_problem(data, size);
+  const char* wrong = elf_problem(data, size);
   free(data);
   if (strcmp(digest, manifest.sha256) != 0)
     return ht_refuse(error, HT_PACK_INVALID, "%s: its sha256 is %.16s..., the manifest says %.16s...; restore the pack", library,

@@ -114,7 +114,9 @@ static int value(reader* r, int depth) {
   }
 }
 
-enum { SEEN_SCHEMA = 1, SEEN_FILES = 2, SEEN_DEVICE = 4, SEEN_ARCH = 8, SEEN_FILE = 16 };
+const char* const ht_levels[HT_LEVELS] = {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
+
+enum { SEEN_SCHEMA = 1, SEEN_FILES = 2, SEEN_DEVICE = 4, SEEN_ARCH = 8, SEEN_FILE = 16, SEEN_LEVELS = 32, SEEN_LEVEL = 64 };
 
 static int once(reader* r, int* seen, int what) {
   if (*seen & what) return fail(r, "a key is given twice");
@@ -136,17 +138,32 @@ static int device(reader* r, const char* key, int depth, ht_manifest* out, int* 
   return strcmp(key, "arch") == 0 && once(r, seen, SEEN_ARCH) && text(r, out->arch, sizeof out->arch);
 }
 
+static int level(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  (void)depth;
+  for (int i = 0; i < HT_LEVELS; ++i)
+    if (strcmp(key, ht_levels[i]) == 0) return once(r, seen, SEEN_LEVEL << i) && text(r, out->levels[i], sizeof out->levels[i]);
+  return fail(r, "it names a level that x86-64 has not");
+}
+
 static int top(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   if (strcmp(key, "files") == 0) return once(r, seen, SEEN_FILES) && object(r, depth + 1, file, out, seen);
   if (strcmp(key, "device") == 0) return once(r, seen, SEEN_DEVICE) && object(r, depth + 1, device, out, seen);
+  if (strcmp(key, "levels") == 0) return once(r, seen, SEEN_LEVELS) && object(r, depth + 1, level, out, seen);
   if (strcmp(key, "schema") != 0 || !once(r, seen, SEEN_SCHEMA)) return 0;
   const char* first = r->at;
   if (!word(r)) return 0;
   return r->at - first == 1 && *first == '0' + HT_MANIFEST_SCHEMA ? 1 : fail(r, "it has another schema than this library reads");
 }
 
-static int hex(const char* text, size_t count) {
-  return strspn(text, "0123456789abcdef") >= count;
+static int hex(const char* text, size_t count) { return strspn(text, "0123456789abcdef") >= count; }
+
+static const char* levels_problem(const ht_manifest* out, int seen) {
+  if ((seen & (SEEN_SCHEMA | SEEN_FILES)) != SEEN_SCHEMA) return "levels stand without a schema, or beside files";
+  if (seen < SEEN_LEVEL) return "levels must name at least one instruction set";
+  for (int i = 0; i < HT_LEVELS; ++i)
+    if (out->levels[i][0] != 0 && (strlen(out->levels[i]) != 64 || !hex(out->levels[i], 64)))
+      return "the sha256 of a level is not 64 hex digits";
+  return NULL;
 }
 
 const char* ht_manifest_read(const char* content, size_t size, ht_manifest* out) {
@@ -156,6 +173,7 @@ const char* ht_manifest_read(const char* content, size_t size, ht_manifest* out)
   if (!object(&r, 0, top, out, &seen)) return r.wrong != NULL ? r.wrong : "it is not valid JSON";
   blank(&r);
   if (r.at != r.end) return "something follows the JSON";
+  if (seen & SEEN_LEVELS) return levels_problem(out, seen);
   if (seen != (SEEN_SCHEMA | SEEN_FILES | SEEN_DEVICE | SEEN_ARCH | SEEN_FILE)) return "schema, files or device are missing";
   const char* l = out->library;
   if (strlen(l) != 23 || strncmp(l, "lib/", 4) != 0 || !hex(l + 4, 16) || strcmp(l + 20, ".so") != 0)

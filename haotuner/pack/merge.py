@@ -1,0 +1,61 @@
+"""Merging packs tuned for different instruction sets into one that serves each CPU with the widest it has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.errors import UsageError
+from haotuner.pack.levels import level_hashes
+from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, parse, read_bytes, read_manifest
+from haotuner.pack.write import as_json, publish
+
+
+def merge(packs: Sequence[Path], out: Path) -> Path:
+    """Publish a pack at ``out`` that holds every pack of ``packs`` as a level.
+
+    Files are checked (none of their code is run, so that packs of wider CPUs can be merged here). UsageError unless the
+    packs are plain ones of different levels for the same ops; PackInvalid or PackMismatch for damage.
+    """
+    found: dict[str, tuple[Path, Manifest]] = {}
+    for pack in packs:
+        manifest = _plain(pack)
+        if manifest.arch in found:
+            raise UsageError(f"{found[manifest.arch][0]} and {pack} are both for {manifest.arch}; merge one of each level")
+        found[manifest.arch] = pack, manifest
+    if len(found) < 2:
+        raise UsageError("name at least two packs of different levels, e.g. tuned with --device cpu:avx512 and cpu:avx2")
+    (first, held), *others = found.values()
+    for pack, manifest in others:
+        apart = {op.name for op in manifest.ops} ^ {op.name for op in held.ops}
+        if apart:
+            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(apart))}; every CPU must find every op")
+    files, hashes = {}, {}
+    for level, (pack, manifest) in found.items():
+        raw = read_bytes(pack)
+        hashes[level] = hashlib.sha256(raw).hexdigest()
+        files[f"{level}/{MANIFEST}"] = raw
+        files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
+    files[MANIFEST] = as_json({"schema": PACK_SCHEMA, "levels": hashes})
+    return publish(out, files, _sound)
+
+
+def _plain(pack: Path) -> Manifest:
+    from haotuner.runtime.library import check_library
+
+    if level_hashes(parse(pack / MANIFEST, read_bytes(pack))) is not None:
+        raise UsageError(f"{pack} was merged already; name the packs that it was made from")
+    manifest = read_manifest(pack)
+    check_library(pack, manifest)
+    return manifest
+
+
+def _sound(aside: Path) -> None:
+    """What is about to be published holds together: every level's files are those that its manifest names."""
+    from haotuner.pack.manifest import read_level
+    from haotuner.runtime.library import check_library
+
+    levels = level_hashes(parse(aside / MANIFEST, read_bytes(aside))) or {}
+    for level in levels:
+        check_library(aside, read_level(aside, level, levels))
