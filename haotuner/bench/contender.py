@@ -17,6 +17,8 @@ Call = Callable[[], object]
 
 OURS = "ours"
 OURS_AGAIN = "ours-again"  # a second process of ours: what it differs by is the noise floor
+MACHINE = "machine"  # no library: the multiply-adds of this moment, what shares of peak are of
+MACHINE_SPEC = "haotuner.bench.peers.machine:Machine"
 OURS_SPEC = "haotuner.bench.peers.ours:Ours"
 
 PEERS: Mapping[str, str] = {  # name: where its class is; imported only inside its own process

@@ -43,6 +43,7 @@ class Contest:
     block_s: float = BLOCK_S
     least_rounds: int = 5
     noise_floor: bool = True  # race ours against ours too
+    machine: bool = False  # time the machine's own multiply-adds as well: what shares of peak are of
     cache_bytes: int = FALLBACK_CACHE_BYTES  # last level, as one process sees it
     isa: str | None = None
     seed: int = 0

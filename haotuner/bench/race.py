@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from haotuner.bench import contention
 from haotuner.bench.budget import Budget
-from haotuner.bench.contender import OURS, OURS_AGAIN, Setting
+from haotuner.bench.contender import MACHINE, MACHINE_SPEC, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
 from haotuner.bench.inputs import cold_count
 from haotuner.bench.lineup import Lineup
@@ -35,6 +35,7 @@ class Row:
     foreign_cores: float  # other load while it was timed
     composition: str = ""  # what ours runs at this shape
     count: int = 1  # weights that the calls took in turn
+    machine_flops: float | None = None  # of one call of the machine's own multiply-adds
 
     @staticmethod
     def empty(op: Op, shape: Shape, threads: int, weights: str, failed: Mapping[str, Failed]) -> Row:
@@ -88,7 +89,9 @@ def run(contest: Contest, listen: Listen | None = None) -> Outcome:
 
 
 def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> Generator[Row, None, None]:
-    specs = {OURS: contest.ours, **({OURS_AGAIN: contest.ours} if contest.noise_floor else {}), **contest.peers}
+    own = {OURS_AGAIN: contest.ours} if contest.noise_floor else {}
+    machine = {MACHINE: MACHINE_SPEC} if contest.machine else {}
+    specs = {OURS: contest.ours, **own, **contest.peers, **machine}
     pack = None if contest.pack is None else str(contest.pack)
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
     setting = Setting(threads=threads, isa=contest.isa)
@@ -107,7 +110,7 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
                     count = cold if state == "cold" else 1
                     yield _row(lineup, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
                     ready &= set(lineup.names())  # who was replaced has to prepare again
-            outcome.missing.update(lineup.missing)
+            outcome.missing.update({name: why for name, why in lineup.missing.items() if name != MACHINE})
             outcome.versions.update(lineup.versions)
         overhead = _overhead_ns(lineup)
         if overhead is not None:
@@ -156,6 +159,7 @@ def _row(lineup: Lineup, contest: Contest, seconds: float, start: Row, count: in
         foreign_cores=contention.foreign_cores(before, after),
         count=count,
         composition=str(aimed.get(OURS, {}).get("plan", "")),
+        machine_flops=aimed.get(MACHINE, {}).get("flops"),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import OURS, OURS_AGAIN
+from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN
 from haotuner.bench.intervals import LEAST_PAIRS, Draws, Ratio, geomean_ratio, paired_ratio, resampled_medians, spread
 from haotuner.bench.race import Outcome, Row
 from haotuner.device import Device
@@ -50,6 +50,7 @@ def judge(row: Row) -> Judged:
     blocks, medians = row.blocks_us, {name: float(np.median(times)) for name, times in row.blocks_us.items()}
     ours_us = medians.pop(OURS, None)
     again = medians.pop(OURS_AGAIN, None)
+    medians.pop(MACHINE, None)
     if ours_us is None:
         return Judged(row=row, ours_us=None, peers_us=medians, ratios={}, best=None, best_peer=None, draws={},
                       best_draws=None, noise=None)  # fmt: skip
@@ -116,7 +117,8 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "ours_us": one.ours_us,
         "peers_us": dict(one.peers_us),
         "spread": None if one.ours_us is None else spread(row.blocks_us[OURS]),
-        "peak_ratio": _share(gflops, None if device is None else device.peak_gflops),
+        "peak_ratio": _share(gflops, _peak_gflops(row, device)),
+        "peak_gflops": _peak_gflops(row, device),
         "regret": facts.regret(row.op.name, row.shape["m"], row.threads, row.composition),
         "contended": row.contended,
         "ratios": {name: _ratio_json(ratio) for name, ratio in one.ratios.items()},
@@ -209,6 +211,14 @@ def _break_even(judged: Sequence[Judged], peers: Sequence[str], tuning_seconds: 
 
 def _ratio_json(ratio: Ratio) -> Json:
     return {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+def _peak_gflops(row: Row, device: Device | None) -> float | None:
+    """The machine's rate between the others' blocks; without it the device's best ever."""
+    times = row.blocks_us.get(MACHINE)
+    if times and row.machine_flops:
+        return row.machine_flops / float(np.median(times)) / 1e3
+    return None if device is None else device.peak_gflops
 
 
 def _share(achieved: float | None, peak: float | None) -> float | None:

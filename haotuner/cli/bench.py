@@ -79,6 +79,7 @@ def bench(
         seconds_per_row=seconds_per_row,
         isa=isa,
         seed=seed,
+        machine=True,
     )
     device = find_device("cpu")  # peak and bandwidth measured now, not taken from a cache: shares are of this very hour
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.bench.contender import OURS, OURS_AGAIN, Array
+from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Array
 from haotuner.bench.inputs import COLD_CACHES, MOST_WEIGHTS, cold_count, draw_weights, draw_x, error_share
 from haotuner.bench.intervals import DRAWS, Ratio, geomean, geomean_ratio, paired_ratio, resampled_medians, spread
 from haotuner.bench.race import Outcome, Row
@@ -151,6 +151,14 @@ def raced(m, ours, peers, *, foreign=0.0, weights="cold", threads=1, failed=None
     start = Row.empty(OP, Shape.of(m=m), threads, weights, failed or {})
     blocks = {name: (us,) * 6 for name, us in times.items() if us}
     return replace(start, blocks_us=blocks, foreign_cores=foreign, composition="k*1@serial")
+
+
+def test_the_peak_of_the_moment_is_what_shares_are_of():
+    start = raced(64, 100.0, {"torch": 300.0})
+    row = replace(start, blocks_us={**start.blocks_us, MACHINE: (1000.0,) * 6}, machine_flops=120e6)
+    found = judged(row)["rows"][0]
+    assert found["peak_gflops"] == pytest.approx(120.0) and found["peers_us"] == {"torch": 300.0}
+    assert found["peak_ratio"] == pytest.approx(OP.flops(Shape.of(m=64)) / 100e-6 / 120e9)
 
 
 def judged(*rows: Row, **facts: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from haotuner.bench.budget import Budget
-from haotuner.bench.contender import OURS, OURS_AGAIN, named
+from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, named
 from haotuner.bench.contention import CONTENDED_CORES, Reading, foreign_cores, read
 from haotuner.bench.contest import Contest
 from haotuner.bench.race import Row, _rotated, run
@@ -50,6 +50,21 @@ def test_every_contender_is_timed_once_a_round_at_every_shape_and_state():
         assert {len(times) for times in row.blocks_us.values()} == {5}
         assert min(row.blocks_us[OURS]) >= 100 and min(row.blocks_us["slow"]) >= 400
         assert row.failed == {}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_machine_takes_part_with_multiply_adds_of_its_own(threads):
+    (row,) = run(contest(machine=True, threads=(threads,))).rows
+    assert set(row.blocks_us) == {OURS, "slow", MACHINE} and row.failed == {}
+    assert row.machine_flops is not None and row.machine_flops >= 5e7 * threads
+    rate = row.machine_flops / min(row.blocks_us[MACHINE]) / 1e3
+    assert rate > 1, "GFLOP/s: any x86-64 core does more, however busy"
+
+
+def test_a_machine_without_a_compiler_is_raced_without_its_peak():
+    found = run(contest(machine=True, environment={**os.environ, "PATH": "/nowhere"}))
+    assert set(found.rows[0].blocks_us) == {OURS, "slow"} and found.missing == {}
+    assert found.rows[0].machine_flops is None
 
 
 def test_a_graph_of_many_layers_is_charged_for_one():
