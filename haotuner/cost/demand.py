@@ -53,6 +53,7 @@ class Demand:
     mid_bytes: Column  # bytes one tile takes from L2
     # traffic and working sets
     far_bytes: Column  # bytes of main memory for the whole call
+    behind: Column  # share of the arithmetic that this traffic can hide behind; 1 where tiles run side by side
     l1_set_bytes: Column  # stays in L1 while one tile runs
     l2_set_bytes: Column  # stays in L2 while one tile (CPU) or one device-wide round of tiles (GPU) runs
     # how operands travel

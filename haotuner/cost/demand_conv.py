@@ -65,6 +65,7 @@ def conv2d(asked: Asked) -> Demand:
         near_bytes=waves * loads * BANKS * size * near,
         mid_bytes=image / taps,
         far_bytes=rounds * np.minimum(band, h) * np.minimum(w, together * box_cols) * size + h * w * size,
+        behind=np.ones_like(h),
         l1_set_bytes=(1.0 - shared_on) * image,
         l2_set_bytes=together * image,
         staged_rows=shared_on,

@@ -11,6 +11,7 @@ _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FM
 _PAGE_BYTES = 4096.0  # addresses this far apart fall into the same L1 set (64 sets of 64 bytes on every x86-64)
 _STREAMS_OF_A_SET = 4.0  # measured: more weight streams than this, a page apart, fall to half speed
 
+_NEXT_PANEL = 8.0  # pf under this is a number of row tiles, from this on of steps
 _UNFETCHED = 1.2  # time of a cold weight stream without prefetch instructions; 1.0 to 1.3 measured over tiles of 1 to 8 rows
 
 
@@ -19,7 +20,7 @@ def cpu_dense(asked: Asked) -> Demand:
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
     Parameters: mr, nr, pw (packed width, divides nr), ku (k unroll), vl (fp32 lanes a vector); optional kc (k block)
-    and pf (steps of k fetched ahead).
+    and pf (0; under 8: row tiles within which the next panel is fetched; else steps of k fetched ahead).
     """
     mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
     pw = asked.params.get("pw", nr)
@@ -41,6 +42,9 @@ def cpu_dense(asked: Asked) -> Demand:
     ahead = asked.param("pf", 0.0)
     if asked.cold:  # the hardware's prefetchers alone stop at every page; fetching ahead by instruction does not
         far_w = far_w * np.where(ahead > 0, 1.0, _UNFETCHED)
+    # Within a panel only the first row tile waits for memory; the others find it in L2, with nothing under way meanwhile.
+    ahead_tiles = np.where((ahead > 0) & (ahead < _NEXT_PANEL), ahead, np.inf)
+    behind = np.where(np.isfinite(ahead_tiles), np.minimum(row_tiles / ahead_tiles, 1.0), 1.0 / row_tiles)
     result = m * n * size * np.ceil(k / block) * np.where(block < k, 2.0, 1.0)  # partial sums are read back
     # a tile's weights come from L2 unless the panel still lies in L1 from the tile before
     l1 = float(asked.device.l1_bytes or 32 * 2**10)
@@ -68,6 +72,7 @@ def cpu_dense(asked: Asked) -> Demand:
         near_bytes=(nr + mr) * size,
         mid_bytes=np.where(in_l1 & (row_tiles > 1), 0.0, nr * size) + mr * size / np.maximum(_LINE_BYTES / size, 1.0),
         far_bytes=far_x + far_w + result,
+        behind=behind,
         l1_set_bytes=panel + mr * block * size,
         l2_set_bytes=panel + np.minimum(x_bytes, l2),
         staged_rows=np.zeros_like(m),

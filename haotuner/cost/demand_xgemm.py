@@ -68,6 +68,7 @@ def xgemm(asked: Asked) -> Demand:
         near_bytes=waves * BANKS * size * (words_m * ways_m + words_n * ways_n),
         mid_bytes=(mwg + nwg) * size,
         far_bytes=tiles / together * (wide + high) * k * size + m * n * size,
+        behind=np.ones_like(m),
         l1_set_bytes=((1.0 - sa) * mwg + (1.0 - sb) * nwg) * kwg * size,
         l2_set_bytes=(wide + high) * kwg * size,
         staged_rows=sa,

@@ -117,7 +117,8 @@ def expected_us(device: Device, demand: Demand) -> Column:
     far_us = (
         demand.far_bytes / np.maximum(demand.line_ratio, 0.05) / (m.memory_gbps * 1e3 * np.maximum(reach, 1.0 / m.units))
     )
-    return _overlapped([busy_us, far_us])
+    alone_us = busy_us * (1.0 - demand.behind)  # nothing is under way from memory meanwhile
+    return _overlapped([busy_us - alone_us, far_us]) + alone_us
 
 
 def _overlapped(times: Sequence[Column]) -> Column:
