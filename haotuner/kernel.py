@@ -99,6 +99,10 @@ class Family(Protocol):
         """Whether micro-kernels of this family compute the op."""
         ...
 
+    def suits(self, device: Device) -> bool:
+        """Whether the device is of the backend's kind and has the instructions that the programs use."""
+        ...
+
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """The whole search space, legal or not, in a fixed order."""
         ...

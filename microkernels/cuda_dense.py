@@ -34,6 +34,7 @@ REGISTER_LIMIT = 255  # of one thread
 # any latency, so a tighter budget would only cause spills.
 REGISTER_FLOOR = 64
 WARP = 32
+OLDEST_BUILT = 75  # what a CUDA 13 toolkit still builds for; before it a CUDA 12 one must be found
 TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -75,7 +76,7 @@ class CudaDense(ABC):
     """One CUDA dense family; a subclass says its points, footprint and program."""
 
     backend = "cuda"
-    oldest_sm = 75  # the oldest that a CUDA 13 toolkit still builds for
+    oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
     def __init__(self, name: str, dtype: str) -> None:
         self.name = name
@@ -85,9 +86,13 @@ class CudaDense(ABC):
         """Dense of this dtype with something left to know at run time, no epilogue."""
         return op.kind == "dense" and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
 
+    def suits(self, device: Device) -> bool:
+        """Whether the device has the instructions that the programs use; enough to select and predict for it."""
+        return device.kind != "cpu" and sm_number(device.arch) >= self.oldest_sm
+
     def runs_on(self, device: Device) -> bool:
-        """Whether the device has the instructions that the programs use."""
-        return sm_number(device.arch) >= self.oldest_sm
+        """Whether code can be built for the device as well."""
+        return self.suits(device) and sm_number(device.arch) >= OLDEST_BUILT
 
     @abstractmethod
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
@@ -96,6 +101,18 @@ class CudaDense(ABC):
     @abstractmethod
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Registers a thread is held to, shared memory and threads of one block."""
+
+    @abstractmethod
+    def ahead(self, kernel: MicroKernel) -> int:
+        """Steps along k whose operands are on their way while one step is computed."""
+
+    @abstractmethod
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Bytes that one block reads from shared memory for one element of k."""
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """What the device's units for this family's instructions reach at most; None where nobody knows."""
+        return None if device.peak_gflops is None else device.peak_gflops / 1e3
 
     @abstractmethod
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:

@@ -34,6 +34,7 @@ WARP_COLUMNS = (16, 32, 64)  # ldmatrix.x4 brings two 8-column fragments at once
 K_STEPS = (32, 64)  # 64 to 128 bytes a row: whole sectors, and 4 or 8 chunks to swizzle
 STAGES = (2, 3, 4, 5)
 WIDEST_VECTOR = 8  # elements of a 16-byte cp.async
+HOPPER_SHARE = 0.63  # of the wgmma rate, measured by Luo et al. (arXiv 2402.13499)
 TILE_LIMIT = 256  # beyond it a block's accumulators leave no second warp per scheduler
 # Pointers, predicates and loop state, and one more for each load of a stage beyond the first eight; with fewer ptxas spills
 # somewhere in the space.
@@ -74,6 +75,19 @@ class CudaMma(CudaDense):
             shared_bytes=kernel["st"] * stage * self.bytes_per_element(),
             threads=threads,
         )
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """All stages of the ring but the one that is computed."""
+        return kernel["st"] - 1
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Every warp reads its rows of X and its columns of W."""
+        return (kernel["bm"] * kernel["wn"] + kernel["bn"] * kernel["wm"]) * self.bytes_per_element()
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """The tensor cores' peak; on Hopper mma.sync reaches only part of it."""
+        share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+        return None if device.tensor_tflops is None else device.tensor_tflops * share
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""

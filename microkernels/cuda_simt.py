@@ -73,6 +73,14 @@ class CudaSimt(CudaDense):
             threads=threads,
         )
 
+    def ahead(self, kernel: MicroKernel) -> int:
+        """One: the next step's operands wait in registers."""
+        return 1
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """A fragment of each operand for every thread."""
+        return self.footprint(kernel).threads * (kernel["tm"] + kernel["tn"]) * self.bytes_per_element()
+
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""
         footprint = self.footprint(kernel)

@@ -52,8 +52,8 @@ class CudaWgmma(CudaDense):
 
     oldest_sm = 90
 
-    def runs_on(self, device: Device) -> bool:
-        """Only on compute capability 9.0: later ones have other tensor-core instructions."""
+    def suits(self, device: Device) -> bool:
+        """Only compute capability 9.0: later ones have other tensor-core instructions."""
         return device.arch in ("sm_90", "sm_90a")
 
     def serves(self, op: Op) -> bool:
@@ -89,6 +89,18 @@ class CudaWgmma(CudaDense):
             shared_bytes=kernel["st"] * stage,
             threads=(consumers + 1) * WARPGROUP,
         )
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """All stages of the ring but the one that is computed."""
+        return kernel["st"] - 1
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Each slab's instruction reads 64 rows of X and all columns of W."""
+        return kernel["bm"] // SLAB * (SLAB + kernel["bn"]) * self.bytes_per_element()
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """The tensor cores' peak."""
+        return device.tensor_tflops
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""

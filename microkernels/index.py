@@ -5,9 +5,10 @@ from __future__ import annotations
 from haotuner.errors import NothingLegal
 from haotuner.kernel import Family
 from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cuda_families import CUDA_FAMILIES
 from haotuner.op import Op
 
-FAMILIES: tuple[Family, ...] = (CpuDense(),)
+FAMILIES: tuple[Family, ...] = (CpuDense(), *CUDA_FAMILIES)
 
 
 def family_named(name: str) -> Family:
@@ -23,8 +24,9 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     found = tuple(family for family in FAMILIES if family.backend == backend and family.serves(op))
     if not found:
         known = ", ".join(f"{f.name} ({f.backend})" for f in FAMILIES)
+        example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
         raise NothingLegal(
             f"no family computes {op.name} on {backend}: dtype, weight layout, epilogue or dynamic axes not covered. "
-            f"Families: {known}. On the CPU write for example dense:n=2304,k=768"
+            f"Families: {known}. Write for example {example}"
         )
     return found

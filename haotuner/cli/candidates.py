@@ -11,9 +11,17 @@ import typer
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.requested import Json, Quiet, Verbose, ops_of
+from haotuner.compile.cuda_toolkit import why_not_built
+from haotuner.device import Device
+from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
+from haotuner.kernel import Family
+from haotuner.microkernels.cuda_dense import CudaDense
 from haotuner.microkernels.index import families_for
-from haotuner.select.funnel import Funnel, select
+from haotuner.op import Op
+from haotuner.select.expected_gpu import expectation_gpu
+from haotuner.select.funnel import Funnel, Score, select
+from haotuner.shape import Traffic
 from haotuner.trace import traffic_of
 
 SHOWN = 20  # candidates printed for people without -v
@@ -30,34 +38,62 @@ def candidates(
     verbose: Verbose = False,
 ) -> None:
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
-    from haotuner.search.book import expectation  # the models and their libraries take a second to import
-
     (wanted,) = ops_of([op], None)
     target = find_device(device, cache_dir=cache_folder(os.environ))
-    backend = "cpu" if target.kind == "cpu" else "cuda"
-    traffic = traffic_of(shapes, wanted)
-    funnels: list[Funnel] = [
-        select(wanted, family, target, traffic, expectation(wanted, family, target, "cold"))
-        for family in families_for(wanted, backend)
-    ]
-    kept = [candidate for funnel in funnels for candidate in funnel.kept]
+    funnels, without = _selected(wanted, target, traffic_of(shapes, wanted))
+    kept = sorted((c for funnel in funnels.values() for c in funnel.kept), key=lambda c: (-c.score, c.kernel.name))
     refused: dict[str, int] = {}
-    for funnel in funnels:
+    for funnel in funnels.values():
         for law, count in funnel.refused.items():
             refused[law] = refused.get(law, 0) + count
+    lacking = "" if target.kind == "cpu" else why_not_built(target)
     if json_output:
-        document = {"device": target.id, "op": wanted.name, "kept": [c.kernel.name for c in kept], "refused": refused}
+        families = [
+            {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.kept), "refused": f.refused}
+            for name, f in funnels.items()
+        ]
+        document = {
+            "device": target.id, "op": wanted.name, "kept": [c.kernel.name for c in kept], "refused": refused,
+            "families": families, "without": without, "not_built": lacking,
+        }  # fmt: skip
         typer.echo(json.dumps(document, indent=1))
         return
     if not quiet:
-        for funnel in funnels:
-            typer.echo(f"{wanted.name} on {target.id}: {funnel.line()}")
+        for name, funnel in funnels.items():
+            typer.echo(f"{wanted.name} on {target.id}: {name}: {funnel.line()}")
+        for why in without.values():
+            typer.echo(why)
+        if lacking:
+            typer.echo(f"no code is built for {target.id}: {lacking}; its kernels can be selected and predicted")
         typer.echo(columns([("refused by", "count"), *((law, str(n)) for law, n in refused.items())]))
         if verbose:
-            rows = [(r.law, f"{r.asked:g}", f"{r.allowed:g}", r.kernel.name) for f in funnels for r in f.examples]
+            examples = [refusal for funnel in funnels.values() for refusal in funnel.examples]
+            rows = [(r.law, f"{r.asked:g}", f"{r.allowed:g}", r.kernel.name) for r in examples]
             typer.echo(columns([("law", "asked", "allowed", "kernel"), *rows]))
     shown = kept if verbose or quiet else kept[:SHOWN]
     listed = [(c.kernel.name, f"{c.score:.3f}", str(c.footprint.registers_per_thread)) for c in shown]
     typer.echo(columns([("kept", "expected share of roofline", "registers"), *listed]))
     if len(shown) < len(kept):
         typer.echo(f"... and {len(kept) - len(shown)} more; -v prints all")
+
+
+def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funnel], dict[str, str]]:
+    """A funnel of each family with a legal point, and why the others have none; NothingLegal if no family has one."""
+    found: dict[str, Funnel] = {}
+    without: dict[str, str] = {}
+    for family in families_for(op, "cpu" if device.kind == "cpu" else "cuda"):
+        try:
+            found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic))
+        except NothingLegal as error:
+            without[family.name] = str(error)
+    if not found:
+        raise NothingLegal("\n".join(without.values()))
+    return found, without
+
+
+def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Score:
+    if isinstance(family, CudaDense):
+        return expectation_gpu(op, family, device, traffic)
+    from haotuner.search.book import expectation  # the models and their libraries take a second to import
+
+    return expectation(op, family, device, "cold")

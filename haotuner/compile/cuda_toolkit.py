@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing, HaotunerError
 
+CUDA_12_ONLY = ("sm_60", "sm_61", "sm_70", "sm_72")  # dropped by the CUDA 13 toolkit (its release notes)
 QUERY_SECONDS = 60  # nvcc --version on a cold disk took 3 s here
 COMPILE_SECONDS = 900  # a file of 8 kernels takes 10 to 40 s; a compiler that needs more is stuck
 
@@ -46,6 +48,20 @@ def find_toolkit(nvcc: str = "nvcc") -> Toolkit:
     if release is None or not codes:
         raise EnvironmentMissing(f"{found} does not answer like nvcc: {version.strip()[:200]!r}")
     return Toolkit(nvcc=Path(found), release=release[1], archs=tuple(codes))
+
+
+def why_not_built(device: Device, nvcc: str = "nvcc") -> str:
+    """Why no machine code for a GPU is made here, or nothing where it is."""
+    if device.kind != "cuda":
+        return f"kernels are CUDA C++, {device.arch} is no CUDA architecture"
+    try:
+        toolkit = find_toolkit(nvcc)
+    except EnvironmentMissing as error:
+        return str(error)
+    if toolkit.builds_for(device.arch):
+        return ""
+    older = "; a CUDA 12 nvcc builds for sm_50 to sm_90" if device.arch in CUDA_12_ONLY else ""
+    return f"nvcc {toolkit.release} builds for {', '.join(toolkit.archs)}, not for {device.arch}{older}"
 
 
 def run_tool(command: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,9 @@
 """The funnel: from every point of a family to the candidates worth measuring, with a count for every refusal.
 
-Laws first (limits.py), then padding over the traffic with a threshold that relaxes until something is left (Roller, OSDI
-2022; FTuner section 3.2), then a frontier that keeps the best by expectation for every (tile rows, panel width): exact
-row covers need small tiles whatever their rank, and kernels are kept together only when they share a packed weight.
+Laws first (limits.py, limits_gpu.py), then padding, on a GPU also parallel fill, over the traffic with thresholds that
+relax until something is left (Roller, OSDI 2022; FTuner section 3.2), then a frontier that keeps the best by expectation
+of every group of tiles. On a CPU a group is a tile height and panel width: exact row covers need small tiles whatever
+their rank, and kernels are kept together only when they share a packed weight. On a GPU it is the tile of Y.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from haotuner.device import Device
 from haotuner.errors import NothingLegal
 from haotuner.kernel import Candidate, Family, MicroKernel, Refused
 from haotuner.op import Op
-from haotuner.select.limits import Question, refusals
+from haotuner.select.fit_gpu import fitting
+from haotuner.select.ledger import Ledger
+from haotuner.select.limits import CPU_LAWS, Question, refusals
+from haotuner.select.limits_gpu import GPU_LAWS
 from haotuner.shape import Traffic
 
 PADDING_FIRST = 0.03  # of the columns; FTuner starts at 0.05 for both axes together, rows are exact here
@@ -49,30 +53,30 @@ def select(op: Op, family: Family, device: Device, traffic: Traffic, score: Scor
 
     ``score`` gives the analytic expectation of each kernel over the traffic, higher is better.
     """
-    rows = max(shape["m"] for shape in traffic.shapes())
-    counts: Counter[str] = Counter()
-    examples: list[Refused] = []
+    rows = max(op.extents(shape)["m"] for shape in traffic.shapes())
+    cpu, suits = device.kind == "cpu", family.suits(device)
+    laws = CPU_LAWS if cpu else GPU_LAWS
+    ledger = Ledger(room=EXAMPLES)
     legal: list[Candidate] = []
     points = 0
     for kernel in family.points(op, device):
         points += 1
         footprint = family.footprint(kernel)
-        broken = next(refusals(Question(kernel=kernel, footprint=footprint, op=op, device=device, rows=rows)), None)
+        question = Question(kernel=kernel, footprint=footprint, op=op, device=device, rows=rows, suits=suits)
+        broken = next(refusals(question, laws), None)
         if broken is None:
             legal.append(Candidate(kernel=kernel, footprint=footprint))
         else:
-            counts[broken.law] += 1
-            if len(examples) < EXAMPLES:
-                examples.append(broken)
+            ledger.note(broken)
     if not legal:
-        laws = ", ".join(f"{law} refused {count}" for law, count in counts.items())
-        raise NothingLegal(f"{op.name} on {device.id}: none of {points} points of {family.name} is legal ({laws})")
-    padded = _padding(op, legal, counts, examples)
-    kept = _frontier(padded, score, most, counts, examples)
-    return Funnel(points=points, legal=len(legal), kept=kept, refused=dict(counts), examples=tuple(examples))
+        refused = ", ".join(f"{law} refused {count}" for law, count in ledger.counts.items())
+        raise NothingLegal(f"{op.name} on {device.id}: none of {points} points of {family.name} is legal ({refused})")
+    fitting_ones = _padding(op, legal, ledger) if cpu else fitting(op, device, traffic, legal, ledger)
+    kept = _frontier(fitting_ones, score, most, ledger, ("mr", "pw") if cpu else ("bm", "bn"))
+    return Funnel(points=points, legal=len(legal), kept=kept, refused=dict(ledger.counts), examples=tuple(ledger.examples))
 
 
-def _padding(op: Op, legal: list[Candidate], counts: Counter[str], examples: list[Refused]) -> list[Candidate]:
+def _padding(op: Op, legal: list[Candidate], ledger: Ledger) -> list[Candidate]:
     n = op["n"]
     waste = {c.kernel: -(-n // c.kernel["nr"]) * c.kernel["nr"] / n - 1 for c in legal}
     # Every tile height keeps its least padded kernels: a small shape must not lose them.
@@ -84,27 +88,23 @@ def _padding(op: Op, legal: list[Candidate], counts: Counter[str], examples: lis
     for candidate in legal:
         asked, limit = waste[candidate.kernel], float(allowed[candidate.kernel["mr"]])
         if asked > limit:
-            counts["padding"] += 1
-            if len(examples) < EXAMPLES:
-                examples.append(Refused(kernel=candidate.kernel, law="padding", asked=asked, allowed=limit))
+            ledger.refuse(candidate.kernel, "padding", asked, limit)
     return kept
 
 
 def _frontier(
-    legal: list[Candidate], score: Score, most: int, counts: Counter[str], examples: list[Refused]
+    legal: list[Candidate], score: Score, most: int, ledger: Ledger, group_by: tuple[str, str]
 ) -> tuple[Candidate, ...]:
     scores = score([c.kernel for c in legal])
     ranked = sorted(zip(scores.tolist(), legal, strict=True), key=lambda pair: (-pair[0], pair[1].kernel.name))
     depth: Counter[tuple[int, int]] = Counter()
     places: list[tuple[int, float, Candidate]] = []
     for value, candidate in ranked:
-        group = (candidate.kernel["mr"], candidate.kernel["pw"])
+        group = (candidate.kernel[group_by[0]], candidate.kernel[group_by[1]])
         places.append((depth[group], value, candidate))
         depth[group] += 1
     places.sort(key=lambda place: (place[0], -place[1], place[2].kernel.name))  # the best of every group, then the seconds
     for rank, (_, _, candidate) in enumerate(places[most:], most + 1):
-        counts["frontier"] += 1
-        if len(examples) < EXAMPLES:
-            examples.append(Refused(kernel=candidate.kernel, law="frontier", asked=rank, allowed=most))
+        ledger.refuse(candidate.kernel, "frontier", rank, most)
     kept = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, c in places[:most]]
     return tuple(sorted(kept, key=lambda c: (-c.score, c.kernel.name)))

@@ -1,8 +1,8 @@
-"""Laws: what a micro-kernel may ask of a device and an op. Each gives both sides of the inequality it breaks."""
+"""Laws of CPUs: what a micro-kernel may ask of a device and an op. Each gives both sides of the inequality it breaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from haotuner.device import Device
@@ -25,9 +25,11 @@ class Question:
     op: Op
     device: Device
     rows: int  # the largest m of the range
+    suits: bool = True  # the device has the family's instructions
 
 
 Law = Callable[[Question], tuple[float, float] | None]
+Laws = Sequence[tuple[str, Law]]
 
 
 def _registers(q: Question) -> tuple[float, float] | None:
@@ -60,7 +62,7 @@ def _body(q: Question) -> tuple[float, float] | None:
 
 
 # In the order they are asked; a point counts against the first law it breaks.
-CPU_LAWS: tuple[tuple[str, Law], ...] = (
+CPU_LAWS: Laws = (
     ("registers", _registers),
     ("l1", _l1),
     ("rows", _rows),
@@ -71,9 +73,9 @@ CPU_LAWS: tuple[tuple[str, Law], ...] = (
 )
 
 
-def refusals(question: Question) -> Iterator[Refused]:
+def refusals(question: Question, laws: Laws = CPU_LAWS) -> Iterator[Refused]:
     """Every law the kernel breaks, in order."""
-    for law, sides in CPU_LAWS:
+    for law, sides in laws:
         found = sides(question)
         if found is not None and found[0] > found[1]:
             yield Refused(kernel=question.kernel, law=law, asked=found[0], allowed=found[1])

@@ -1,0 +1,59 @@
+"""Parallel fill and padding over the traffic, with thresholds that relax until something is left for every shape.
+
+FTuner's two filters and their union over the shapes: a tile is useful to a shape by the share of the device that its grid
+fills, times the share of what it computes that is wanted. Both are taken together and relative to the best tile of the
+shape, because a shape too small for the device can buy one with the other: so small shapes never lose their kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.device import Device
+from haotuner.kernel import Candidate
+from haotuner.op import Op
+from haotuner.select.ledger import Ledger
+from haotuner.shape import Traffic
+
+FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
+STEP = 0.05
+LEAST_OF_A_SHAPE = 10  # thresholds relax until as many are left for a shape, or all there were; FTuner measures ten a shape
+
+Shares = NDArray[np.float64]
+
+
+def fitting(op: Op, device: Device, traffic: Traffic, legal: Sequence[Candidate], ledger: Ledger) -> list[Candidate]:
+    """Candidates that fit some shape of the traffic, in their order; the others are refused for fill or for padding."""
+    extents = [op.extents(shape) for shape in traffic.shapes()]
+    rows, columns = (np.array([e[axis] for e in extents], np.float64)[:, None] for axis in ("m", "n"))
+    tile_rows, tile_columns = (np.array([c.kernel[name] for c in legal], np.float64)[None, :] for name in ("bm", "bn"))
+    down, across = np.ceil(rows / tile_rows), np.ceil(columns / tile_columns)
+    fill = _filled(down * across, device.compute_units)  # shape (shapes, candidates), as everything here
+    wanted = rows * columns / (down * tile_rows * across * tile_columns)
+    useful = fill * wanted
+    share = useful / useful.max(axis=1, keepdims=True)
+    floors = np.array([relaxed(row) for row in share])
+    fits = [bool(fit) for fit in np.any(share >= floors[:, None], axis=0)]
+    for at in (place for place, fit in enumerate(fits) if not fit):
+        nearest = int((floors - share[:, at]).argmin())
+        law = "fill" if fill[nearest, at] < wanted[nearest, at] else "padding"  # the larger loss of the two
+        ledger.refuse(legal[at].kernel, law, 1.0 - float(share[nearest, at]), 1.0 - float(floors[nearest]))
+    return [candidate for candidate, fit in zip(legal, fits, strict=True) if fit]
+
+
+def relaxed(shares: Shares) -> float:
+    """The highest threshold, from ``FIRST_SHARE`` down by ``STEP``, that lets enough pass; 0 lets all."""
+    enough = min(LEAST_OF_A_SHAPE, len(shares))
+    for step in range(round(FIRST_SHARE / STEP)):
+        threshold = FIRST_SHARE - STEP * step
+        if int((shares >= threshold).sum()) >= enough:
+            return threshold
+    return 0.0
+
+
+def _filled(tiles: Shares, units: int) -> Shares:
+    """Share of the units' time that has a tile when the busiest unit does its share: 1 for whole rounds of tiles."""
+    return np.asarray(tiles / (np.ceil(tiles / units) * units), np.float64)

@@ -1,0 +1,27 @@
+"""The ledger of a selection: how many points each law refused, and some of them word for word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from haotuner.kernel import MicroKernel, Refused
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """Counts are complete; of the refusals themselves the first ``room`` are kept."""
+
+    room: int
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: list[Refused] = field(default_factory=list)
+
+    def note(self, refused: Refused) -> None:
+        """Take down one refusal."""
+        self.counts[refused.law] += 1
+        if len(self.examples) < self.room:
+            self.examples.append(refused)
+
+    def refuse(self, kernel: MicroKernel, law: str, asked: float, allowed: float) -> None:
+        """The same from its parts; asked is over allowed."""
+        self.note(Refused(kernel=kernel, law=law, asked=asked, allowed=allowed))

@@ -1,0 +1,193 @@
+"""Selection for GPUs: laws with both sides, thresholds that relax, an order of merit, something left for every profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haotuner.device import Device
+from haotuner.errors import NothingLegal
+from haotuner.hw_profiles.find import find_device
+from haotuner.hw_profiles.profile import profiles
+from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cuda_dense import CudaDense
+from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cuda_mma import CudaMma
+from haotuner.microkernels.cuda_simt import CudaSimt
+from haotuner.microkernels.cuda_wgmma import CudaWgmma
+from haotuner.op import Op
+from haotuner.select.expected_gpu import expectation_gpu
+from haotuner.select.fit_gpu import relaxed
+from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
+from haotuner.select.limits import Question, refusals
+from haotuner.select.limits_gpu import GPU_LAWS
+from haotuner.select.occupancy import occupancy
+from haotuner.shape import ShapeRange, Traffic
+
+SIMT = CudaSimt("cuda_simt_fp32", "fp32")
+MMA = CudaMma("cuda_mma_fp16", "fp16")
+WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")
+GPUS = [profile.device for profile in profiles() if profile.device.kind != "cpu"]
+FP32, FP16 = Op.parse("dense:n=2304,k=768"), Op.parse("dense:n=2304,k=768,dtype=fp16")
+H200, A100 = find_device("h200"), find_device("a100-40gb")
+BIG = SIMT.kernel(bm=128, bn=128, bk=8, tm=8, tn=8)
+LAWS = [name for name, _ in GPU_LAWS]
+
+
+def traffic(text: str) -> Traffic:
+    return Traffic.of_range(ShapeRange.parse(text))
+
+
+def selected(op: Op, family: CudaDense, device: Device, shapes: str = "m=1..4096", most: int = FRONTIER) -> Funnel:
+    wanted = traffic(shapes)
+    return select(op, family, device, wanted, expectation_gpu(op, family, device, wanted), most=most)
+
+
+@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
+def test_every_profile_keeps_fp32_kernels_and_half_ones_where_it_has_the_instructions(device: Device) -> None:
+    for family in (SIMT, MMA, WGMMA):
+        op = FP32 if family is SIMT else FP16
+        if family.suits(device):
+            funnel = selected(op, family, device)
+            check_counts(funnel)
+            assert all(0 < candidate.score <= 1.0 for candidate in funnel.kept)
+        else:
+            with pytest.raises(NothingLegal, match=r"none of [0-9]+ points .* \(instructions refused [0-9]+\)"):
+                selected(op, family, device)
+    assert SIMT.suits(device)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    device=st.sampled_from(GPUS),
+    n=st.one_of(st.integers(1, 70), st.integers(1, 5000), st.sampled_from([50257, 2**20])),
+    k=st.one_of(st.integers(1, 70), st.integers(1, 5000), st.just(14336)),
+    first=st.integers(1, 40),
+    more=st.integers(0, 3000),
+)
+def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
+    device: Device, n: int, k: int, first: int, more: int
+) -> None:
+    op = Op(kind="dense", static=(("n", n), ("k", k)))
+    funnel = selected(op, SIMT, device, f"m={first}..{first + more}")
+    check_counts(funnel)
+    for candidate in funnel.kept:
+        assert not [
+            refused.law for refused in refusals(question(SIMT, candidate.kernel, op, device, first + more), GPU_LAWS)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("law", "family", "kernel", "device", "op", "asked", "allowed"),
+    [
+        ("instructions", WGMMA, WGMMA.kernel(bm=64, bn=64, st=3), A100, FP16, 1, 0),
+        ("registers", SIMT, BIG, replace(A100, registers_per_thread=63), FP32, 128, 63),
+        ("register_file", SIMT, BIG, replace(A100, registers_per_unit=16384), FP32, 128 * 256, 16384),
+        ("shared", MMA, MMA.kernel(bm=256, bn=256, bk=64, wm=4, wn=2, st=3), A100, FP16, 3 * 512 * 64 * 2, 166912),
+        ("threads", SIMT, BIG, replace(A100, threads_per_block=128), FP32, 256, 128),
+        ("occupancy", MMA, MMA.kernel(bm=64, bn=128, bk=64, wm=1, wn=2, st=4), A100, FP16, 4, 2),
+        ("coalescing", SIMT, BIG, A100, Op.parse("dense:n=2304,k=769"), 0.5, 0.4),
+        ("rows", SIMT, SIMT.kernel(bm=128, bn=64, bk=8, tm=8, tn=4), A100, FP32, 128, 100),
+        ("columns", SIMT, SIMT.kernel(bm=32, bn=128, bk=8, tm=4, tn=4), A100, Op.parse("dense:n=40,k=768"), 128, 64),
+    ],
+)  # fmt: skip
+def test_each_law_gives_both_sides_of_what_it_refuses(
+    law: str, family: CudaDense, kernel: MicroKernel, device: Device, op: Op, asked: float, allowed: float
+) -> None:
+    found = {r.law: r for r in refusals(question(family, kernel, op, device, 100), GPU_LAWS)}
+    assert (found[law].asked, found[law].allowed) == (asked, allowed)
+    assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
+
+
+def test_a_limit_that_nobody_knows_refuses_nothing() -> None:
+    bare = Device(
+        id="bare-gpu", kind="cuda", name="b", arch="sm_86", compute_units=10, wave_width=32, registers_per_thread=255
+    )
+    found = {r.law for point in MMA.points(FP16, bare) for r in refusals(question(MMA, point, FP16, bare, 4096), GPU_LAWS)}
+    assert found <= {"occupancy"}
+
+
+def test_occupancy_names_what_keeps_the_next_block_out() -> None:
+    big = SIMT.footprint(BIG)
+    assert (occupancy(big, A100).blocks, occupancy(big, A100).limit) == (
+        65536 // (256 * big.registers_per_thread),
+        "registers",
+    )
+    deep = occupancy(MMA.footprint(MMA.kernel(bm=128, bn=128, bk=64, wm=2, wn=4, st=4)), A100)
+    assert (deep.blocks, deep.waves, deep.limit) == (1, 8, "shared")
+    wide = occupancy(SIMT.footprint(SIMT.kernel(bm=16, bn=64, bk=8, tm=2, tn=4)), find_device("mi250x"))
+    assert wide.waves == wide.blocks * 2  # 128 threads are two waves of 64
+
+
+def test_a_threshold_relaxes_until_enough_pass() -> None:
+    assert relaxed(np.linspace(0.96, 1.0, 40)) == 0.95
+    assert relaxed(np.array([0.9] * 9 + [0.72] + [0.1] * 30)) == pytest.approx(0.7)
+    assert relaxed(np.array([1.0, 0.52])) == pytest.approx(0.5)  # all there are
+    assert relaxed(np.array([1.0] + [0.001] * 39)) == 0.0
+
+
+def test_small_traffic_keeps_short_tiles_and_large_traffic_tall_ones() -> None:
+    small = {candidate.kernel["bm"] for candidate in selected(FP32, SIMT, H200, "m=1..4").kept}
+    assert 8 in small and max(small) <= 64
+    large = selected(FP32, SIMT, H200, "m=4096")
+    assert max(candidate.kernel["bm"] for candidate in large.kept) >= 128
+
+
+def test_tiles_that_leave_most_of_the_device_idle_are_refused_for_fill() -> None:
+    funnel = selected(FP16, WGMMA, H200, "m=128..256:64")
+    assert funnel.refused["fill"] > 0
+    assert all(r.asked > r.allowed for r in funnel.examples)
+    assert max(c.kernel["bm"] * c.kernel["bn"] for c in funnel.kept) < 256 * 128
+
+
+def test_the_frontier_keeps_the_best_of_every_tile_first() -> None:
+    whole = selected(FP16, MMA, A100)
+    cut = selected(FP16, MMA, A100, most=20)
+    tiles = [(c.kernel["bm"], c.kernel["bn"]) for c in cut.kept]
+    assert len(set(tiles)) == len(tiles) == 20
+    best = {tile: max(c.score for c in whole.kept if (c.kernel["bm"], c.kernel["bn"]) == tile) for tile in tiles}
+    assert all(c.score == best[c.kernel["bm"], c.kernel["bn"]] for c in cut.kept)
+
+
+def test_the_expectation_ranks_as_hardware_is_known_to() -> None:
+    """On Hopper wgmma beats mma.sync for large products; more stages hide latency; single columns of tiles lose to many."""
+    large = traffic("m=4096")
+    op = Op.parse("dense:n=4096,k=4096,dtype=fp16")
+    hopper = expectation_gpu(op, WGMMA, H200, large)([WGMMA.kernel(bm=128, bn=256, wr=1, st=4)])
+    ampere = expectation_gpu(op, MMA, H200, large)(list(MMA.points(op, H200)))
+    assert 0.63 < hopper[0] <= 1.0 and ampere.max() <= 0.63
+    short = traffic("m=16")
+    two, five = expectation_gpu(FP16, MMA, H200, short)(
+        [MMA.kernel(bm=16, bn=64, bk=64, wm=1, wn=4, st=st) for st in (2, 5)]
+    )
+    assert five > two
+    narrow, broad = expectation_gpu(FP32, SIMT, H200, short)(
+        [SIMT.kernel(bm=16, bn=bn, bk=32, tm=4, tn=8) for bn in (64, 256)]
+    )
+    assert narrow > broad
+
+
+def test_every_family_is_either_fp32_for_all_or_bound_to_instructions() -> None:
+    assert [family.name for family in CUDA_FAMILIES if all(family.suits(device) for device in GPUS)] == ["cuda_simt_fp32"]
+    core = Device(id="a-core", kind="cpu", name="c", arch="x86-64", compute_units=1, wave_width=16, registers_per_thread=32)
+    assert not any(family.suits(core) for family in CUDA_FAMILIES)
+
+
+def check_counts(funnel: Funnel) -> None:
+    later = sum(funnel.refused.get(name, 0) for name in ("fill", "padding", "frontier"))
+    assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
+    assert funnel.legal == len(funnel.kept) + later
+    assert set(funnel.refused) <= {*LAWS, "fill", "padding", "frontier"}
+    assert 0 < len(funnel.kept) <= FRONTIER
+    assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
+    assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
+    assert all(example.asked > example.allowed for example in funnel.examples)
+
+
+def question(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, rows: int) -> Question:
+    footprint = family.footprint(kernel)
+    return Question(kernel=kernel, footprint=footprint, op=op, device=device, rows=rows, suits=family.suits(device))
