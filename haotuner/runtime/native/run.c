@@ -15,7 +15,7 @@ typedef struct {
   const ht_op* op;
   const ht_composition* composition;
   const ht_call* call;
-  int64_t columns;         /* of a column chunk, a multiple of every kernel's nr */
+  int64_t unit, units;     /* columns that no chunk divides: a multiple of every kernel's nr; how many of them cover n */
   int64_t step;            /* columns computed before the bias is added to them, a multiple as well */
   int64_t column_chunks;
   int64_t bulk_per_block;  /* row tiles of part[0] in one row block; the last block takes the other parts as well */
@@ -107,8 +107,10 @@ static void run_chunk(void* arg, int64_t index) {
   ht_job* job = arg;
   int64_t block = job->rows_major ? index / job->column_chunks : index % job->row_blocks;
   int64_t column = job->rows_major ? index % job->column_chunks : index / job->row_blocks;
-  int64_t end = (column + 1) * job->columns < job->op->n ? (column + 1) * job->columns : job->op->n;
-  for (int64_t first = column * job->columns; first < end; first += job->step) {
+  /* Chunks differ by one unit at most: a short last one would leave a thread idle. */
+  int64_t end = job->units * (column + 1) / job->column_chunks * job->unit;
+  if (end > job->op->n) end = job->op->n;
+  for (int64_t first = job->units * column / job->column_chunks * job->unit; first < end; first += job->step) {
     int64_t last = first + job->step < end ? first + job->step : end;
     if (run_columns(job, block, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
   }
@@ -125,12 +127,11 @@ static int64_t gcd(int64_t a, int64_t b) {
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* `units` shared by `threads`: the size of a piece, each at least `least` units, the same number for everyone. */
-static int64_t piece(int64_t units, int threads, int64_t least) {
-  int64_t share = up(units, threads);
-  int64_t pieces = share / (least > 0 ? least : 1);
-  if (pieces > 4) pieces = 4; /* enough for a free thread to help a late one */
-  return up(share, pieces > 0 ? pieces : 1);
+/* `units` shared by `threads`: pieces a thread, each of at least `least` units where there are so many. */
+static int64_t pieces(int64_t units, int threads, int64_t least) {
+  int64_t found = up(units, threads) / (least > 0 ? least : 1);
+  if (found > 4) found = 4; /* enough for a free thread to help a late one */
+  return found > 0 ? found : 1;
 }
 
 int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* call, int threads) {
@@ -149,22 +150,24 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
     if (bulk_per_block < 1) bulk_per_block = 1;
     if (bulk_per_block > bulk->tiles) bulk_per_block = bulk->tiles;
   }
-  int64_t columns = up(op->n, unit) * unit;
+  int64_t units = up(op->n, unit), column_chunks = 1;
   double column_flops = 2.0 * (double)call->m * (double)op->k;
   if (split == HT_COLUMNS) {
     int64_t least = (int64_t)(HT_CHUNK_FLOPS / (column_flops * (double)unit)) + 1;
-    columns = piece(up(op->n, unit), threads, least) * unit;
+    column_chunks = pieces(units, threads, least) * threads;
   } else if (split == HT_ROWS) {
     double tile_flops = 2.0 * (double)bulk->kernel->mr * (double)op->k * (double)op->n;
-    int64_t most = piece(bulk->tiles, threads, (int64_t)(HT_CHUNK_FLOPS / tile_flops) + 1);
+    int64_t share = up(bulk->tiles, threads);
+    int64_t most = up(share, pieces(bulk->tiles, threads, (int64_t)(HT_CHUNK_FLOPS / tile_flops) + 1));
     if (bulk_per_block > most) bulk_per_block = most;
   }
   if (composition->count > 1) { /* the next region finds the weight in cache */
-    int64_t most = op->col_block / unit * unit;
-    if (most < unit) most = unit;
-    if (columns > most) columns = most;
+    int64_t most = op->col_block / unit; /* units */
+    int64_t least = up(units, most > 0 ? most : 1);
+    if (column_chunks < least) column_chunks = split == HT_COLUMNS ? up(least, threads) * threads : least;
   }
-  int64_t step = columns;
+  if (column_chunks > units) column_chunks = units;
+  int64_t step = up(units, column_chunks) * unit;
   if (call->bias != NULL) { /* Y must still be in L2 when the bias comes; columns are the outer loop, so it costs nothing */
     int64_t rows = (bulk_per_block + 1) * bulk->kernel->mr;
     int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit * unit;
@@ -173,9 +176,10 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
   ht_job job = {.op = op,
                 .composition = composition,
                 .call = call,
-                .columns = columns,
+                .unit = unit,
+                .units = units,
                 .step = step,
-                .column_chunks = up(op->n, columns),
+                .column_chunks = column_chunks,
                 .bulk_per_block = bulk_per_block,
                 .row_blocks = up(bulk->tiles, bulk_per_block),
                 .rows_major = split != HT_COLUMNS};
