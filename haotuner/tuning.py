@@ -15,7 +15,7 @@ from haotuner.kernel import Family, MicroKernel
 from haotuner.measure.lab import Lab
 from haotuner.measure.setting import Setting
 from haotuner.op import Op
-from haotuner.plan.compose import best_us
+from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover
 from haotuner.plan.curves import Curve
 from haotuner.record import Record
@@ -171,9 +171,9 @@ def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
 
 
 def _value(book: Book, measured: Sequence[str], rows: Ints, weights: Floats) -> float:
-    """Traffic-weighted time per row of the best layout with everything measured so far."""
+    """Geometric mean time over the traffic of the best layout with everything measured so far."""
     found = [best_us(curves, rows)[0] for curves in book.layouts(measured).values() if curves]
-    return min((float(weights @ (us / rows)) for us in found), default=float("inf"))
+    return min((mean_us(us, weights) for us in found), default=float("inf"))
 
 
 def _complete(book: Book, finished: Sequence[str], ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:

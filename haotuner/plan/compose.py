@@ -74,6 +74,11 @@ def best_us(curves: Sequence[Curve], rows: NDArray[np.int64]) -> tuple[NDArray[n
     return best, code, fillers
 
 
+def mean_us(us: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Geometric mean over the traffic, in which every shape counts by its weight and none by its size; inf if one is."""
+    return float(np.exp(weights @ np.log(us) / weights.sum()))
+
+
 def choose(curves: Sequence[Curve], rows: Sequence[int]) -> list[Choice]:
     """The best composition of each m; ValueError if some m cannot be covered exactly."""
     wanted = np.asarray(rows, np.int64)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.plan.compose import choose
+from haotuner.plan.compose import choose, mean_us
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 
@@ -83,4 +83,4 @@ def _shares(
     for choice, weight in zip(choices, weights.tolist(), strict=True):
         for kernel, _ in choice.parts:
             shares[kernel] = shares.get(kernel, 0.0) + weight / len(choice.parts)
-    return shares, float(weights @ (np.array([choice.us for choice in choices]) / rows))  # per row: no size dominates
+    return shares, mean_us(np.array([choice.us for choice in choices]), weights)
