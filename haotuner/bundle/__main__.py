@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,19 +30,21 @@ def main(arguments: Sequence[str]) -> int:
     build.add_argument("--suite", choices=sorted(SUITES), default="full")
     build.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     build.add_argument("--nvcc", default="nvcc", help="name or path of the CUDA compiler")
+    build.add_argument(
+        "--work", type=Path, help="folder that keeps compiled libraries for the next build [default: beside --out]"
+    )
     build.add_argument("--no-wheels", action="store_true", help="leave tvm-ffi out; the GPU machine has it")
     wanted = parser.parse_args(arguments)
     started = time.monotonic()
     try:
         compiler = Nvcc(toolkit=find_toolkit(wanted.nvcc))
-        with tempfile.TemporaryDirectory() as folder:
-            root = Path(folder, "bundle")
-            choices = {arch: choose(profile_of(arch), wanted.kernels) for arch in wanted.arch.split(",")}
-            bundle = assemble(
-                root, choices, SUITES[wanted.suite], compiler, jobs=wanted.jobs, with_wheels=not wanted.no_wheels,
-                say=lambda line: print(line, file=sys.stderr, flush=True),
-            )  # fmt: skip
-            size = pack(root, wanted.out)
+        root = wanted.work or wanted.out.with_name(f"{wanted.out.name.partition('.')[0]}-work")
+        choices = {arch: choose(profile_of(arch), wanted.kernels) for arch in wanted.arch.split(",")}
+        bundle = assemble(
+            root, choices, SUITES[wanted.suite], compiler, jobs=wanted.jobs, with_wheels=not wanted.no_wheels,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )  # fmt: skip
+        size = pack(root, wanted.out)
     except HaotunerError as error:
         print(f"haotuner.bundle: {error}", file=sys.stderr)
         return error.exit_code

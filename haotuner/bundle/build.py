@@ -34,8 +34,14 @@ def assemble(
     root: Path, choices: Mapping[str, Sequence[Choice]], suite: Suite, compiler: Compiler, *, jobs: int,
     with_wheels: bool, say: Progress,
 ) -> Bundle:  # fmt: skip
-    """Fill a new folder with a bundle of the kernels chosen for each architecture."""
-    root.mkdir(parents=True)
+    """Fill a folder with a bundle of the kernels chosen for each architecture.
+
+    The folder may hold an earlier build, whole or broken off: its compiled libraries and wheels are used again where they
+    still fit, everything else is made anew.
+    """
+    _keep_only(root, ("lib", "src", "wheels"))
+    for folder in (root / "lib", root / "src"):
+        _keep_only(folder, tuple(choices))
     built: dict[str, tuple[Entry, ...]] = {}
     for arch, chosen in choices.items():
         built[arch] = libraries.build(chosen, root, arch, compiler, jobs=jobs, say=say)
@@ -43,6 +49,8 @@ def assemble(
     suites.write(suite, root)
     if with_wheels:
         wheels.download(root / "wheels")
+    else:
+        shutil.rmtree(root / "wheels", ignore_errors=True)
     bundle = Bundle(
         root=root,
         name=_content_name(root),
@@ -68,6 +76,15 @@ def pack(root: Path, archive: Path) -> int:
             f"{archive} has {size / 1e6:.1f} MB, over {LIMIT_BYTES / 1e6:.0f} MB; build with fewer --kernels"
         )
     return size
+
+
+def _keep_only(folder: Path, names: Sequence[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in names:
+            shutil.rmtree(path)
+        elif not path.is_dir():
+            path.unlink()
 
 
 def _copy_scripts(root: Path) -> None:

@@ -12,8 +12,13 @@ WARPGROUP_SHARE = 16
 
 
 def measure_peak(what: str, probe: Probe, suite: Suite) -> list[float]:
-    """Samples: TFLOP/s for ``fma``, ``tensor_*`` and ``warpgroup``, GB/s for memory, a count for ``units``."""
-    if what == "units":
+    """Samples: TFLOP/s for ``fma``, ``tensor_*`` and ``warpgroup``, GB/s for memory, a count for ``units`` and ``subset``.
+
+    ``subset`` goes on with half of the multiprocessors and counts those that blocks ran on.
+    """
+    if what == "subset":
+        probe.use_subset(max(1, int(probe.facts["units"]) // 2))
+    if what in ("units", "subset"):
         return [float(probe.units_seen())]
     if what in MEMORY_KINDS:
         return probe.rates("memory", MEMORY_KINDS[what], suite.peak_bytes, samples=SAMPLES)

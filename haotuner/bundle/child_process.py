@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from haotuner.errors import WorkerLost
 
@@ -27,7 +27,7 @@ class Child:
         self._errors = Path(self._folder.name, "errors")
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-P", "-m", module, *arguments],  # -P: not from the folder that the run was started in
                 stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": python_path, "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
@@ -75,6 +75,13 @@ class Child:
             return self._process.wait(REAP_SECONDS)
         except subprocess.TimeoutExpired:
             return self.end()
+
+
+def answer_stream() -> TextIO:
+    """In a child: its output for answers alone; whatever libraries print goes to the errors from here on."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
 
 
 def died(code: int, words: str) -> str:

@@ -20,6 +20,7 @@ SMI_FIELDS = (
     "name,driver_version,pstate,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu,"
     "mig.mode.current,ecc.mode.current,compute_mode"
 )
+TOOLKIT = "/usr/local/cuda/bin"
 TOOLS = ("nvcc", "compute-sanitizer", "ncu", "cuobjdump", "nvidia-smi")
 
 # Each script prints one JSON object.
@@ -27,7 +28,7 @@ _DEVICE = """
 import json, sys
 from pathlib import Path
 from haotuner.bundle.probe import Probe
-probe = Probe(Path(sys.argv[1]), int(sys.argv[2]))
+probe = Probe(Path(sys.argv[1]))
 print(json.dumps({**probe.facts, "error": probe.name_of(probe.opened) if probe.opened else ""}))
 """
 _TORCH = """
@@ -55,7 +56,7 @@ print(json.dumps(found))
 _PACKAGES = {"torch": _TORCH, "triton": _TRITON, "cublas": _CUBLAS}
 
 
-def take(bundle: Bundle, device: int, python_path: str) -> dict[str, Any]:
+def take(bundle: Bundle, python_path: str) -> dict[str, Any]:
     """Everything that can be said about the machine."""
     system = {
         "python": platform.python_version(),
@@ -67,18 +68,19 @@ def take(bundle: Bundle, device: int, python_path: str) -> dict[str, Any]:
     }
     with ThreadPoolExecutor() as pool:  # each part is a child process; asked together they take as long as the slowest
         probes = {
-            arch: pool.submit(_ask, _DEVICE, str(bundle.root / path), str(device), path=python_path)
+            arch: pool.submit(_ask, _DEVICE, str(bundle.root / path), path=python_path)
             for arch, path in bundle.probes.items()
         }
         packages = {name: pool.submit(_ask, script, path=python_path) for name, script in _PACKAGES.items()}
         tools = {tool: pool.submit(_version, tool) for tool in TOOLS}
     opened = {arch: answer.result() for arch, answer in probes.items()}
+    facts = next((facts for facts in opened.values() if "name" in facts), {"error": "no probe loads", **opened})
     return {
         "when": time.time(),
         "bundle": {"name": bundle.name, "version": bundle.version, "toolkit": bundle.toolkit, "built": bundle.built},
         "system": system,
-        "device": next((facts for facts in opened.values() if "name" in facts), {"error": "no probe loads", **opened}),
-        "nvidia-smi": clocks(),
+        "device": facts,
+        "nvidia-smi": clocks(str(facts.get("uuid", ""))),
         **{name: answer.result() for name, answer in packages.items()},
         "tools": {tool: answer.result() for tool, answer in tools.items()},
     }
@@ -102,7 +104,7 @@ def complaint(inventory: dict[str, Any]) -> str:
 
 
 def _ask(script: str, *arguments: str, path: str) -> dict[str, Any]:
-    command = [sys.executable, "-c", script, *arguments]
+    command = [sys.executable, "-P", "-c", script, *arguments]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False, env={**os.environ, "PYTHONPATH": path}
@@ -116,17 +118,26 @@ def _ask(script: str, *arguments: str, path: str) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {"error": f"unexpected answer {answer!r}"}
 
 
-def clocks() -> dict[str, str]:
-    """What nvidia-smi says of the card now: clocks, temperature, modes; nothing without the tool."""
-    answer = _output(["nvidia-smi", f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"])
+def clocks(uuid: str) -> dict[str, str]:
+    """What nvidia-smi says now of the card with that UUID, 32 digits: clocks, temperature, modes; nothing without it."""
+    if not uuid:
+        return {}
+    one = f"--id=GPU-{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}-{uuid[20:]}"
+    answer = _output(["nvidia-smi", one, f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"])
     values = [value.strip() for value in answer.splitlines()[0].split(",")] if answer else []
     return dict(zip(SMI_FIELDS.split(","), values, strict=False))
 
 
+def tool_path(tool: str) -> str | None:
+    """Where a tool of the toolkit is: on the PATH, or where NVIDIA's installers put it."""
+    return shutil.which(tool) or shutil.which(tool, path=TOOLKIT)
+
+
 def _version(tool: str) -> str:
-    if shutil.which(tool) is None:
+    found = tool_path(tool)
+    if found is None:
         return ""
-    lines = [line for line in _output([tool, "--version"]).splitlines() if any(c.isdigit() for c in line)]
+    lines = [line for line in _output([found, "--version"]).splitlines() if any(c.isdigit() for c in line)]
     return lines[-1].strip() if lines else "there, says no version"
 
 

@@ -1,4 +1,7 @@
-"""The bundle's kernels as callables on the probe's stream."""
+"""The bundle's kernels as callables on the probe's stream.
+
+The GPU is always device 0 here: a run on another one shows its workers that one alone.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,10 @@ from haotuner.bundle.probe import Probe
 class Kernels:
     """Loads a library at the first call of one of its kernels."""
 
-    def __init__(self, bundle: Bundle, arch: str, probe: Probe, device: int) -> None:
+    def __init__(self, bundle: Bundle, arch: str, probe: Probe) -> None:
         self._root = bundle.root
         self._entries = {entry.kernel: entry for entry in bundle.kernels[arch]}
         self._probe = probe
-        self._device = device
         self._modules: dict[str, Any] = {}
 
     def launch(self, kernel: str, x: Matrix, w: Matrix, y: Matrix) -> None:
@@ -39,5 +41,5 @@ class Kernels:
         """Launches inside go to the probe's stream."""
         import tvm_ffi
 
-        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", self._device), self._probe.stream):
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), self._probe.stream):
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from haotuner.bundle.candidates import Choice
-from haotuner.bundle.manifest import Entry
+from haotuner.bundle.manifest import Entry, digest
 from haotuner.compile.cuda import compile_source, cuda_source
 from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, Toolkit, run_tool
 
@@ -70,17 +71,21 @@ class Nvcc:
 def build(
     choices: Sequence[Choice], root: Path, arch: str, compiler: Compiler, *, jobs: int, say: Progress
 ) -> tuple[Entry, ...]:
-    """Build the kernels of one architecture into ``root/lib/ARCH``, sources beside them in ``root/src/ARCH``."""
+    """Build the kernels of one architecture into ``root/lib/ARCH``, sources in ``root/src/ARCH``.
+
+    What an earlier build left there of the same sources is taken as it is; what is left of others goes.
+    """
     groups = [choices[start : start + KERNELS_OF_A_LIBRARY] for start in range(0, len(choices), KERNELS_OF_A_LIBRARY)]
     libraries, sources = root / "lib" / arch, root / "src" / arch
-    libraries.mkdir(parents=True)
-    sources.mkdir(parents=True)
+    libraries.mkdir(parents=True, exist_ok=True)
+    sources.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
         compiled: list[Future[Resources]] = []
         for number, group in enumerate(groups):
             source = cuda_source({choice.kernel.name: (choice.family, choice.kernel) for choice in group}, arch)
-            (sources / f"kernels{number:02}.cu").write_text(source)
-            compiled.append(pool.submit(compiler.kernels, source, libraries / f"kernels{number:02}.so", arch))
+            unit = sources / f"kernels{number:02}.cu"
+            unit.write_text(source)
+            compiled.append(pool.submit(_compiled, compiler, unit, libraries / f"kernels{number:02}.so", arch))
         compiler.probe(libraries / "probe.so", arch)
         entries: list[Entry] = []
         for number, (group, future) in enumerate(zip(groups, compiled, strict=True)):
@@ -88,7 +93,26 @@ def build(
             library = f"lib/{arch}/kernels{number:02}.so"
             entries += [_entry(choice, library, resources.get(choice.kernel.name, {})) for choice in group]
             say(f"{arch}: {len(entries)} of {len(choices)} kernels")
+    units = {f"kernels{number:02}" for number in range(len(groups))} | {"probe"}
+    for path in [*libraries.iterdir(), *sources.iterdir()]:
+        if path.stem not in units:
+            path.unlink()
     return tuple(entries)
+
+
+def _compiled(compiler: Compiler, unit: Path, library: Path, arch: str) -> Resources:
+    """Compile a unit, or recall what came of the same text before."""
+    kept = unit.with_suffix(".json")
+    key = hashlib.sha256(f"{compiler.release}\n{arch}\n{unit.read_text()}".encode()).hexdigest()
+    if kept.exists() and library.exists():
+        found = json.loads(kept.read_text())
+        if found["key"] == key and found["library"] == digest(library):
+            resources: Resources = found["resources"]
+            return resources
+    made = compiler.kernels(unit.read_text(), library, arch)
+    plain = {kernel: dict(facts) for kernel, facts in made.items()}
+    kept.write_text(json.dumps({"key": key, "library": digest(library), "resources": plain}))
+    return made
 
 
 def _entry(choice: Choice, library: str, facts: Mapping[str, float]) -> Entry:

@@ -109,6 +109,7 @@ def stray_bytes(probe: Probe, matrix: Matrix) -> int:
     changed = probe.changed_bytes(matrix.base, GUARD_BYTES, POISON)
     changed += probe.changed_bytes(matrix.data + matrix.size, GUARD_BYTES, POISON)
     gap = (matrix.stride - matrix.columns) * size
-    for row in range(matrix.rows - 1 if gap else 0):
-        changed += probe.changed_bytes(matrix.row(row) + matrix.columns * size, gap, POISON)
+    if gap and matrix.rows > 1:
+        first = matrix.data + matrix.columns * size
+        changed += probe.changed_bytes(first, gap, POISON, rows=matrix.rows - 1, pitch=matrix.stride * size)
     return changed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.bundle.manifest import Entry
-from haotuner.bundle.trials import CHECK, TIME, Known, Task, decode
+from haotuner.bundle.trials import CHECK, PEAK, SUBSET, TIME, Known, Task, decode
 from haotuner.record import Failed, Outcome, Record, Timed
 
 
@@ -62,7 +62,9 @@ def known(journal: Iterable[Mapping[str, Any]], fingerprint: str) -> Known:
 def note(found: Known, task: Task, answer: Mapping[str, Any]) -> None:
     """Take one answer into account."""
     found.done.add(task.key())
-    if (task.stage == CHECK and not right(answer)) or answer.get("fault"):
+    wrong = task.stage == CHECK and not right(answer)
+    lost = task.stage != SUBSET and bool(answer.get("fault"))  # on a subset the context may be to blame
+    if wrong or lost or (task.stage == PEAK and "failed" in answer):
         found.broken.add(task.kernel)
     if task.stage == TIME and task.weights == "cold" and "samples_us" in answer:
         samples = sorted(answer["samples_us"])

@@ -17,7 +17,11 @@ from haotuner.bundle.worker import Setup
 from haotuner.errors import WorkerLost
 
 START_SECONDS = 90.0  # a first context on a cold driver took over 30 s elsewhere
-FAULTS_OF_A_KERNEL = 2  # after that its other tasks are left out
+CHECK_SECONDS = 10.0  # most that a check may take: it needs 0.1 s, and its first launch loads a library
+FAULTS_OF_A_KERNEL = 2  # after that its other tasks are left out; one hang weighs as much, for it costs its whole patience
+# A family of which so many kernels brought a worker down and none came through is left out too: each costs a hang's patience
+# and a new process, and GPU time is short.
+HOPELESS_FAMILY = 3
 EMPTY_STARTS = 3  # workers in a row that end before their first task
 
 
@@ -36,7 +40,8 @@ class _Round:
     answered: int = 0
     out_of_time: bool = False
     ended: str = ""
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)  # by kernel
+    well: set[str] = field(default_factory=set)  # families of kernels that came through a task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +50,13 @@ class Overseer:
 
     root: Path
     arch: str
-    device: int
     patience_s: float
     python_path: str
 
     def setup(self, tasks: Sequence[Task]) -> Setup:
         """What a worker of these tasks is told."""
         fields = [asdict(task) for task in tasks]
-        return Setup(root=str(self.root), arch=self.arch, device=self.device, tasks=fields)
+        return Setup(root=str(self.root), arch=self.arch, tasks=fields)
 
     def run(self, tasks: Sequence[Task], deadline: float) -> Iterator[Answer]:
         """Answers in the order of the tasks until they end or the clock (``time.monotonic``) passes the deadline.
@@ -61,6 +65,7 @@ class Overseer:
         """
         left = list(tasks)
         faults: Counter[str] = Counter()
+        well: set[str] = set()
         empty_starts = 0
         while left and time.monotonic() < deadline:
             one = _Round()
@@ -68,30 +73,39 @@ class Overseer:
             if one.out_of_time:
                 return
             faults += one.faults
+            well |= one.well
             left = left[one.answered :]
-            banned = {kernel for kernel, count in faults.items() if count >= FAULTS_OF_A_KERNEL}
-            yield from (_left_out(task) for task in left if task.kernel in banned)
-            left = [task for task in left if task.kernel not in banned]
+            reasons = [_hopeless(task, faults, well) for task in left]
+            yield from (_left_out(task, why) for task, why in zip(left, reasons, strict=True) if why)
+            left = [task for task, why in zip(left, reasons, strict=True) if not why]
             empty_starts = 0 if one.answered else empty_starts + 1
             if empty_starts == EMPTY_STARTS:
                 raise WorkerLost(f"{EMPTY_STARTS} workers ended before their first task; the last one {one.ended}")
+
+    def _patience(self, task: Task) -> float:
+        return min(self.patience_s, CHECK_SECONDS) if task.stage == CHECK else self.patience_s
 
     def _round(self, tasks: Sequence[Task], deadline: float, one: _Round) -> Iterator[Answer]:
         with tempfile.TemporaryDirectory(prefix="haotuner-gpu-") as folder:
             path = Path(folder, "setup.json")
             path.write_text(json.dumps(asdict(self.setup(tasks))))
             child = Child("haotuner.bundle.worker", str(path), python_path=self.python_path)
-            hung, running = False, False
+            hung, running, patience = False, False, self.patience_s
             try:
                 limit = time.monotonic() + START_SECONDS
                 while (line := child.line(min(limit, deadline))) not in (None, OVER):
                     said = json.loads(line or "")
                     running = "start" in said
-                    limit = time.monotonic() + self.patience_s
+                    if "start" in said:
+                        patience = self._patience(tasks[said["start"]])
+                    limit = time.monotonic() + patience
                     if "end" in said:
                         one.answered += 1
                         task = tasks[said.pop("end")]
-                        one.faults[task.kernel] += bool(said.get("fault"))
+                        if said.get("fault"):
+                            one.faults[task.kernel] += 1
+                        elif "failed" not in said:
+                            one.well.add(_family(task))
                         yield Answer(task=task, fields=said)
                 one.out_of_time = line is None and time.monotonic() >= deadline
                 hung = line is None
@@ -99,11 +113,11 @@ class Overseer:
                     child.exit_code()
             finally:
                 code = child.end()
-            one.ended = f"gave no answer within {self.patience_s:.0f} s" if hung else died(code, child.words)
+            one.ended = f"gave no answer within {patience:.0f} s" if hung else died(code, child.words)
             if running and not one.out_of_time:
                 task = tasks[one.answered]
                 one.answered += 1
-                one.faults[task.kernel] += 1
+                one.faults[task.kernel] += FAULTS_OF_A_KERNEL if hung else 1
                 yield _fault(task, "timeout" if hung else "crash", f"the worker {one.ended}")
 
 
@@ -112,6 +126,21 @@ def _fault(task: Task, reason: str, detail: str) -> Answer:
     return Answer(task=task, fields={"failed": {"stage": stage, "reason": reason, "detail": detail}, "fault": True})
 
 
-def _left_out(task: Task) -> Answer:
-    detail = f"left out: the kernel brought a worker down {FAULTS_OF_A_KERNEL} times"
-    return Answer(task=task, fields={"failed": {"stage": "run", "reason": "error", "detail": detail}, "left_out": True})
+def _family(task: Task) -> str:
+    return task.kernel.partition("__")[0]
+
+
+def _hopeless(task: Task, faults: Counter[str], well: set[str]) -> str:
+    """Why a task is not worth a process, or nothing."""
+    if faults[task.kernel] >= FAULTS_OF_A_KERNEL:
+        return f"the kernel hung, or brought {FAULTS_OF_A_KERNEL} workers down"
+    family = _family(task)
+    kin = sum(kernel.partition("__")[0] == family for kernel in faults)
+    if family not in well and kin >= HOPELESS_FAMILY:
+        return f"{kin} kernels of {family} brought a worker down and none came through"
+    return ""
+
+
+def _left_out(task: Task, why: str) -> Answer:
+    failed = {"stage": "run", "reason": "error", "detail": f"left out: {why}"}
+    return Answer(task=task, fields={"failed": failed, "left_out": True})

@@ -6,16 +6,17 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from haotuner.bundle import policy
+from haotuner.bundle.child_process import answer_stream
 
 MISSING = 4
 WARM_UP = 3
 
 
-def serve(setup: dict[str, Any], name: str, multiply: Callable[[Any, Any, Any], None]) -> None:
-    """Time ``multiply(x, w, y)`` (y = x · w^T, all on the GPU) on every task."""
+def serve(setup: dict[str, Any], name: str, multiply: Callable[[Any, Any, Any], None], answers: TextIO) -> None:
+    """Time ``multiply(x, w, y)`` (y = x · w^T, all on the GPU) on every task; one JSON line each."""
     import torch
 
     dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -36,7 +37,8 @@ def serve(setup: dict[str, Any], name: str, multiply: Callable[[Any, Any, Any], 
             answer = {
                 "failed": {"stage": "run", "reason": "error", "detail": f"{name}: {type(error).__name__}: {error}"[:500]}
             }
-        print(json.dumps(answer), flush=True)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 def _timed(x: Any, weights: list[Any], y: Any, cold: bool, multiply: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def _timed(x: Any, weights: list[Any], y: Any, cold: bool, multiply: Callable[[A
 
 def main() -> int:
     """Serve; MISSING where torch or a GPU is not there."""
+    answers = answer_stream()
     try:
         import torch
     except ImportError as error:
@@ -81,7 +84,7 @@ def main() -> int:
         return MISSING
     torch.backends.cuda.matmul.allow_tf32 = False
     with torch.no_grad():
-        serve(json.loads(Path(sys.argv[1]).read_text()), "torch", lambda x, w, y: torch.mm(x, w.t(), out=y))
+        serve(json.loads(Path(sys.argv[1]).read_text()), "torch", lambda x, w, y: torch.mm(x, w.t(), out=y), answers)
     return 0
 
 

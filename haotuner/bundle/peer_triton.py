@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from haotuner.bundle.child_process import answer_stream
 from haotuner.bundle.peer_torch import MISSING, serve
 
 # (rows, columns, k step, warps, stages)
@@ -72,6 +73,7 @@ class Matmul:
 
 def main() -> int:
     """Serve; MISSING where triton, torch or a GPU is not there."""
+    answers = answer_stream()
     try:
         import torch
 
@@ -83,7 +85,7 @@ def main() -> int:
         print("torch sees no GPU", file=sys.stderr)
         return MISSING
     with torch.no_grad():
-        serve(json.loads(Path(sys.argv[1]).read_text()), "triton", Matmul(multiply))
+        serve(json.loads(Path(sys.argv[1]).read_text()), "triton", Matmul(multiply), answers)
     return 0
 
 

@@ -124,11 +124,12 @@ class Probe:
         )  # fmt: skip
         return Comparison(max_error=verdict.max_error, wrong=verdict.wrong, unwritten=verdict.unwritten)
 
-    def changed_bytes(self, memory: int, size: int, byte: int) -> int:
-        """How many bytes are no longer ``byte``."""
+    def changed_bytes(self, memory: int, size: int, byte: int, *, rows: int = 1, pitch: int = 0) -> int:
+        """How many bytes are no longer ``byte`` in ``rows`` runs of ``size``, ``pitch`` bytes apart."""
         changed = ctypes.c_int64()
         at, stream = ctypes.c_void_p(memory), ctypes.c_void_p(self.stream)
-        self._call("probe_changed", at, ctypes.c_int64(size), byte, ctypes.byref(changed), stream)
+        runs = (ctypes.c_int64(extent) for extent in (rows, size, pitch))
+        self._call("probe_changed", at, *runs, byte, ctypes.byref(changed), stream)
         return changed.value
 
     @contextmanager

@@ -107,7 +107,13 @@ def _correctness(found: Findings) -> str:
 
 
 def _ceilings(found: Findings) -> str:
-    units = {"read": "GB/s", "write": "GB/s", "copy": "GB/s", "units": "multiprocessors"}
+    units = {
+        "read": "GB/s",
+        "write": "GB/s",
+        "copy": "GB/s",
+        "units": "multiprocessors",
+        "subset": "multiprocessors, half asked for",
+    }
     rows = [f"| {what} | {value:.4g} | {units.get(what, 'TFLOP/s')} |" for what, value in found.peaks.items()]
     return "## Measured ceilings\n| what | median | unit |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
 

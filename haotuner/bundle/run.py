@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -37,13 +38,13 @@ STAGES = ("check", "peaks", "peers", "time", "subsets", "sanitize")
 class Session:
     """One slice: the bundle, the machine, and the files that answers go to."""
 
-    def __init__(self, bundle: Bundle, out: Path, device: int, python_path: str, deadline: float, only: str = "") -> None:
+    def __init__(self, bundle: Bundle, out: Path, python_path: str, deadline: float, only: str = "") -> None:
         self.bundle = bundle
         self.out = out
         self.deadline = deadline
         self.python_path = python_path
         self.suite: Suite = suites.read(bundle.root)
-        self.inventory = inventory.take(bundle, device, python_path)
+        self.inventory = inventory.take(bundle, python_path)
         (out / "inventory.json").write_text(json.dumps(self.inventory, indent=1))
         complaint = inventory.complaint(self.inventory)
         self.journal = Journal(out / "journal.jsonl")
@@ -58,17 +59,19 @@ class Session:
             raise
         self.entries = tuple(entry for entry in bundle.kernels[self.arch] if only in entry.kernel)
         self.by_name = {entry.kernel: entry for entry in self.entries}
-        machine = {name: str(facts[name]) for name in ("name", "uuid", "driver", "units", "memory_bytes", "clock_khz")}
+        # Not the card's UUID: a run goes on on another card of the same kind. Which card it was stands in the journal.
+        machine = {name: str(facts[name]) for name in ("name", "driver", "units", "memory_bytes", "clock_khz")}
         self.fingerprint = policy.fingerprint(f"{bundle.name} {self.arch}", machine)
         self.known: Known = known(self.journal, self.fingerprint)
         self.records = Journal(out / "records.jsonl")
         self.origin = Provenance(
             device_id=bundle.device_id(facts["name"]), fingerprint=self.fingerprint, session=f"gpu-{int(time.time())}"
         )
-        self.overseer = Overseer(
-            root=bundle.root, arch=self.arch, device=device, patience_s=self.suite.patience_s, python_path=python_path
-        )
-        self.journal.append({"slice": self.origin.session, "arch": self.arch, "smi": inventory.clocks()})
+        self.overseer = Overseer(root=bundle.root, arch=self.arch, patience_s=self.suite.patience_s, python_path=python_path)
+        self.uuid = str(facts["uuid"])
+        begun = {"slice": self.origin.session, "arch": self.arch, "uuid": self.uuid}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self.journal.append({**begun, "visible": visible, "smi": inventory.clocks(self.uuid)})
 
     def stage(self, name: str) -> bool:
         """Go on with one stage; whether it is finished."""
@@ -78,7 +81,7 @@ class Session:
             return self._sanitize()
         planned: list[Task] = {
             "check": lambda: trials.checks(self.entries, self.suite, self.known),
-            "peaks": lambda: trials.peaks(self.known),
+            "peaks": lambda: trials.peaks(self.arch, self.known),
             "time": lambda: trials.times(self.entries, self.suite, self.known),
             "subsets": lambda: trials.subsets(self.suite, int(self.inventory["device"]["units"]), self.known),
         }[name]()
@@ -131,7 +134,7 @@ class Session:
 
     def close(self) -> None:
         """Write the report and bring the files to the disk."""
-        self.journal.append({"slice_end": self.origin.session, "smi": inventory.clocks()})
+        self.journal.append({"slice_end": self.origin.session, "smi": inventory.clocks(self.uuid)})
         self.journal.close()
         self.records.close()
         report.write(self.out, self.bundle, self.fingerprint)
@@ -144,15 +147,18 @@ def main(root: Path, python_path: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--slice-seconds", type=float, default=SLICE_SECONDS)
     parser.add_argument("--stages", default=",".join(STAGES), help=f"of {','.join(STAGES)}, in this order")
     parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose name contains it")
-    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--device", type=int, default=0, help="which GPU, in CUDA's order")
     wanted = parser.parse_args(arguments)
     stages = [stage for stage in STAGES if stage in wanted.stages.split(",")]
     wanted.out.mkdir(parents=True, exist_ok=True)
+    if wanted.device:  # every process started from here sees this GPU alone, as its device 0
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[wanted.device] if wanted.device < len(visible) else str(wanted.device)
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         bundle = manifest.read(root)
         deadline = time.monotonic() + wanted.slice_seconds
-        session = Session(bundle, wanted.out, wanted.device, python_path, deadline, wanted.only)
+        session = Session(bundle, wanted.out, python_path, deadline, wanted.only)
     except HaotunerError as error:
         print(f"gpu_run: {error}", file=sys.stderr)
         return error.exit_code

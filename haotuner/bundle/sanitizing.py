@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from haotuner.bundle.inventory import tool_path
 from haotuner.bundle.manifest import Entry
 from haotuner.bundle.trials import CHECK, Task
 from haotuner.bundle.worker import Setup
@@ -41,7 +41,7 @@ class Finding:
 
 def available() -> bool:
     """Whether the tool is on this machine."""
-    return shutil.which(TOOL) is not None
+    return tool_path(TOOL) is not None
 
 
 def sample(entries: Sequence[Entry]) -> list[Entry]:
@@ -76,8 +76,8 @@ def _one(entry: Entry, tool: str, setup: Setup, python_path: str) -> Finding:
         path = Path(folder, "setup.json")
         path.write_text(json.dumps({**asdict(setup), "tasks": [asdict(task)]}))
         command = [
-            TOOL, f"--tool={tool}", f"--error-exitcode={FOUND}", "--print-limit=3",
-            sys.executable, "-m", "haotuner.bundle.worker", str(path),
+            tool_path(TOOL) or TOOL, f"--tool={tool}", f"--error-exitcode={FOUND}", "--print-limit=3",
+            sys.executable, "-P", "-m", "haotuner.bundle.worker", str(path),
         ]  # fmt: skip
         try:
             done = subprocess.run(

@@ -23,6 +23,8 @@ def main() -> int:
     """Set the path for this process and its workers, and go on in the package."""
     paths = [str(ROOT), str(unpacked_wheels())]
     sys.path[:0] = paths
+    # tvm-ffi imports torch where there is one, and may compile an extension for it: minutes that no kernel needs.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         import tvm_ffi  # noqa: F401  the kernels' launchers need it; better said now than by every worker
     except ImportError as error:

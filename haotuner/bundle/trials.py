@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from haotuner.bundle.manifest import Entry
@@ -14,7 +15,8 @@ from haotuner.record import Trial
 from haotuner.shape import Shape
 
 CHECK, PEAK, TIME, SUBSET, PEER = "check", "peak", "time", "subset", "peer"
-PEAKS = ("fma", "tensor_fp16", "tensor_bf16", "warpgroup", "read", "write", "copy", "units")
+# In this order: the last one leaves its worker on a subset of the multiprocessors.
+PEAKS = ("fma", "tensor_fp16", "tensor_bf16", "warpgroup", "read", "write", "copy", "units", "subset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,22 +62,33 @@ class Known:
 
 
 def checks(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
-    """Every kernel on every ragged shape: values that sum exactly, and values that do not."""
-    tasks = []
+    """Every kernel on every ragged shape: values that sum exactly, and values that do not.
+
+    The first shape of every kernel comes before anybody's second, the families in turn: what is wrong with a whole family
+    shows in the first minute.
+    """
+    families: dict[str, list[Entry]] = {}
     for entry in entries:
+        families.setdefault(entry.family, []).append(entry)
+    in_turn = [entry for row in zip_longest(*families.values()) for entry in row if entry is not None]
+    numbered: list[tuple[int, Task]] = []
+    for entry in in_turn:
         for number, (m, n, k, x_gap, y_gap) in enumerate(ragged_shapes(entry, suite.ragged_limit)):
             pattern = "exact" if number % 2 else "spread"
             gap = -(-x_gap // entry.vector) * entry.vector
-            tasks.append(Task(
+            numbered.append((number, Task(
                 stage=CHECK, kernel=entry.kernel, dtype=entry.dtype, kn=entry.kn, extents=(m, n, k), gaps=(gap, y_gap),
                 pattern=pattern,
-            ))  # fmt: skip
-    return _open(tasks, known)
+            )))  # fmt: skip
+    return _open([task for _, task in sorted(numbered, key=lambda pair: pair[0])], known)
 
 
-def peaks(known: Known) -> list[Task]:
-    """Every ceiling."""
-    return _open([Task(stage=PEAK, kernel=what) for what in PEAKS], known)
+def peaks(arch: str, known: Known) -> list[Task]:
+    """Every ceiling that the architecture has."""
+    oldest = {"tensor_fp16": 80, "tensor_bf16": 80}  # mma.sync.m16n8k16
+    here = int(arch.removeprefix("sm_").rstrip("af"))
+    wanted = [what for what in PEAKS if here >= oldest.get(what, 0) and (what != "warpgroup" or arch == "sm_90a")]
+    return _open([Task(stage=PEAK, kernel=what) for what in wanted], known)
 
 
 def times(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
@@ -92,7 +105,9 @@ def times(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
 
 
 def subsets(suite: Suite, units: int, known: Known) -> list[Task]:
-    """The fastest kernels of each workload again, on fewer multiprocessors."""
+    """The fastest kernels of each workload again, on fewer multiprocessors; none where the driver makes no subsets."""
+    if "subset" in known.broken:
+        return []
     tasks = []
     for share in suite.subset_shares:
         part = max(1, round(units * share))

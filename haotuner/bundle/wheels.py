@@ -16,8 +16,13 @@ DOWNLOAD_SECONDS = 300
 
 
 def download(folder: Path) -> None:
-    """Fetch the wheels with pip; EnvironmentMissing where the index cannot be reached or has none that fit."""
-    folder.mkdir(parents=True)
+    """Fetch the wheels with pip, unless the folder has them all.
+
+    EnvironmentMissing where the index cannot be reached or has none that fit.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(list(folder.glob("*.whl"))) == len(PACKAGES):
+        return
     platforms = [f"--platform={platform}" for platform in PLATFORMS]
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from haotuner.bundle import manifest, suites
 from haotuner.bundle.ceilings import measure_peak
 from haotuner.bundle.checking import check
+from haotuner.bundle.child_process import answer_stream
 from haotuner.bundle.kernels import Kernels
 from haotuner.bundle.probe import OUT_OF_MEMORY, GpuError, Probe
 from haotuner.bundle.suites import Suite
@@ -39,23 +40,27 @@ class Setup:
 
     root: str
     arch: str
-    device: int
     tasks: list[dict[str, Any]]
 
 
-def serve(setup: Setup) -> int:
-    """Do every task; an exit code."""
+def serve(setup: Setup, answers: TextIO) -> int:
+    """Do every task, one JSON line a start and an answer; an exit code."""
+
+    def say(answer: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
     bundle = manifest.read(Path(setup.root))
     suite = suites.read(bundle.root)
-    probe = Probe(bundle.root / bundle.probes[setup.arch], setup.device)
+    probe = Probe(bundle.root / bundle.probes[setup.arch])
     probe.open_stream()
-    _say({"ready": True})
-    kernels = Kernels(bundle, setup.arch, probe, setup.device)
+    say({"ready": True})
+    kernels = Kernels(bundle, setup.arch, probe)
     stopwatch = Stopwatch(probe, kernels, suite)
     for number, fields in enumerate(setup.tasks):
-        _say({"start": number})
+        say({"start": number})
         answer, lost = _attempt(decode(fields), probe, kernels, stopwatch, suite)
-        _say({"end": number, **answer, **({"fault": True} if lost else {})})
+        say({"end": number, **answer, **({"fault": True} if lost else {})})
         if lost:
             return LOST
     return 0
@@ -95,14 +100,10 @@ def _failed(stage: str, reason: str, detail: str) -> dict[str, Any]:
     return {"failed": {"stage": stage, "reason": reason, "detail": detail[:500]}}
 
 
-def _say(answer: Mapping[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
     # tvm-ffi imports torch where there is one: seconds of start, and a second CUDA runtime, that no kernel needs.
     sys.modules["torch"] = None  # type: ignore[assignment]
     ctypes.CDLL(None).prctl(
         PR_SET_PDEATHSIG, signal.SIGKILL
     )  # never outlive the overseer: a stray kernel would hold the GPU
-    sys.exit(serve(Setup(**json.loads(Path(sys.argv[1]).read_text()))))
+    sys.exit(serve(Setup(**json.loads(Path(sys.argv[1]).read_text())), answer_stream()))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.errors import EnvironmentMissing
 from haotuner.kernel import Family, Footprint, MicroKernel
 
@@ -51,8 +51,11 @@ def cuda_source(programs: Programs, arch: str) -> str:
         functions.update(family.schedule(kernel, symbol).functions.items())
     with target, tvm.transform.PassContext(config=PASSES):
         built = tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx")
-    # The launcher aligns its tensor maps as CUDA 12 did; CUDA 13's type asks for 128 bytes.
-    return str(export_cuda_host(built.mod)).replace("alignas(64) CUtensorMap", "alignas(128) CUtensorMap")
+    source = str(export_cuda_host(built.mod))
+    # The launcher aligns its tensor maps as CUDA 12 did; CUDA 13's type asks for 128 bytes. And the 128-byte swizzle repeats
+    # every 1024 bytes of shared memory: the tiles are placed for it, so the memory itself must start there.
+    source = source.replace("alignas(64) CUtensorMap", "alignas(128) CUtensorMap")
+    return source.replace("extern __shared__ __align__(64)", "extern __shared__ __align__(1024)")
 
 
 def device_part(source: str) -> str:
@@ -63,7 +66,8 @@ def device_part(source: str) -> str:
 def compile_source(source: str, library: Path, *, arch: str, toolkit: Toolkit | None = None) -> CudaLibrary:
     """Compile a translation unit of :func:`cuda_source` into a shared library.
 
-    Raises EnvironmentMissing where the toolkit does not build for the architecture, CompileFailed where nvcc refuses.
+    Raises EnvironmentMissing where the toolkit does not build for the architecture, CompileFailed where nvcc
+    refuses, or where ptxas says that it drops what a kernel asks for.
     """
     import tvm_ffi
 
@@ -90,6 +94,11 @@ def compile_source(source: str, library: Path, *, arch: str, toolkit: Toolkit | 
             ],
             seconds=COMPILE_SECONDS,
         )  # fmt: skip
+    advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", done.stdout + done.stderr)
+    if advice:  # wgmma made serial, setmaxnreg ignored: no longer the program that the footprint describes
+        raise CompileFailed(
+            f"{library.name} for {arch}: ptxas does not follow the program: {'; '.join(sorted(set(advice)))}"
+        )
     reported = read_resources(done.stderr)
     resources = {name.removesuffix("_kernel"): facts for name, facts in reported.items()}
     return CudaLibrary(

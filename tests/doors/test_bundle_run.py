@@ -31,8 +31,9 @@ def bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(bundle, tmp_path_factory):
-    """A run to the end."""
+    """A run to the end, started in a folder that has a haotuner of its own, as a checkout has."""
     out = tmp_path_factory.mktemp("run") / "results"
+    (out.parent / "haotuner.py").write_text("raise SystemExit('not the bundle')")
     return out, emulated.run(bundle, out)
 
 
@@ -88,6 +89,26 @@ def test_a_subset_runs_on_fewer_multiprocessors_and_is_a_device_of_its_own(finis
     subsets = [record for record in records(out) if record.facts["stage"] == "subset"]
     assert subsets and all(record.device_id == "emulated-gpu-2units" for record in subsets)
     assert all(record.facts["units_seen"] == 2 for record in subsets)
+
+
+def test_a_driver_without_subsets_is_said_so_and_no_kernel_is_blamed(bundle, tmp_path):
+    out = tmp_path / "results"
+    wanted = ("--stages", "peaks,time,subsets", "--only", emulated.SOUND[3])
+    done = emulated.run(bundle, out, *wanted, EMULATOR_SUBSETS="none")
+    assert done.returncode == 0, done.stderr
+    (refused,) = (line for line in journal(out) if "failed" in line.get("answer", {}))
+    assert refused["task"]["kernel"] == "subset"
+    assert "cudaErrorNotSupported" in refused["answer"]["failed"]["detail"]
+    assert {record.facts["stage"] for record in records(out)} == {"time"}
+
+
+def test_another_gpu_is_shown_to_the_workers_alone(bundle, tmp_path):
+    """The second GPU of a list becomes device 0 of every process that is started."""
+    out = tmp_path / "results"
+    done = emulated.run(bundle, out, "--stages", "peaks", "--device", "1", CUDA_VISIBLE_DEVICES="3,GPU-abc")
+    assert done.returncode == 0, done.stderr
+    (seen,) = {line["visible"] for line in journal(out) if "slice" in line}
+    assert seen == "GPU-abc"
 
 
 def test_the_records_go_into_a_store(finished):

@@ -47,7 +47,9 @@ PROBE_API int probe_between(float* microseconds);                               
 PROBE_API int probe_fill(void* memory, int64_t count, int type, int pattern, uint32_t seed, void* stream);
 PROBE_API int probe_compare(const void* x, const void* w, const void* y, int m, int n, int k, int x_stride, int y_stride,
                             int type, int weight_is_kn, ProbeVerdict* verdict, void* stream);
-PROBE_API int probe_changed(const void* memory, int64_t bytes, int byte, int64_t* changed, void* stream);
+// Bytes that differ from `byte` in `rows` runs of `bytes`, `pitch` bytes apart.
+PROBE_API int probe_changed(const void* memory, int64_t rows, int64_t bytes, int64_t pitch, int byte, int64_t* changed,
+                            void* stream);
 
 // Rates: FMAs in TFLOP/s (2 per FMA), memory in GB/s. `seconds` bounds the repeats; each sample is one launch.
 PROBE_API int probe_fma_peak(int samples, int rounds, float* tflops, void* stream);

@@ -74,9 +74,10 @@ __global__ void compare_kernel(const void* x, const void* w, const void* y, int 
     }
 }
 
-__global__ void changed_kernel(const unsigned char* memory, int64_t bytes, unsigned char byte, unsigned long long* changed) {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < bytes; i += (int64_t)gridDim.x * blockDim.x)
-        if (memory[i] != byte) atomicAdd(changed, 1ull);
+__global__ void changed_kernel(const unsigned char* memory, int64_t rows, int64_t bytes, int64_t pitch, unsigned char byte,
+                               unsigned long long* changed) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * bytes; i += (int64_t)gridDim.x * blockDim.x)
+        if (memory[i / bytes * pitch + i % bytes] != byte) atomicAdd(changed, 1ull);
 }
 
 // Runs a kernel that fills a few counters, and brings them back.
@@ -118,11 +119,12 @@ PROBE_API int probe_compare(const void* x, const void* w, const void* y, int m, 
     return error;
 }
 
-PROBE_API int probe_changed(const void* memory, int64_t bytes, int byte, int64_t* changed, void* stream) {
+PROBE_API int probe_changed(const void* memory, int64_t rows, int64_t bytes, int64_t pitch, int byte, int64_t* changed,
+                            void* stream) {
     unsigned long long count = 0;
     const cudaError_t error = counted(&count, 1, stream, [&](unsigned long long* device) {
-        return probe_launch(changed_kernel, blocks_for(bytes), kThreads, stream, (const unsigned char*)memory, bytes,
-                            (unsigned char)byte, device);
+        return probe_launch(changed_kernel, blocks_for(rows * bytes), kThreads, stream, (const unsigned char*)memory, rows,
+                            bytes, pitch, (unsigned char)byte, device);
     });
     *changed = (int64_t)count;
     return error;

@@ -33,8 +33,10 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// m16n8k16 exists from sm_80 on; before, the kernel does nothing and probe_tensor_peak says so.
 template <bool bf16>
 __global__ void tensor_kernel(int rounds, uint32_t seed, float* out) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     // Pairs of elements with exponents around 1 in either format, different in every lane.
     const uint32_t base = bf16 ? 0x3f803f80u : 0x3c003c00u, mixed = (uint32_t)threadIdx.x * 0x00050003u + seed;
     uint32_t a[4], b[2];
@@ -52,6 +54,7 @@ __global__ void tensor_kernel(int rounds, uint32_t seed, float* out) {
     float total = 0;
     for (int i = 0; i < kTensorChains; i++) total += sums[i][0] + sums[i][1] + sums[i][2] + sums[i][3];
     out[(int64_t)blockIdx.x * blockDim.x + threadIdx.x] = total;
+#endif
 }
 
 // wgmma exists on sm_90a alone; elsewhere the kernel does nothing and probe_warpgroup_peak says so.
@@ -119,6 +122,7 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1) warpgroup_kernel(int rou
 __global__ void memory_kernel(int kind, const float4* from, float4* to, int64_t count) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     float total = 0;
+#pragma unroll 4
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         if (kind == 1) {
             to[i] = make_float4(1.0f, 2.0f, 3.0f, (float)i);

@@ -1,6 +1,6 @@
 // The part of the CUDA runtime that the launchers and the bundle's probe call. Streams execute at once; a capturing stream
 // collects its work instead, and a graph replays it. What a real machine can lack is set by the environment:
-//   EMULATOR_DRIVER=none | <version, as 12040>    EMULATOR_ARCH=<90>    EMULATOR_MEMORY_BYTES=<n>
+//   EMULATOR_DRIVER=none | <version, as 12040>    EMULATOR_ARCH=<90>    EMULATOR_MEMORY_BYTES=<n>    EMULATOR_SUBSETS=none
 #include "machine.h"
 
 #include <sys/mman.h>
@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <string>
 
@@ -282,7 +283,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
         {"cuCtxSetCurrent", reinterpret_cast<void*>(&emu_make_current)},
     };
     const auto found = known.find(name);
-    *function = found == known.end() ? nullptr : found->second;
+    const bool lacking = found == known.end() || std::strcmp(setting("EMULATOR_SUBSETS", ""), "none") == 0;
+    *function = lacking ? nullptr : found->second;
     *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
@@ -294,6 +296,7 @@ const char* cudaGetErrorName(cudaError_t error) {
         case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
         case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
         case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+        case cudaErrorNotSupported: return "cudaErrorNotSupported";
         default: return "cudaErrorUnknown";
     }
 }
