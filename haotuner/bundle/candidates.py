@@ -36,7 +36,7 @@ class Choice:
 
 
 def choose(device: Device, most: int) -> list[Choice]:
-    """At most that many kernels for a device, by family; NothingLegal if its architecture has no family."""
+    """That many kernels for a device, if its families have them; NothingLegal if its architecture has no family."""
     running = [family for family in CUDA_FAMILIES if family.runs_on(device)]
     if not running:
         raise NothingLegal(f"no CUDA family runs on {device.arch}; the oldest architecture is sm_75")
@@ -47,12 +47,15 @@ def choose(device: Device, most: int) -> list[Choice]:
         for kernel in _spread(family, Op.parse(f"dense:n=2304,{edge},dtype={family.dtype}"), device, 1)
     ]
     whole = sum(SHARES[family.name] for family in running)
-    found = []
+    found: list[Choice] = []
+    spare: list[Choice] = []  # what rounding the shares down leaves room for
     for family in running:
-        share = int((most - len(edges)) * SHARES[family.name] / whole)
+        share = max(1, int((most - len(edges)) * SHARES[family.name] / whole))
         op = Op.parse(f"dense:n=2304,k=768,dtype={family.dtype}")
-        found += [Choice(family=family, kernel=kernel) for kernel in _spread(family, op, device, max(1, share))]
-    return [*found, *edges]
+        kernels = [Choice(family=family, kernel=kernel) for kernel in _spread(family, op, device, share + 1)]
+        found += kernels[:share]
+        spare += kernels[share:]
+    return [*found, *edges, *spare[: max(0, most - len(edges) - len(found))]]
 
 
 def profile_of(arch: str) -> Device:

@@ -17,7 +17,7 @@ from typing import Any
 from haotuner.bundle.inventory import tool_path
 from haotuner.bundle.manifest import Entry
 from haotuner.bundle.trials import CHECK, Task
-from haotuner.bundle.worker import Setup
+from haotuner.bundle.worker import FREE, Setup
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL = "compute-sanitizer"
@@ -77,7 +77,7 @@ def _one(entry: Entry, tool: str, setup: Setup, python_path: str) -> Finding:
         path.write_text(json.dumps({**asdict(setup), "tasks": [asdict(task)]}))
         command = [
             tool_path(TOOL) or TOOL, f"--tool={tool}", f"--error-exitcode={FOUND}", "--print-limit=3",
-            sys.executable, "-P", "-m", "haotuner.bundle.worker", str(path),
+            sys.executable, "-P", "-m", "haotuner.bundle.worker", str(path), FREE,
         ]  # fmt: skip
         try:
             done = subprocess.run(

@@ -66,7 +66,7 @@ class Stopwatch:
         finally:
             self._probe.drop(graph[0])
         facts = {"launches": plan.launches, "weights": plan.weights, "how": "graph replay"}
-        return {"samples_us": samples, "max_error": error, "facts": facts}
+        return _answer(samples, error, facts)
 
     def on_subset(self, task: Task) -> Mapping[str, Any]:
         """The same on fewer multiprocessors, by plain launches; the facts say how many really ran blocks."""
@@ -83,7 +83,7 @@ class Stopwatch:
             self._launch_us(task, x, layer.weights[number % len(layer.weights)], y) for number in range(PLAIN_LAUNCHES)
         ]
         facts = {"units_granted": self._granted, "units_seen": self._seen, "how": "plain launches"}
-        return {"samples_us": samples, "max_error": error, "facts": facts}
+        return _answer(samples, error, facts)
 
     def _operands(self, task: Task) -> _Layer:
         m, n, k = task.extents
@@ -132,3 +132,9 @@ class Stopwatch:
             self._kernels.launch(task.kernel, x, w, y)
             self._probe.mark(1)
         return self._probe.between_us()
+
+
+def _answer(samples: list[float], error: float, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    if min(samples) <= 0.0:  # events lie where a clock steps back, or a virtual machine was moved
+        return {"failed": {"stage": "time", "reason": "unstable", "detail": f"events counted {min(samples)} us"}}
+    return {"samples_us": samples, "max_error": error, "facts": facts}

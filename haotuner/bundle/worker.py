@@ -25,6 +25,7 @@ from haotuner.bundle.timing import Stopwatch
 from haotuner.bundle.trials import CHECK, PEAK, SUBSET, Task, decode
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+FREE = "free"  # second argument: the parent is a tool whose launching thread may end first, so do not follow it
 LOST = 75  # exit code: the context is gone, start again (EX_TEMPFAIL)
 MISPLACED = (
     "cudaErrorIllegalAddress",
@@ -103,7 +104,6 @@ def _failed(stage: str, reason: str, detail: str) -> dict[str, Any]:
 if __name__ == "__main__":
     # tvm-ffi imports torch where there is one: seconds of start, and a second CUDA runtime, that no kernel needs.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    ctypes.CDLL(None).prctl(
-        PR_SET_PDEATHSIG, signal.SIGKILL
-    )  # never outlive the overseer: a stray kernel would hold the GPU
+    if FREE not in sys.argv[2:]:  # never outlive the overseer: a stray kernel would hold the GPU
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.exit(serve(Setup(**json.loads(Path(sys.argv[1]).read_text())), answer_stream()))

@@ -1,0 +1,50 @@
+"""Every kernel that a bundle carries, on ragged shapes in the emulator: what must be right on a GPU is right here."""
+
+from __future__ import annotations
+
+import pytest
+
+from haotuner.bundle.candidates import Choice, choose, profile_of
+from haotuner.bundle.libraries import KERNELS_OF_A_LIBRARY
+from haotuner.compile.cuda import cuda_source
+from tests.emulator import build, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing()),
+]
+RUN_SECONDS = 800  # eight kernels take 5 s on a machine that does nothing else
+KERNELS = 200  # as `make gpu-bundle` asks for
+
+
+def carried() -> list[Choice]:
+    """The choices of both architectures, each kernel once: its numerics do not depend on the architecture."""
+    found = [choice for arch in ("sm_90a", "sm_80") for choice in choose(profile_of(arch), KERNELS)]
+    return list({choice.kernel.name: choice for choice in found}.values())
+
+
+CARRIED = carried()
+UNITS = [CARRIED[start : start + KERNELS_OF_A_LIBRARY] for start in range(0, len(CARRIED), KERNELS_OF_A_LIBRARY)]
+
+
+def ragged(choice: Choice) -> run.Case:
+    """One row, and a tile and a little more on every side with k off a step and Y's rows on odd elements."""
+    kernel = choice.kernel
+    v = kernel["v"]
+    wide = v if kernel["kn"] else 1
+    columns = -(-(kernel["bn"] + 9) // wide) * wide
+    depth = -(-(kernel["bk"] + 9) // v) * v
+    shapes = ((1, wide, v, 0, 0), (kernel["bm"] + 3, columns, depth, v, 1))
+    return run.Case(symbol=kernel.name, dtype=choice.family.dtype, shapes=shapes, kn=bool(kernel["kn"]))
+
+
+@pytest.mark.parametrize("number", range(len(UNITS)))
+def test_every_kernel_of_a_unit_is_right(number: int, tmp_path):
+    unit = UNITS[number]
+    programs = {choice.kernel.name: (choice.family, choice.kernel) for choice in unit}
+    library = build.build_unit(cuda_source(programs, "sm_90a"), tmp_path / "kernels.so")
+    cases = [ragged(choice) for choice in unit]
+    found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, RUN_SECONDS)
+    assert found.keys() == programs.keys()
+    assert {symbol: verdict for symbol, verdict in found.items() if not verdict.right} == {}
