@@ -41,7 +41,7 @@ def overseer(tmp_path):
     (tmp_path / "haotuner" / "__init__.py").touch()
     (package / "__init__.py").touch()
     (package / "worker.py").write_text(WORKER)
-    return Overseer(root=tmp_path, arch="sm_90a", patience_s=5, python_path=str(tmp_path))
+    return Overseer(root=tmp_path, arch="sm_90a", patience_s=3, python_path=str(tmp_path))
 
 
 def answers(overseer: Overseer, *kernels: str) -> list[Answer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -100,6 +101,39 @@ def test_a_driver_without_subsets_is_said_so_and_no_kernel_is_blamed(bundle, tmp
     assert refused["task"]["kernel"] == "subset"
     assert "cudaErrorNotSupported" in refused["answer"]["failed"]["detail"]
     assert {record.facts["stage"] for record in records(out)} == {"time"}
+
+
+SANITIZER = """#!/bin/sh
+tool=$1; shift 3
+"$@" || exit 8
+case $tool in
+*racecheck) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
+*memcheck)
+    echo "========= Invalid __global__ read"; echo "=========     at line 1"
+    echo "========= ERROR SUMMARY: 2 errors"; exit 9 ;;
+*synccheck) echo "========= Device not supported" ;;
+*) echo "========= ERROR SUMMARY: 0 errors" ;;
+esac
+"""
+
+
+def test_a_sanitizer_that_is_there_runs_each_tool_once_and_its_findings_are_reported(bundle, tmp_path):
+    """A stand-in runs the worker as the real tool does, and says what each tool would."""
+    tool = tmp_path / "bin" / "compute-sanitizer"
+    tool.parent.mkdir()
+    tool.write_text(SANITIZER)
+    tool.chmod(0o755)
+    out, path = tmp_path / "results", f"{tool.parent}:{os.environ['PATH']}"
+    wanted = ("--stages", "sanitize", "--only", emulated.SOUND[0])
+    done = emulated.run(bundle, out, *wanted, PATH=path)
+    assert done.returncode == 0, done.stderr
+    found = {line["tool"]: line["errors"] for line in journal(out) if "tool" in line}
+    assert found == {"memcheck": 2, "racecheck": 0, "initcheck": 0, "synccheck": None}
+    report = (out / "report.md").read_text()
+    assert "| memcheck | 2 |" in report and "| synccheck | unfinished |" in report
+    again = emulated.run(bundle, out, *wanted, PATH=path)
+    assert again.returncode == 0
+    assert sum("tool" in line for line in journal(out)) == 4
 
 
 def test_another_gpu_is_shown_to_the_workers_alone(bundle, tmp_path):
