@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from haotuner.bundle.probe import TYPES, Probe
 from haotuner.bundle.suites import Suite
+from haotuner.bundle.trials import whole_units
 
 SAMPLES = 9
 MEMORY_KINDS = {"read": 0, "write": 1, "copy": 2}
@@ -17,7 +18,7 @@ def measure_peak(what: str, probe: Probe, suite: Suite) -> list[float]:
     ``subset`` goes on with half of the multiprocessors and counts those that blocks ran on.
     """
     if what == "subset":
-        probe.use_subset(max(1, int(probe.facts["units"]) // 2))
+        probe.use_subset(whole_units(int(probe.facts["units"]) / 2))
     if what in ("units", "subset"):
         return [float(probe.units_seen())]
     if what in MEMORY_KINDS:

@@ -36,9 +36,10 @@ def record(task: Task, fields: Mapping[str, Any], entry: Entry, origin: Provenan
     facts |= {f"ptxas_{name}": value for name, value in entry.facts.items()}
     if task.stage == CHECK:
         facts |= {"n": task.extents[1], "k": task.extents[2], "pattern": task.pattern}
+    units = int(fields.get("facts", {}).get("units_granted", task.units))  # the driver may round up
     return Record(
         trial=task.trial(), outcome=outcome, fingerprint=origin.fingerprint, session=origin.session, when=time.time(),
-        device_id=f"{origin.device_id}-{task.units}units" if task.units else origin.device_id, facts=facts,
+        device_id=f"{origin.device_id}-{units}units" if units else origin.device_id, facts=facts,
     )  # fmt: skip
 
 

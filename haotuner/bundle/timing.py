@@ -14,6 +14,7 @@ from haotuner.bundle.suites import Suite
 from haotuner.bundle.trials import Task
 
 GROWTH = 4096  # rows of X and Y that are placed at once at most; larger m places its own
+WARM_SAMPLES = 16  # of the FMA loop, about 20 ms: the clock falls while operands are placed or a worker starts
 PLAIN_LAUNCHES = 15  # on a subset, where graphs were not seen to stay inside
 
 
@@ -108,6 +109,7 @@ class Stopwatch:
                 self._probe.release(matrix.base)
             raise
         self._layer = _Layer(key=key, rows=rows, x=placed[0], y=placed[1], weights=placed[2:])
+        self._probe.rates("fma", self._suite.peak_rounds, samples=WARM_SAMPLES)
         return self._layer
 
     def _rows(self, layer: _Layer, m: int) -> tuple[Matrix, Matrix]:

@@ -14,6 +14,7 @@ from haotuner.op import Op
 from haotuner.record import Trial
 from haotuner.shape import Shape
 
+GRANULE = 8  # multiprocessors of the smallest part that a driver splits off on every architecture
 CHECK, PEAK, TIME, SUBSET, PEER = "check", "peak", "time", "subset", "peer"
 # In this order: the last one leaves its worker on a subset of the multiprocessors.
 PEAKS = ("fma", "tensor_fp16", "tensor_bf16", "warpgroup", "read", "write", "copy", "units", "subset")
@@ -110,13 +111,18 @@ def subsets(suite: Suite, units: int, known: Known) -> list[Task]:
         return []
     tasks = []
     for share in suite.subset_shares:
-        part = max(1, round(units * share))
+        part = whole_units(units * share)
         for workload in suite.timed:
             op = Op.parse(workload.op)
             for m in workload.rows:
                 fastest = sorted(known.times.get((op.name, m), []))[: suite.subset_kernels]
                 tasks += [_timed(SUBSET, kernel, op, m, units=part) for _, kernel in fastest]
     return _open([task for task in tasks if task.kernel not in known.broken], known)
+
+
+def whole_units(wanted: float) -> int:
+    """Multiprocessors that a driver grants as asked: multiples of 8 on compute capability 9.0, of 2 before; at least one."""
+    return int(wanted) // GRANULE * GRANULE if wanted >= GRANULE else max(1, round(wanted))
 
 
 def _timed(stage: str, kernel: str, op: Op, m: int, *, weights: str = "cold", units: int = 0) -> Task:
