@@ -20,7 +20,8 @@ from haotuner.microkernels.cuda_dense import CudaDense
 from haotuner.microkernels.index import families_for
 from haotuner.op import Op
 from haotuner.select.expected_gpu import expectation_gpu
-from haotuner.select.funnel import Funnel, Score, select
+from haotuner.select.fit_gpu import GPU_FRONTIER
+from haotuner.select.funnel import FRONTIER, Funnel, Score, select
 from haotuner.shape import Traffic
 from haotuner.trace import traffic_of
 
@@ -81,9 +82,10 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
     """A funnel of each family with a legal point, and why the others have none; NothingLegal if no family has one."""
     found: dict[str, Funnel] = {}
     without: dict[str, str] = {}
+    most = FRONTIER if device.kind == "cpu" else GPU_FRONTIER
     for family in families_for(op, "cpu" if device.kind == "cpu" else "cuda"):
         try:
-            found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic))
+            found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic), most=most)
         except NothingLegal as error:
             without[family.name] = str(error)
     if not found:

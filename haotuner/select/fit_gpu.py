@@ -20,6 +20,7 @@ from haotuner.shape import Traffic
 
 FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 STEP = 0.05
+GPU_FRONTIER = 256  # candidates of a family at most: four minutes of nvcc on two cores
 LEAST_OF_A_SHAPE = 10  # thresholds relax until as many are left for a shape, or all there were; FTuner measures ten a shape
 
 Shares = NDArray[np.float64]

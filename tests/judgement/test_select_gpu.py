@@ -21,8 +21,8 @@ from haotuner.microkernels.cuda_simt import CudaSimt
 from haotuner.microkernels.cuda_wgmma import CudaWgmma
 from haotuner.op import Op
 from haotuner.select.expected_gpu import expectation_gpu
-from haotuner.select.fit_gpu import relaxed
-from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
+from haotuner.select.fit_gpu import GPU_FRONTIER, relaxed
+from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import Question, refusals
 from haotuner.select.limits_gpu import GPU_LAWS
 from haotuner.select.occupancy import occupancy
@@ -42,7 +42,7 @@ def traffic(text: str) -> Traffic:
     return Traffic.of_range(ShapeRange.parse(text))
 
 
-def selected(op: Op, family: CudaDense, device: Device, shapes: str = "m=1..4096", most: int = FRONTIER) -> Funnel:
+def selected(op: Op, family: CudaDense, device: Device, shapes: str = "m=1..4096", most: int = GPU_FRONTIER) -> Funnel:
     wanted = traffic(shapes)
     return select(op, family, device, wanted, expectation_gpu(op, family, device, wanted), most=most)
 
@@ -182,7 +182,7 @@ def check_counts(funnel: Funnel) -> None:
     assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
     assert funnel.legal == len(funnel.kept) + later
     assert set(funnel.refused) <= {*LAWS, "fill", "padding", "frontier"}
-    assert 0 < len(funnel.kept) <= FRONTIER
+    assert 0 < len(funnel.kept) <= GPU_FRONTIER
     assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
     assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
     assert all(example.asked > example.allowed for example in funnel.examples)
