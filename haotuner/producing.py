@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
 from haotuner.compile.pack_source import PackedOp, PackedPlan, pack_library
 from haotuner.compile.toolchain import Toolchain
-from haotuner.cost.model import CostModel
 from haotuner.device import Device
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.hw_profiles.find import find_device
+from haotuner.measure.blind import Blind
 from haotuner.measure.lab import Lab
 from haotuner.microkernels.index import families_for
 from haotuner.op import Op
+from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from haotuner.record import Record
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request
+from haotuner.runtime.host import missing_flags
+from haotuner.starting import Start, start_of
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
@@ -33,6 +38,7 @@ from haotuner.workloads import DEFAULT, workload
 
 VERIFY_LIMIT_S = 300.0
 PREDICTED_DIGITS = 4
+ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
 
 Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
 
@@ -47,6 +53,7 @@ class Report:
     seconds: float
     stopped: str
     document: Mapping[str, Any]
+    start: str = ""  # which model the search began with, in words
 
     @property
     def complete(self) -> bool:
@@ -66,8 +73,12 @@ def tune(
     seed: int = 0,
     resume: bool = False,
     weights: str = "cold",
+    model: str | Path | None = None,
+    zero_measure: bool = False,
 ) -> Report:
     """Tune ops (None: the default workload) for a range of shapes and write a pack; the Python form of `haotuner tune`.
+
+    ``model``: a file to start from, ``"none"`` for a start from cold, None for the nearest shipped model.
 
     Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
     """
@@ -84,29 +95,23 @@ def tune(
             seed=seed,
             resume=resume,
             weights=weights,
+            model=None if model is None else str(model),
+            zero_measure=zero_measure,
             environment=dict(os.environ),
         )
     )
 
 
-def produce(request: Request, watch: Watch = lambda *_: True, model: CostModel | None = None) -> Report:
+def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     """Carry out a request. The pack is published only after it was verified in a process of its own."""
     begin = time.monotonic()
     request.check()
-    device = find_device(request.device, cache_dir=request.cache)
-    if device.kind != "cpu" or not request.device.startswith("cpu"):
-        raise UsageError(
-            f"--device {request.device}: tuning measures on this host's CPU so far; "
-            "absent devices and GPUs can be looked at with `haotuner candidates --device`"
-        )
+    device = find_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
+    _check_device(request, device)
     threads = _threads(request.threads, device)
-    budget = request.budget_s or BUDGET_PER_OP_S * len(request.ops)
-    store = open_store(request.db or f"sqlite:///{request.out}.records.db")
-    lab: Lab | None = None
-    try:
-        lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed,
-                  what=f"{' '.join(op.name for op in request.ops)} {request.shapes}")  # fmt: skip
-        lab.start()
+    budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
+    start = start_of(request.model, device, families_for(request.ops[0], "cpu")[0].name, seed=request.seed)
+    with _laboratory(request, device) as lab:
         ready = time.monotonic()
         tuned: list[Tuned] = []
         for place, op in enumerate(request.ops):
@@ -120,18 +125,15 @@ def produce(request: Request, watch: Watch = lambda *_: True, model: CostModel |
                 seed=request.seed,
             )
             family = families_for(op, "cpu")[0]
-            tuned.append(tune_op(task, lab, family, _named(watch, op), model))
-        store.sync()
-        document = _document(request, device, tuned, lab, time.monotonic() - begin)
+            found = tune_op(task, lab, family, _named(watch, op), start.model)
+            tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
+        document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
             library = Path(scratch) / "pack.so"
             toolchain = Toolchain.find()
             pack_library([_packed(t, lab) for t in tuned], device.arch, toolchain, library, lab.compile_object)
-            write_pack(request.out, library, document, lambda aside: _verify(aside, request.environment))
-    finally:
-        if lab is not None:
-            lab.close()
-        store.close()
+            write_pack(request.out, library, document, _check_of(device, request.environment))
+        ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
     stopped = _stopped(tuned)
     report = {
@@ -139,11 +141,63 @@ def produce(request: Request, watch: Watch = lambda *_: True, model: CostModel |
         "device": device.id,
         "seconds": round(seconds, 3),
         "stopped": stopped,
-        "reused": lab.reused,
-        "failures": lab.failures,
-        "ops": [_row(t, lab) for t in tuned],
+        "reused": reused,
+        "failures": failures,
+        "started_from": start.document,
+        "unverified": document["unverified"],
+        "verification": document["verification"],
+        "ops": ops,
     }
-    return Report(pack=request.out, device=device, tuned=tuple(tuned), seconds=seconds, stopped=stopped, document=report)
+    return Report(
+        pack=request.out,
+        device=device,
+        tuned=tuple(tuned),
+        seconds=seconds,
+        stopped=stopped,
+        document=report,
+        start=start.words,
+    )
+
+
+@contextmanager
+def _laboratory(request: Request, device: Device) -> Iterator[Lab]:
+    """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
+    if request.zero_measure:
+        with closing(Blind(device, environment=request.environment, seed=request.seed)) as blind:
+            yield blind
+        return
+    with closing(open_store(request.db or f"sqlite:///{request.out}.records.db")) as store:
+        what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
+        lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed, what=what)
+        with closing(lab):
+            lab.start()
+            yield lab
+
+
+def _check_device(request: Request, device: Device) -> None:
+    """UsageError unless the device is one that this request can be carried out for."""
+    if device.kind != "cpu":
+        raise UsageError(
+            f"--device {request.device}: packs are written for CPUs so far, {device.id} is a GPU; look at its profile with "
+            "`haotuner devices -v`, or build the kernels that wait for a GPU machine with `make gpu-bundle`"
+        )
+    if not request.zero_measure and not re.fullmatch(r"cpu(:.*)?", request.device.strip().lower()):
+        raise UsageError(
+            f"--device {request.device}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
+            "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
+        )
+
+
+def _check_of(device: Device, environment: Mapping[str, str]) -> Callable[[Path], None]:
+    """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
+    if _lacking(device):
+        return lambda aside: None if read_manifest(aside) else None
+    return lambda aside: _verify(aside, environment)
+
+
+def _lacking(device: Device) -> str:
+    """Why this host cannot run the device's code; empty if it can."""
+    return " ".join(missing_flags(device.arch) or ())
 
 
 def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
@@ -162,7 +216,7 @@ def _threads(asked: Sequence[int], device: Device) -> tuple[int, ...]:
 
 def _stopped(tuned: Sequence[Tuned]) -> str:
     reasons = {t.stopped for t in tuned}
-    return next((reason for reason in ("signal", "budget", "converged") if reason in reasons), "exhausted")
+    return next((r for r in ("signal", ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 
 
 def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
@@ -185,7 +239,10 @@ def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
     )
 
 
-def _document(request: Request, device: Device, tuned: Sequence[Tuned], lab: Lab, seconds: float) -> dict[str, Any]:
+def _document(
+    request: Request, device: Device, tuned: Sequence[Tuned], lab: Lab, start: Start, seconds: float
+) -> dict[str, Any]:
+    lacking = _lacking(device)
     return {
         "haotuner": __version__,
         "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
@@ -198,7 +255,11 @@ def _document(request: Request, device: Device, tuned: Sequence[Tuned], lab: Lab
             "stopped": _stopped(tuned),
             "session": lab.session.id,
             "fingerprint": lab.fingerprint,
+            "started_from": start.document,
         },
+        # True: nothing was measured on the device, plans and times are predictions.
+        "unverified": request.zero_measure,
+        "verification": {"numbers": not lacking, "why": f"the host that built the pack lacks {lacking}" if lacking else ""},
         "contract": {"dtype": "float32", "alignment": 4, "aliasing": "out must not overlap x", "inner_stride": 1},
         # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
         "batch_invariant": request.batch_invariant,

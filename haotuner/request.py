@@ -30,6 +30,8 @@ class Request:
     resume: bool = False
     weights: str = "cold"
     batch_invariant: bool = False  # promise that a row's result does not depend on how many rows come with it
+    model: str | None = None  # a file to start from, "none" for a start from cold; None: the nearest shipped model
+    zero_measure: bool = False  # measure nothing: the pack's plans are predictions, and it says so
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
 
@@ -43,6 +45,10 @@ class Request:
             raise UsageError(f"--budget {self.budget_s:g}s leaves no time to measure; give for example --budget 60s")
         if self.weights not in ("cold", "hot"):
             raise UsageError(f"--weights {self.weights!r}: write cold or hot")
+        if self.zero_measure and self.resume:
+            raise UsageError(
+                "--zero-measure and --resume exclude each other: one uses no measurements, the other earlier ones"
+            )
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed}: must be 0 or more")
         for op in self.ops:

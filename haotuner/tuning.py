@@ -22,11 +22,12 @@ from haotuner.record import Record
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.planning import Table, make_table
 from haotuner.search.probes import probe
-from haotuner.search.propose import first_batch, propose
+from haotuner.search.propose import first_batch, propose, started_batch
 from haotuner.select.funnel import Funnel, select
 from haotuner.shape import Traffic
 
 FIRST_BATCH = 24  # kernels before the model has a say: LEAST_ROWS of measured rows three times over
+STARTED_BATCH = 8  # a round with a model learnt elsewhere: it knows where to look, and less is lost if it is wrong
 NEXT_BATCH = 16  # a round of one to two seconds: often enough to learn, seldom enough that fitting (0.1 s) does not count
 QUIET_ROUNDS = 2  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
@@ -130,7 +131,11 @@ class _Clock:
 
 def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
     rng = np.random.default_rng(seed)
-    batch = first_batch(book, ordered, FIRST_BATCH)
+    size = STARTED_BATCH if book.started else NEXT_BATCH
+    if book.started:
+        batch = started_batch(book, ordered, rows, weights, size, rng)
+    else:
+        batch = first_batch(book, ordered, FIRST_BATCH)
     _recall(book, batch, lab, clock)
     least = [name for name in batch[:LEAST_KERNELS] if not book.done(name)]
     lab.prepare(least)
@@ -153,7 +158,7 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
         best = min(best, value)
         if quiet >= QUIET_ROUNDS:
             return "converged"
-        batch = propose(book, ordered, rows, weights, NEXT_BATCH, rng)
+        batch = propose(book, ordered, rows, weights, size, rng)
     return "budget" if batch else "exhausted"
 
 

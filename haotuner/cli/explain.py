@@ -41,6 +41,7 @@ def explain(
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
         weights = str(opened.manifest.document["tuning"]["weights"])
+        unverified = opened.manifest.unverified
         measured = _measure(opened, entry, m, weights)
     plan = entry.facts.get("plans", {}).get(str(count), {})
     chosen = "+".join(f"{r.kernel}*{r.tiles}" for r in composition.regions)
@@ -52,6 +53,7 @@ def explain(
         "threads": count,
         "split": composition.split,
         "weights": weights,
+        "unverified": unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
         "regions": [{"kernel": r.kernel, "m": list(r.box["m"]), "n": list(r.box["n"])} for r in composition.regions],
         "predicted_us": predicted,
@@ -137,6 +139,8 @@ def _print(document: dict[str, Any], chosen: str) -> None:
     typer.echo(columns([("kernel", "rows", "columns"), *rows]))
     predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
     typer.echo(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
+    if document["unverified"]:
+        typer.echo("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
     second: dict[str, Any] | None = document["runner_up"]
     if second is None:
         typer.echo("no other composition of the kept kernels covers this shape")

@@ -21,7 +21,8 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     if not quiet:
         typer.echo(columns(_head(pack, manifest)))
         typer.echo("")
-    typer.echo(columns([("op", "m", "threads", "kernels", "packed", "regret mean", "regret max"), *map(_row, manifest.ops)]))
+    header = ("op", "m", "threads", "kernels", "packed", "regret mean", "regret max")
+    typer.echo(columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)]))
     if verbose:
         for op in manifest.ops:
             typer.echo(f"\n{op.name}")
@@ -33,7 +34,7 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
     document = manifest.document
     device, tuning = document["device"], document["tuning"]
     versions = ", ".join(f"{name} {version}" for name, version in document.get("toolchain", {}).items())
-    return [
+    rows = [
         ("pack", str(pack)),
         ("device", f"{device.get('name', '')} ({manifest.device_id}), built for {manifest.arch}"),
         ("library", f"{manifest.library}, sha256 {manifest.sha256[:16]}…"),
@@ -43,9 +44,15 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
         ),
         ("built by", f"haotuner {document.get('haotuner', '?')}, {versions}"),
     ]
+    if manifest.unverified:
+        rows.append(("unverified", "nothing was measured on the device: plans and times are predictions"))
+    checked = document.get("verification", {})
+    if not checked.get("numbers", True):
+        rows.append(("not checked", f"results: {checked.get('why', '')}"))
+    return rows
 
 
-def _row(op: Any) -> tuple[str, ...]:
+def _row(op: Any, *, measured: bool) -> tuple[str, ...]:
     facts = op.facts
     return (
         op.name,
@@ -53,6 +60,6 @@ def _row(op: Any) -> tuple[str, ...]:
         ",".join(map(str, op.threads)),
         str(len(op.kernels)),
         f"{facts.get('packed_ratio', 1):.3f}x",
-        f"{facts.get('regret_mean', 0):.2%}",
-        f"{facts.get('regret_max', 0):.2%}",
+        f"{facts.get('regret_mean', 0):.2%}" if measured else "-",
+        f"{facts.get('regret_max', 0):.2%}" if measured else "-",
     )

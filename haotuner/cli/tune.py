@@ -34,7 +34,9 @@ def tune(
     shapes: Annotated[
         str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
     ] = "dynamic",
-    device: Annotated[str, typer.Option("--device", help="cpu, or cpu:avx512, cpu:avx2, cpu:sse.")] = "cpu",
+    device: Annotated[
+        str, typer.Option("--device", help="cpu, or cpu:avx512, cpu:avx2, cpu:sse; with --zero-measure also a CPU profile.")
+    ] = "cpu",
     threads: Annotated[str, typer.Option("--threads", help="Thread counts, each with a plan of its own.")] = "1,all",
     budget: Annotated[
         str | None,
@@ -55,8 +57,16 @@ def tune(
         bool, typer.Option("--batch-invariant", help="Promise, checked before publishing, that results do not depend on m.")
     ] = False,
     model: Annotated[
-        Path | None, typer.Option("--model", help="A cost model to start from (`haotuner transfer fit`).")
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="FILE|none",
+            help="A cost model to start from (`haotuner transfer fit`), or none [default: the nearest that ships].",
+        ),
     ] = None,
+    zero_measure: Annotated[
+        bool, typer.Option("--zero-measure", help="Measure nothing: a pack from predictions, marked unverified; exit 3.")
+    ] = False,
     against: Annotated[
         str, typer.Option("--against", help="Peers for the closing table, or none.")
     ] = "torch,onnxruntime,numpy",
@@ -78,6 +88,8 @@ def tune(
         resume=resume,
         weights=weights,
         batch_invariant=batch_invariant,
+        model=model,
+        zero_measure=zero_measure,
         cache=cache_folder(os.environ),
         environment=dict(os.environ),
     )
@@ -85,15 +97,16 @@ def tune(
     budget_s = request.budget_s or BUDGET_PER_OP_S * len(request.ops)
     if not quiet:
         what = ", ".join(o.name for o in request.ops)
-        typer.echo(f"tuning {what} for {shapes} on {device}, {cores} cores, at most {budget_s:.0f} s", err=True)
+        how = "from predictions alone" if zero_measure else f"{cores} cores, at most {budget_s:.0f} s"
+        typer.echo(f"tuning {what} for {shapes} on {device}, {how}", err=True)
     from haotuner.cli.speed import compare
     from haotuner.producing import produce
 
     watcher = Watcher(request.ops, budget_s, quiet=quiet)
     with watcher, _signals(watcher):
-        report = produce(request, watcher, _loaded(model))
+        report = produce(request, watcher)
     speed = None
-    if against != "none" and report.stopped != "signal":
+    if against != "none" and report.stopped != "signal" and not zero_measure:
         speed = compare(request, report, against, quiet=quiet)
     if json_output:
         typer.echo(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
@@ -104,14 +117,6 @@ def tune(
         typer.echo(_closing(report, verbose=verbose))
     if not report.complete:
         raise typer.Exit(3)
-
-
-def _loaded(path: Path | None) -> Any:
-    if path is None:
-        return None
-    from haotuner.transfer.kept import load_model
-
-    return load_model(path)
 
 
 @contextmanager
@@ -141,7 +146,8 @@ def _table(report: Report, speed: Speed | None) -> str:
         for table in tuned.tables:
             ratios = [] if speed is None else [speed.cell(entry["name"], table.threads, peer) for peer in peers]
             regret = (1 + entry["regret_cover"]) * (1 + table.plan.regret_mean) - 1
-            rows.append((entry["name"], str(table.threads), str(len(entry["kernels"])), measured, f"{regret:.1%}", *ratios))
+            lost = "-" if report.document["unverified"] else f"{regret:.1%}"
+            rows.append((entry["name"], str(table.threads), str(len(entry["kernels"])), measured, lost, *ratios))
     for table in report.tuned[0].tables if speed is not None and len(report.tuned) > 1 else ():
         over_all = speed.overall(table.threads) if speed is not None else None
         if over_all is not None:
@@ -152,6 +158,11 @@ def _table(report: Report, speed: Speed | None) -> str:
 def _closing(report: Report, *, verbose: bool) -> str:
     document: Mapping[str, Any] = report.document
     lines = [f"\n{report.pack}: {len(report.tuned)} ops for {report.device.id} in {report.seconds:.0f} s ({report.stopped})"]
+    lines.append(f"started {report.start}")
+    if document["unverified"]:
+        lines.append("unverified: nothing was measured on the device, plans and times are predictions")
+    if not document["verification"]["numbers"]:
+        lines.append(f"results were not checked: {document['verification']['why']}")
     if document["reused"]:
         lines.append(f"{document['reused']} measurements of an earlier run were used again")
     if document["failures"]:

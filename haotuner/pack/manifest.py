@@ -55,6 +55,7 @@ class Manifest:
     ops: tuple[PackOp, ...]
     document: Mapping[str, Any]
     batch_invariant: bool = False  # promised: a row's result has the same bits in every batch, on any thread count
+    unverified: bool = False  # nothing was measured on the device: plans and times are predictions
 
 
 def read_manifest(pack: Path) -> Manifest:
@@ -140,6 +141,9 @@ def _decode(document: Any) -> Manifest:
     invariant = document.get("batch_invariant", False)
     if not isinstance(invariant, bool):
         raise ValueError(f"batch_invariant is {invariant!r}, must be true or false")
+    unverified, checked = document.get("unverified", False), document.get("verification", {})
+    if not isinstance(unverified, bool) or not isinstance(checked, dict):
+        raise ValueError("unverified must be true or false, verification an object")
     ops = tuple(_op(entry) for entry in _list(document["ops"], 256))
     if len({op.name for op in ops}) != len(ops) or not ops:
         raise ValueError("ops must be named once each, at least one")
@@ -151,6 +155,7 @@ def _decode(document: Any) -> Manifest:
         ops=ops,
         document=document,
         batch_invariant=invariant,
+        unverified=unverified,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from haotuner.search.probes import Probe
 from haotuner.shape import Shape
 
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
+LEAST_STARTED_ROWS = 12  # what a model learnt elsewhere needs to be put right: a level and a slope
 FOLDS = 4
 
 
@@ -43,6 +45,7 @@ class Book:
         self.us: dict[str, float] = {}  # trial key -> median
         self.failed: set[str] = set()
         self._seed = seed
+        self._given = model
         self._model: CostModel = model or Analytic()
         self._learned = model is not None
         pairs = [(p.kernel, trial.shape) for p in probes for _, trial in p.lead]
@@ -51,6 +54,15 @@ class Book:
         self._roof = np.asarray(roofline_us(self.device, op, [shape for _, shape in pairs]), np.float64)
         self._groups = np.array([i for i, p in enumerate(probes) for _ in p.lead])
         self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+
+    @property
+    def started(self) -> bool:
+        """Whether a model learnt elsewhere ranks from the beginning."""
+        return self._given is not None
+
+    def _fresh(self) -> CostModel:
+        """A model to be fitted to the rows measured here: the given one put right, or a forest from nothing."""
+        return Forest(seed=self._seed) if self._given is None else copy.copy(self._given)
 
     def note(self, record: Record) -> None:
         """Take in one record of this op's probes."""
@@ -68,10 +80,10 @@ class Book:
         return name in self.failed or self.measured(name)
 
     def learn(self) -> None:
-        """Fit the forest to what is measured and predict the rest."""
+        """Fit the model to what is measured and predict the rest."""
         rows, labels = self._labelled()
-        if len(rows) >= LEAST_ROWS:
-            self._model = Forest(seed=self._seed).fit(self._frame.iloc[rows], labels)
+        if len(rows) >= (LEAST_STARTED_ROWS if self.started else LEAST_ROWS):
+            self._model = self._fresh().fit(self._frame.iloc[rows], labels)
             self._predicted = self._roof / np.exp(self._model.predict(self._frame))
             self._learned = True
 
@@ -83,7 +95,7 @@ class Book:
         found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
         held = np.full(len(rows), np.nan)
         for train, test in group_splits(self._groups[rows], FOLDS, self._seed):
-            model = Forest(seed=self._seed).fit(self._frame.iloc[rows[train]], labels[train])
+            model = self._fresh().fit(self._frame.iloc[rows[train]], labels[train])
             held[test] = model.predict(self._frame.iloc[rows[test]])
         for kind in range(max(len(p.lead) for p in self.probes.values())):  # kernels compete at one probe size
             at = np.array([i for i, row in enumerate(rows) if self._place[row] == kind], np.int64)

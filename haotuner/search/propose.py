@@ -42,6 +42,18 @@ def _one_row_first(book: Book, chosen: list[str]) -> list[str]:
     return sorted(chosen, key=lambda name: book.probes[name].kernel["mr"] != 1)
 
 
+def started_batch(
+    book: Book,
+    ordered: Sequence[str],
+    rows: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    size: int,
+    rng: np.random.Generator,
+) -> list[str]:
+    """A start where a model learnt elsewhere already ranks: what the best plans of its predictions would use."""
+    return _one_row_first(book, propose(book, ordered, rows, weights, size, rng))
+
+
 def propose(
     book: Book,
     ordered: Sequence[str],

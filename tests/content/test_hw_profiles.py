@@ -11,6 +11,9 @@ from haotuner.hw_profiles.profile import Profile, parse_profile, plain, profile_
 SHARED = Path(__file__).parents[3] / "shared/data/kernel_tuner"
 ALL = profiles()
 CUDA = [p for p in ALL if p.device.kind == "cuda"]
+CPU = [p for p in ALL if p.device.kind == "cpu"]
+GPU = [p for p in ALL if p.device.kind != "cpu"]
+LEVELS = {"x86-64-v2": (4, 16), "x86-64-v3": (8, 16), "x86-64-v4": (16, 32)}  # fp32 lanes and SIMD registers
 MIB = 1 << 20
 
 # Compute capability: registers, threads and blocks of an SM, KiB of shared memory of an SM and of a block, fp32 cores.
@@ -53,8 +56,19 @@ def test_every_device_that_was_asked_for_has_a_profile():
     assert [p.device.id for p in ALL] == sorted(p.device.id for p in ALL)
 
 
-@pytest.mark.parametrize("profile", ALL, ids=by_id)
-def test_numbers_are_in_range(profile):
+@pytest.mark.parametrize("profile", CPU, ids=by_id)
+def test_numbers_of_a_cpu_are_in_range_and_those_of_its_level(profile):
+    device = profile.device
+    assert (device.wave_width, device.registers_per_thread) == LEVELS[device.arch]
+    assert 1 <= device.compute_units <= 256 and device.fma_pipes in (1, 2)
+    assert 32 << 10 <= device.l1_bytes < device.l2_bytes < device.l3_bytes <= 512 * MIB
+    assert 20 <= device.memory_gbps <= 1000 and 1000 <= device.clock_mhz <= 5000
+    assert set(device.sources.values()) <= {"datasheet", "derived"}
+    assert set(device.sources) == set(device.numbers())
+
+
+@pytest.mark.parametrize("profile", GPU, ids=by_id)
+def test_numbers_of_a_gpu_are_in_range(profile):
     device = profile.device
     assert 5 <= device.compute_units <= 300
     assert device.wave_width in (32, 64)

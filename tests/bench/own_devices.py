@@ -1,0 +1,129 @@
+"""Records of this host as several devices: AVX-512, AVX2 and SSE, one and two threads, weights cold and hot.
+
+``python -m tests.bench.own_devices --db sqlite:///own.db`` measures what the store lacks (about 15 minutes in all, on a
+quiet machine; it can be stopped and started again) and writes the medians as text to ``tests/bench/records``, where
+``ship_models`` and ``transfer_use`` read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from haotuner.cli.cache_folder import cache_folder
+from haotuner.device import Device
+from haotuner.hw_profiles.find import find_device
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import Lab
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.records import open_store
+from haotuner.search.book import expectation
+from haotuner.search.probes import probe
+from haotuner.select.funnel import select
+from haotuner.select.limits import Question, refusals
+from haotuner.shape import ShapeRange, Traffic
+from tests.bench.own_records import FOLDER, OwnRecords
+
+# Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.
+SIZES = ((320, 480), (640, 2048), (1024, 1024), (1536, 384), (2560, 640), (1000, 1500))
+OPS = tuple(f"dense_n{n}_k{k}" for n, k in SIZES)
+ISAS = ("cpu", "cpu:avx2", "cpu:sse")
+ROWS = 2048  # of the range, as `--shapes dynamic`
+BY_CHANCE = 40  # legal kernels that selection did not keep: a model should have seen bad ones too
+FEWER = 64  # kernels for hot weights and for two threads
+FAMILY = CpuDense()
+
+Stretch = Callable[[], AbstractContextManager[Callable[[], bool]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Kernels of one op to be timed in one state."""
+
+    op: Op
+    kernels: tuple[str, ...]
+    threads: int = 1
+    weights: str = "cold"
+
+
+def parts(device: Device, ops: Sequence[str] = OPS, seed: int = 0) -> Iterator[Part]:
+    """What is measured on one device, the most useful first."""
+    rng = np.random.default_rng(seed)
+    for state in ((1, "cold"), (1, "hot"), (device.compute_units, "cold")):
+        for name in ops if state == (1, "cold") else ops[1:4:2]:
+            op = Op.parse(name)
+            every = kernels_of(op, device, seed)
+            if state != (1, "cold"):
+                every = tuple(sorted(rng.permutation(every)[:FEWER].tolist()))
+            yield Part(op=op, kernels=every, threads=state[0], weights=state[1])
+
+
+def kernels_of(op: Op, device: Device, seed: int) -> tuple[str, ...]:
+    """The survivors of selection, then some legal kernels by chance."""
+    traffic = Traffic.of_range(ShapeRange.parse(f"m=1..{ROWS}"))
+    kept = [c.kernel.name for c in select(op, FAMILY, device, traffic, expectation(op, FAMILY, device, "cold")).kept]
+    legal = [k.name for k in FAMILY.points(op, device) if _legal(k, op, device) and k.name not in set(kept)]
+    chosen = np.random.default_rng([seed, op["n"], op["k"]]).permutation(len(legal))[:BY_CHANCE].tolist()
+    return (*kept, *(legal[i] for i in sorted(chosen)))
+
+
+def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
+    question = Question(kernel=kernel, footprint=FAMILY.footprint(kernel), op=op, device=device, rows=ROWS)
+    return next(refusals(question), None) is None
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[Callable[[], bool]]:
+    """A stretch of measuring that nobody limits."""
+    yield lambda: True
+
+
+def measure(lab: Lab, wanted: Sequence[Part], stretch: Stretch = at_once) -> None:
+    """Measure what the lab does not know, building ahead between stretches; a stretch says when it is over."""
+    for part in wanted:
+        probes = [
+            probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
+            for name in part.kernels
+        ]
+        trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]
+        left = [t for t in trials if lab.known(t) is None]
+        lab.prepare(sorted({t.kernel for t in left}))
+        begin = time.monotonic()
+        while left:
+            with stretch() as goes_on:
+                lab.measure(left, lambda _, on=goes_on: on())  # type: ignore[misc]
+            left = [t for t in left if lab.known(t) is None]
+        seconds = time.monotonic() - begin
+        print(f"{lab.device.id} {part.op.name} threads={part.threads} {part.weights}: {len(trials)} in {seconds:.0f} s")
+
+
+def main() -> None:
+    """Measure, then write the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--db", default="sqlite:///own.records.db")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    store = open_store(arguments.db)
+    for isa in ISAS:
+        device = find_device(isa, cache_dir=cache_folder(os.environ))
+        lab = Lab(device, store, environment=dict(os.environ), resume=True, what="own devices")
+        try:
+            lab.start()
+            measure(lab, list(parts(device)))
+        finally:
+            lab.close()
+        OwnRecords.of(device, store.records(fingerprint=lab.fingerprint)).write(arguments.out)
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Medians of one device's records as a small text file, and back to records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from haotuner.device import Device
+from haotuner.record import Record, Timed, Trial
+from haotuner.shape import Shape
+
+FOLDER = Path(__file__).parent / "records"
+State = tuple[str, int, str, str]  # op, threads, weights, split
+DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRecords:
+    """What one device measured: medians in microseconds by trial."""
+
+    device: Device
+    date: str
+    us: Mapping[Trial, float]
+
+    @staticmethod
+    def of(device: Device, records: Iterable[Record]) -> OwnRecords:
+        """Medians of the trials that did not fail; of a trial seen several times the least: other load only ever slows."""
+        times: dict[Trial, list[float]] = {}
+        last = 0.0
+        for record in records:
+            if isinstance(record.outcome, Timed):
+                times.setdefault(record.trial, []).append(record.outcome.median_us)
+                last = max(last, record.when)
+        date = datetime.fromtimestamp(last, UTC).date().isoformat()
+        return OwnRecords(device=device, date=date, us={t: min(us) for t, us in times.items()})
+
+    def write(self, folder: Path) -> Path:
+        """``<device id>.json`` in a folder, one line a state of one op."""
+        kernels = sorted({trial.kernel for trial in self.us})
+        place = {kernel: at for at, kernel in enumerate(kernels)}
+        states: dict[State, dict[int, list[list[float]]]] = {}
+        for trial, us in self.us.items():
+            state = (trial.op, trial.threads, trial.weights, trial.split)
+            rows = states.setdefault(state, {}).setdefault(trial.shape["m"], [])
+            rows.append([place[trial.kernel], float(f"{us:.{DIGITS}g}")])
+        lines = [json.dumps([*state, {m: sorted(rows) for m, rows in sorted(by.items())}], separators=(",", ":"))
+                 for state, by in sorted(states.items())]  # fmt: skip
+        named = {"id": self.device.id, "kind": self.device.kind, "name": self.device.name, "arch": self.device.arch}
+        head = {"date": self.date, "device": {**named, **self.device.numbers()}, "kernels": kernels}
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.device.id}.json"
+        path.write_text(json.dumps(head, separators=(",", ":")) + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    @staticmethod
+    def read(path: Path) -> OwnRecords:
+        """What ``write`` wrote."""
+        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        head: dict[str, Any] = json.loads(first)
+        us: dict[Trial, float] = {}
+        for op, threads, weights, split, by in map(json.loads, lines):
+            for m, rows in by.items():
+                for at, value in rows:
+                    shape = Shape.of(m=int(m))
+                    kernel = head["kernels"][at]
+                    us[Trial(op=op, kernel=kernel, shape=shape, threads=threads, weights=weights, split=split)] = value
+        return OwnRecords(device=Device(**head["device"]), date=head["date"], us=us)
+
+    def records(self) -> Iterator[Record]:
+        """As records with one sample each."""
+        for trial, us in self.us.items():
+            yield Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id, fingerprint="own",
+                         session="own", when=0.0)  # fmt: skip
+
+
+def all_records(folder: Path = FOLDER) -> list[OwnRecords]:
+    """Every device's, by id."""
+    return [OwnRecords.read(path) for path in sorted(folder.glob("*.json"))]

@@ -1,0 +1,125 @@
+"""``python -m tests.bench.ship_models``: fits a model a device on ``tests/bench/records`` and writes ``transfer/models``.
+
+Beside every model lies its provenance: device, ops, rows, date, feature version, hash, and how well it ranks ops it was not
+fitted to. To be run again whenever the features change version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.cost.features import FEATURES_VERSION
+from haotuner.cost.forest import Forest, Settings
+from haotuner.cost.model import Scores
+from haotuner.cost.saved import Saved, write
+from haotuner.cost.scores import best_at, pairwise_accuracy
+from haotuner.record import Trial
+from haotuner.transfer.reading import read_records
+from haotuner.transfer.shelf import folder
+from haotuner.transfer.table import Table
+from tests.bench.own_devices import OPS
+from tests.bench.own_records import FOLDER, OwnRecords, all_records
+
+SETTINGS = Settings(trees=150, feature_share=0.5)
+LEAST_ROWS_OF_A_TASK = 10  # fewer kernels are no ranking
+# Lines of LightGBM's text that prediction does not need: two thirds of it.
+UNUSED = ("split_gain", "leaf_weight", "leaf_count", "internal_value", "internal_weight", "internal_count")
+
+
+def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: trial.op in OPS) -> Table:
+    """Features and labels of the trials wanted; column blocks, timed for plans only, are left out."""
+    read = read_records((r for r in own.records() if wanted(r.trial)), lambda _: own.device)
+    (table,) = read.tables
+    return table
+
+
+def fit(table: Table, rows: Sequence[int] | Scores | None = None, seed: int = 0) -> Forest:
+    """The model of some rows of a table (None: all)."""
+    part = table if rows is None else table.take(np.asarray(rows, np.int64))
+    return Forest(seed=seed, settings=SETTINGS).fit(part.frame, part.labels)
+
+
+def held_out(table: Table, folds: Scores) -> Scores:
+    """What a model says of each row that was fitted to the other folds; ``folds`` of shape ``(rows,)``."""
+    said = np.zeros(len(table))
+    for fold in np.unique(folds):
+        out = np.flatnonzero(folds == fold)
+        said[out] = fit(table, np.flatnonzero(folds != fold)).predict(table.frame.iloc[out])
+    return said
+
+
+def ops_of(table: Table) -> Scores:
+    """A number for the op of each row."""
+    names = [trial.op for trial in table.trials]
+    return np.array([sorted(set(names)).index(name) for name in names], np.float64)
+
+
+def scored(table: Table, said: Scores) -> dict[str, float]:
+    """Means over tasks (op, shape, state) of at least ten kernels."""
+    found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
+    for rows in table.groups():
+        if len(rows) >= LEAST_ROWS_OF_A_TASK:
+            found["pairwise"].append(pairwise_accuracy(said[rows], table.labels[rows]))
+            found["best@1"].append(best_at(said[rows], np.exp(table.labels[rows]), 1))
+            found["best@10"].append(best_at(said[rows], np.exp(table.labels[rows]), 10))
+    return {**{name: round(float(np.mean(values)), 4) for name, values in found.items()}, "tasks": len(found["pairwise"])}
+
+
+def slim(text: str) -> str:
+    """LightGBM's text with what prediction needs and numbers of seven digits."""
+
+    def short(match: re.Match[str]) -> str:
+        return match[1] + " ".join(f"{float(value):.7g}" for value in match[2].split())
+
+    kept = "\n".join(line for line in text.split("\n") if line.partition("=")[0] not in UNUSED)
+    kept = re.sub(r"^(threshold=|leaf_value=)(.*)$", short, kept, flags=re.MULTILINE)
+    head, *trees = re.split(r"(?=^Tree=\d+$)", kept, flags=re.MULTILINE)
+    trees[-1] = trees[-1].partition("end of trees")[0]
+    sizes = " ".join(str(len(tree)) for tree in trees)
+    return re.sub(r"^tree_sizes=.*$", f"tree_sizes={sizes}", head, flags=re.MULTILINE) + "".join(trees) + "end of trees\n\n"
+
+
+def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
+    """Fit and write the model of one device and its provenance, which is returned."""
+    table = table_of(own)
+    forest = fit(table)
+    forest.facts = {"device": own.device.id, "date": own.date}
+    state, texts = forest.state()
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{own.device.id}.txt"
+    write(path, Saved(kind="forest", state=state, texts=tuple(map(slim, texts))))
+    named = {"id": own.device.id, "kind": own.device.kind, "name": own.device.name, "arch": own.device.arch}
+    facts = {
+        "model": path.name,
+        "family": table.family,
+        "device": {**named, **own.device.numbers()},
+        "ops": sorted({trial.op for trial in table.trials}),
+        "states": sorted({f"threads={trial.threads} {trial.weights}" for trial in table.trials}),
+        "rows": len(table),
+        "date": own.date,
+        "features_version": FEATURES_VERSION,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "held_out_ops": scored(table, held_out(table, ops_of(table))),
+        "analytic": scored(table, np.asarray(table.frame["expected_log"], np.float64)),
+        "made_by": "python -m tests.bench.ship_models",
+    }
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return facts
+
+
+def main() -> None:
+    """Ship every device of the records."""
+    for own in all_records(FOLDER):
+        facts = ship(own, folder())
+        print(facts["model"], facts["rows"], "rows", facts["held_out_ops"], "analytic", facts["analytic"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""What a shipped model saves `haotuner tune`: searches replayed on records, so that they differ in nothing but the start.
+
+``python -m tests.bench.transfer_use`` reads ``tests/bench/records`` and writes ``docs/results/transfer-use.md``; any machine
+gives the same figures. Every search is `haotuner tune`'s own loop, its measurements looked up; its result is judged by what
+the kernels it keeps really take, over the traffic m = 1..2048. A model never saw the op that it is used for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from haotuner.cost.forest import Forest
+from haotuner.cost.started import Started
+from haotuner.device import Device
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import GoesOn, Lab
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.plan.compose import best_us, mean_us
+from haotuner.record import Record, Timed, Trial
+from haotuner.search.book import Book
+from haotuner.search.probes import probe
+from haotuner.shape import ShapeRange, Traffic
+from haotuner.tuning import Task, tune
+from tests.bench.own_devices import OPS, ROWS
+from tests.bench.own_records import FOLDER, OwnRecords, all_records
+from tests.bench.ship_models import SETTINGS, held_out, ops_of, scored, table_of
+
+PLENTY_S = 600.0  # of budget: nothing is waited for, so no search ends because of it
+SHARE = 0.98
+ENOUGH = 100  # recorded kernels of an op, below which a search proves nothing
+
+
+class Recorded(CpuDense):
+    """The family, cut to the kernels that were recorded."""
+
+    def __init__(self, kernels: Sequence[str]) -> None:
+        self._kernels = tuple(MicroKernel.parse(name) for name in kernels)
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Recorded kernels."""
+        yield from self._kernels
+
+
+@dataclass
+class Replay:
+    """A lab that looks measurements up; ``order`` holds the kernels in the order in which they were asked for."""
+
+    device: Device
+    us: Mapping[Trial, float]
+    order: dict[str, None] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def known(self, trial: Trial) -> Record | None:
+        return None
+
+    def prepare(self, names: Sequence[str]) -> None:
+        pass
+
+    def gather(self, names: Sequence[str]) -> None:
+        pass
+
+    def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
+        found = []
+        for trial in trials:
+            record = Record(trial=trial, outcome=Timed(samples_us=(self.us[trial],)), device_id=self.device.id,
+                            fingerprint="replay", session="replay", when=0.0)  # fmt: skip
+            self.order[trial.kernel] = None
+            found.append(record)
+            goes_on(record)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One op on one device with every recorded kernel's measurements."""
+
+    own: OwnRecords
+    op: Op
+    traffic: Traffic
+    kernels: tuple[str, ...]
+
+    @staticmethod
+    def of(own: OwnRecords, name: str) -> Case:
+        """Kernels whose whole probe was recorded, cold, on one thread."""
+        op, traffic = Op.parse(name), Traffic.of_range(ShapeRange.parse(f"m=1..{ROWS}"))
+        asked = sorted({t.kernel for t in own.us if t.op == name})
+        whole = [
+            n for n in asked
+            if all(t in own.us for t in probe(MicroKernel.parse(n), op, own.device, ROWS, weights="cold").trials())
+        ]  # fmt: skip
+        return Case(own=own, op=op, traffic=traffic, kernels=tuple(whole))
+
+    def search(self, start: Forest | None, seed: int) -> tuple[list[str], float]:
+        """Kernels in the order measured, and how long the kept ones take over the traffic (geometric mean, us)."""
+        lab = Replay(self.own.device, self.own.us)
+        task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
+        model = None if start is None else Started(start, seed=seed)
+        tuned = tune(task, cast(Lab, lab), Recorded(self.kernels), model=model)
+        return list(lab.order), self.value([kernel.name for kernel in tuned.kernels])
+
+    def value(self, names: Sequence[str]) -> float:
+        """Geometric mean time over the traffic of the best layout that covers every m with these kernels."""
+        probes = [probe(MicroKernel.parse(n), self.op, self.own.device, ROWS, weights="cold") for n in names]
+        book = Book(self.op, CpuDense(), self.own.device, probes, weights="cold", seed=0)
+        for one in probes:
+            for trial in one.trials():
+                book.note(Record(trial=trial, outcome=Timed(samples_us=(self.own.us[trial],)), fingerprint="replay",
+                                 device_id=self.own.device.id, session="replay", when=0.0))  # fmt: skip
+        rows = np.array([shape["m"] for shape in self.traffic.shapes()], np.int64)
+        weights = np.array([weight for _, weight in self.traffic], np.float64)
+        layouts = [curves for curves in book.layouts(names).values() if any(c.mr == 1 for c in curves)]
+        return min((mean_us(best_us(curves, rows)[0], weights) for curves in layouts), default=float("inf"))
+
+    def needed(self, order: Sequence[str], enough: float) -> int:
+        """How many kernels of an order it takes until the plan is as fast as ``enough``; all of them if it never is."""
+        low, high = 1, len(order)
+        while low < high:  # the more kernels, the better the plan
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.value(order[:middle]) <= enough else (middle + 1, high)
+        return low
+
+
+def start_for(own: OwnRecords, op: str, seed: int = 0) -> Forest:
+    """The model of a device, fitted without one op."""
+    table = table_of(own, lambda trial: trial.op in OPS and trial.op != op)
+    return Forest(seed=seed, settings=SETTINGS).fit(table.frame, table.labels)
+
+
+def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[list[str]]:
+    """A row for each start: kernels measured, what they were needed for, loss."""
+    cold = [case.search(None, seed) for seed in range(seeds)]
+    full = case.value(case.kernels)
+    usual, counts = float(np.mean([us for _, us in cold])), [len(order) for order, _ in cold]
+    rows = [[case.op.name, short(case.own.device), "cold", f"{np.mean(counts):.0f}",
+             f"{np.mean([case.needed(order, usual / SHARE) for order, _ in cold]):.0f}", "", "", "",
+             f"{usual / full - 1:+.1%}"]]  # fmt: skip
+    for name, source in sources.items():
+        start = start_for(source, case.op.name)
+        runs = [case.search(start, seed) for seed in range(seeds)]
+        mine = [len(order) for order, _ in runs]
+        reach = [case.needed(order, usual / SHARE) for order, _ in runs]
+        tenth = max(1, round(float(np.mean(counts)) / 10))
+        at_tenth = [case.value(order[:tenth]) / usual - 1 for order, _ in runs]
+        rows.append([case.op.name, short(case.own.device), name, f"{np.mean(mine):.0f}", f"{np.mean(reach):.0f}",
+                     f"{np.mean(reach) / np.mean(counts):.2f}", f"{np.mean([us for _, us in runs]) / usual - 1:+.1%}",
+                     f"{np.mean(at_tenth):+.1%}", f"{np.mean([us for _, us in runs]) / full - 1:+.1%}"])  # fmt: skip
+    return rows
+
+
+def short(device: Device) -> str:
+    """``avx512`` of ``cpu-amd-epyc-f26m2-avx512``."""
+    return device.id.rpartition("-")[2]
+
+
+HEAD = ["op", "device", "start", "kernels measured", "to 98 % of cold", "share", "loss at its stop", "loss at a tenth",
+        "against all recorded"]  # fmt: skip
+TEXT = """Kernels that the search measures until it stops by itself; kernels until its plan is within 2 % of the from-cold
+result, and that as a share of what the search from cold measures; loss against the from-cold result where the started search
+stops, and after a tenth of the from-cold measurements; loss of its stop against every recorded kernel. Means over seeds.
+Starts are models of {devices}, each fitted without the op in question."""
+
+
+def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
+    """Same device: how a model ranks kernels at shapes, or for ops, that it never saw; the analytic rule beside it."""
+    rows = []
+    for own in owns:
+        table = table_of(own, lambda trial: trial.op in OPS and trial.weights == "cold" and trial.threads == 1)
+        shapes = np.random.default_rng(0).integers(0, 5, int(table.tasks.max()) + 1)[table.tasks].astype(np.float64)
+        for name, said in (
+            ("shapes held out", held_out(table, shapes)),
+            ("ops held out", held_out(table, ops_of(table))),
+            ("analytic", np.asarray(table.frame["expected_log"], np.float64)),
+        ):
+            scores = scored(table, said)
+            rows.append([short(own.device), name, *(f"{scores[key]:.3f}" for key in ("pairwise", "best@1", "best@10")),
+                         f"{scores['tasks']:.0f}"])  # fmt: skip
+    return rows
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table; the first row is its head."""
+    return [f"| {' | '.join(rows[0])} |", "|" + "---|" * len(rows[0]), *(f"| {' | '.join(row)} |" for row in rows[1:])]
+
+
+def main() -> None:
+    """Replay and write."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--records", type=Path, default=FOLDER)
+    words.add_argument("--ops", default=",".join(OPS))
+    words.add_argument("--seeds", type=int, default=5)
+    words.add_argument("--out", type=Path, default=Path("docs/results"))
+    asked = words.parse_args()
+    owns = all_records(asked.records)
+    rows = [HEAD]
+    for own in owns:
+        for name in asked.ops.split(","):
+            case = Case.of(own, name)
+            if len(case.kernels) >= ENOUGH:
+                rows += compared(case, {short(source.device): source for source in owns}, asked.seeds)
+                print("\n".join(" | ".join(row) for row in rows[-len(owns) - 1 :]), flush=True)
+    text = ["# What a shipped model saves", "",
+            f"Made by `python -m tests.bench.transfer_use --seeds {asked.seeds}` from tests/bench/records.", "",
+            TEXT.format(devices=", ".join(short(own.device) for own in owns)), "", *markdown(rows), "",
+            "## Ranking on the same device", "",
+            "Weights cold, one thread; means over tasks (op, shape) of at least ten kernels.", "",
+            *markdown([["device", "ranked by", "pairwise", "best@1", "best@10", "tasks"], *ranking(owns)]), ""]  # fmt: skip
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "transfer-use.md").write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The shelf: models of our own measurements that ship with haotuner, and which of them is nearest to a device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from haotuner.cost.features import FEATURES_VERSION
+from haotuner.device import Device
+from haotuner.transfer.nearness import distance
+
+# Doublings of difference beyond which a model is no better than the analysis: another kind of device counts four.
+FARTHEST = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelved:
+    """One shipped model: where it lies, what it was learnt on, and how far that is from the device asked for."""
+
+    name: str
+    path: Path
+    device: Device
+    family: str
+    distance: float = 0.0  # doublings of resources, see ``nearness.distance``
+    facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, features_version, sha256, scores
+
+
+def folder() -> Path:
+    """Where the shipped models lie: in a checkout as in a wheel."""
+    return Path(str(files("haotuner.transfer").joinpath("models")))
+
+
+def shelf(place: Path | None = None) -> tuple[Shelved, ...]:
+    """Every shipped model, by name, whatever its feature version. ValueError if a model's provenance is damaged."""
+    found = []
+    for path in sorted((place or folder()).glob("*.json")):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            device, family, model = Device(**facts["device"]), str(facts["family"]), path.with_name(facts["model"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} does not say what the model beside it was learnt on: {error}") from error
+        found.append(Shelved(name=path.stem, path=model, device=device, family=family, facts=facts))
+    return tuple(found)
+
+
+def nearest(device: Device, family: str, place: Path | None = None) -> Shelved | None:
+    """The model of the family whose device is most like this one; None if none is within ``FARTHEST`` or up to date.
+
+    Units are left out of the comparison (the search runs on one), so a device is at distance 0 from itself.
+    """
+    known = [
+        Shelved(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
+                distance=distance(s.device.with_units(1), device.with_units(1)))
+        for s in shelf(place)
+        if s.family == family and s.facts.get("features_version") == FEATURES_VERSION
+    ]  # fmt: skip
+    known = [s for s in known if s.distance <= FARTHEST]
+    return min(known, key=lambda s: (s.distance, s.name), default=None)
