@@ -1,5 +1,6 @@
 """Runs the bundle this file lies in: ``python gpu_run.py --out results``; again until it says that everything is done."""
 
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -36,7 +37,8 @@ def main() -> int:
         return 4
     from haotuner.bundle.run import main as run
 
-    return run(ROOT, ":".join(paths), sys.argv[1:])
+    found = os.environ.get("PYTHONPATH", "")  # perhaps where torch is
+    return run(ROOT, ":".join([*paths, found] if found else paths), sys.argv[1:])
 
 
 if __name__ == "__main__":
