@@ -20,7 +20,10 @@ from haotuner.records.memory import MemoryStore
 from tests.doors import bundle_emulated as emulated
 from tests.emulator import build
 
-pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
+pytestmark = [
+    pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing()),
+    pytest.mark.timeout(600),  # the first test's fixtures compile a bundle and run it: 30 to 60 s
+]
 
 
 @pytest.fixture(scope="module")
