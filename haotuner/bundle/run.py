@@ -4,7 +4,7 @@
 
 Exit codes: 0 everything is done, 3 stopped with work left (run it again), 4 this machine cannot run the bundle, 1 the GPU
 or a worker was lost. The results are four files in one folder: ``journal.jsonl`` (every answer, what a later slice resumes
-from), ``records.jsonl`` (for ``haotuner records import``), ``inventory.json``, ``report.md``.
+from), ``records.jsonl`` (for ``haotuner records import --format jsonl``), ``inventory.json``, ``report.md``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from haotuner.records.codec import decode
 from haotuner.records.jsonl import import_jsonl
 from haotuner.records.memory import MemoryStore
 from tests.doors import bundle_emulated as emulated
+from tests.doors.command import haotuner
 from tests.emulator import build
 
 pytestmark = [
@@ -148,8 +149,12 @@ def test_another_gpu_is_shown_to_the_workers_alone(bundle, tmp_path):
     assert seen == "GPU-abc"
 
 
-def test_the_records_go_into_a_store(finished):
+def test_the_records_go_into_a_store(finished, cache, tmp_path):
     out, _ = finished
+    words = ("records", "import", "--format", "jsonl", str(out / "records.jsonl"), "--db", "sqlite:///r.db")
+    answer = haotuner(*words, cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    assert str(len(records(out))) in answer.out + answer.err
     imported = import_jsonl(out / "records.jsonl", MemoryStore())
     assert imported.new == len(records(out)) > 20
     assert not imported.refused and not imported.torn
