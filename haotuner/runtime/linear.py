@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ALIGNMENT = 64  # a cache line: vector loads of the packed weight never straddle two
+REFUSED = (BufferError, TypeError, ValueError, RuntimeError)  # what tvm-ffi and the library raise
 BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
 
@@ -34,15 +35,23 @@ class Linear:
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The product; TypeError or ValueError name the argument, what was expected and what was found."""
-        if out is None:
-            out = self._empty(x)
         call, packed, setting, bias = self._state
+        negated = getattr(x, "is_neg", None)
+        if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
+            raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
+        if out is None:
+            if negated is not None and not x.requires_grad:  # a torch tensor: the library asks torch itself for the output
+                try:
+                    return call(x, packed, None, setting) if bias is None else call(x, packed, None, setting, bias)
+                except REFUSED:
+                    pass  # said again below, in words about x; or torch has no exchange table and this is the way
+            out = self._empty(x)
         try:
             if bias is None:
                 call(x, packed, out, setting)
             else:
                 call(x, packed, out, setting, bias)
-        except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        except REFUSED as error:
             if not must_copy(x):
                 raise explain(self.name, x, out, error) from error
             self(x.copy(), out)

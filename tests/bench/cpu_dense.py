@@ -1,8 +1,9 @@
 """Races packs for ops that the code was not tuned for, and writes docs/results/cpu-dense.md with its plots.
 
-    python -m tests.bench.cpu_dense [--seconds-per-row 3] [--ops NAME,NAME] [--out docs/results]
+    python -m tests.bench.cpu_dense [--seconds-per-row 3] [--ops NAME,NAME] [--isas avx2,sse] [--out docs/results]
 
-A pack is tuned for each weight state, and raced in that state on one thread and on all cores. Run it on a quiet machine.
+A pack is tuned for each weight state, and raced in that state on one thread and on all cores; then one op a narrower
+instruction set, peers limited to it where they can be. Run it on a quiet machine: 4 ops take an hour.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 # BERT-large's layers (Devlin et al. 2019) and one odd size: none was looked at while the code was written.
 OPS = ("dense_n1024_k1024", "dense_n4096_k1024", "dense_n1024_k4096", "dense_n1000_k600")
 ROWS = "m=1,2,3,5,8,13,21,37,64,97,200,446,1024,2048"
-PEERS = "torch,onednn,openvino,onnxruntime,numpy"
+PEERS = "torch,onednn,inductor,openvino,onnxruntime,zentorch,numpy"
+NARROW_PEERS = "torch,onednn,numpy"  # those that an environment variable limits
+NARROW_ROWS = "m=1,3,8,21,97,446"
 STATES = ("cold", "hot")
 
 
@@ -37,22 +40,34 @@ def main() -> None:
     words.add_argument("--ops", default=",".join(OPS))
     words.add_argument("--against", default=PEERS)
     words.add_argument("--shapes", default=ROWS)
+    words.add_argument("--isas", default="avx2,sse")
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     text = ["# Dense fp32 on the CPU: the race", "", f"Made by `python -m tests.bench.cpu_dense --ops {asked.ops}`", ""]
     with tempfile.TemporaryDirectory() as folder:
         for state in STATES:
-            pack = str(Path(folder) / state)
-            ops = [word for name in asked.ops.split(",") for word in ("--op", name)]
-            tuned = haotuner("tune", *ops, "--weights", state, "--out", pack, "--against", "none", "-q")
-            found = haotuner(
-                "bench", pack, "--against", asked.against, "--shapes", asked.shapes, "--threads", "1,all",
-                "--weights", state,
-                "--seconds-per-row", asked.seconds_per_row, "--plot", str(asked.out / f"cpu-dense-{state}.png"), "-q",
+            tuned, found = raced(
+                Path(folder) / state, asked.ops.split(","), state, asked.seconds_per_row,
+                ["--against", asked.against, "--shapes", asked.shapes, "--threads", "1,all",
+                 "--plot", str(asked.out / f"cpu-dense-{state}.png")],
             )  # fmt: skip
-            text += section(state, tuned, found)
+            text += section(f"Weights {state}", tuned, found, plot=f"cpu-dense-{state}.png")
+        for isa in filter(None, asked.isas.split(",")):
+            narrow, found = raced(
+                Path(folder) / isa, asked.ops.split(",")[:1], "cold", asked.seconds_per_row,
+                ["--against", NARROW_PEERS, "--shapes", NARROW_ROWS, "--threads", "1", "--isa", isa], f"cpu:{isa}",
+            )  # fmt: skip
+            text += section(f"Limited to {isa}, weights cold", narrow, found)
     (asked.out / "cpu-dense.md").write_text("\n".join([*text[:4], machine(tuned), "", *text[4:]]) + "\n")
+
+
+def raced(pack: Path, ops: list[str], state: str, seconds: str, words: list[str], device: str = "cpu") -> tuple[Any, Any]:
+    """Tune a pack and race it: the documents of both."""
+    asked = [word for name in ops for word in ("--op", name)]
+    tuned = haotuner("tune", *asked, "--device", device, "--weights", state, "--out", str(pack), "--against", "none", "-q")
+    found = haotuner("bench", str(pack), *words, "--weights", state, "--seconds-per-row", seconds, "-q")
+    return tuned, found
 
 
 def machine(tuned: Any) -> str:
@@ -60,9 +75,9 @@ def machine(tuned: Any) -> str:
     return f"Device `{tuned['device']}`, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
 
 
-def section(state: str, tuned: Any, found: Any) -> list[str]:
-    """Markdown of one weight state."""
-    text = [f"## Weights {state}", "", f"![time over m](cpu-dense-{state}.png)", ""]
+def section(title: str, tuned: Any, found: Any, plot: str | None = None) -> list[str]:
+    """Markdown of one race."""
+    text = [f"## {title}", "", *([f"![time over m]({plot})", ""] if plot else [])]
     text += ["| op | candidates | measured | kernels | regret | packed | tuned in | model |", "|" + "---|" * 8]
     for op in tuned["ops"]:
         model = ", ".join(f"{key} {value:.2f}" for key, value in op["model"].items())

@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from tests.bench.encoder import TINY, Size, lengths
-from tests.bench.server import CONTENDERS
+from tests.bench.server import CONTENDERS, OURS
 
 START_LIMIT_S = 600  # torch.compile of twelve layers takes minutes on one core
 
@@ -66,9 +66,9 @@ def load(port: int, requests: list[list[int]], concurrency: int) -> tuple[list[f
 def serve(name: str, asked: argparse.Namespace, requests: list[list[int]]) -> dict[str, Any]:
     """Start a contender, load it, stop it."""
     command = [sys.executable, "-m", "tests.bench.server", name, str(asked.threads), *(["--tiny"] if asked.tiny else [])]
-    if name == "ours":
+    if name in OURS:
         command += ["--pack", asked.pack]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(asked.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(asked.threads)}
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     watchdog = threading.Timer(START_LIMIT_S, server.kill)
     watchdog.start()
@@ -134,7 +134,7 @@ def main() -> int:
     wanted = [
         name
         for name in asked.contenders.split(",")
-        if name in ("ours", "eager", "compile") or importlib.util.find_spec(name)
+        if name not in ("onnxruntime", "openvino") or importlib.util.find_spec(name)
     ]
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
     missing = [name for name in asked.contenders.split(",") if name not in wanted]

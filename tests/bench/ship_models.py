@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.record import Trial
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.shelf import folder
-from haotuner.transfer.table import Table
+from haotuner.transfer.table import Rows, Table
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 
@@ -40,9 +40,9 @@ def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: tr
     return table
 
 
-def fit(table: Table, rows: Sequence[int] | Scores | None = None, seed: int = 0) -> Forest:
+def fit(table: Table, rows: Rows | None = None, seed: int = 0) -> Forest:
     """The model of some rows of a table (None: all)."""
-    part = table if rows is None else table.take(np.asarray(rows, np.int64))
+    part = table if rows is None else table.take(rows)
     return Forest(seed=seed, settings=SETTINGS).fit(part.frame, part.labels)
 
 

@@ -246,3 +246,13 @@ def test_torch_tensors_that_cannot_be_served(linear):
             linear(bad)
     with pytest.raises((ValueError, TypeError), match="out"):
         linear(x, out=torch.empty(2, 100, device="meta"))
+
+
+@needs_torch
+def test_lazy_negations_are_refused_not_taken_for_their_source(linear):
+    x = torch.ones(2, 37, dtype=torch.complex64).conj().imag  # a float32 tensor whose sign is a flag
+    assert x.is_neg()
+    for out in (None, torch.zeros(2, 100)):
+        with pytest.raises(ValueError, match="x is a lazy negation"):
+            linear(x, out=out)
+    assert linear(x.resolve_neg()).shape == (2, 100)

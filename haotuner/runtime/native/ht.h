@@ -92,6 +92,10 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
 typedef void (*ht_pool_fn)(void (*body)(void* arg, int64_t chunk), void* arg, int64_t chunks, int threads);
 void ht_pool_run(void (*body)(void* arg, int64_t chunk), void* arg, int64_t chunks, int threads);
 int ht_pool_workers(void);          /* threads alive now, for tests */
+/* GOMP_parallel or one like it: run fn(data) on `threads` threads at once, the caller among them. With a team the process's
+ * OpenMP threads compute (NULL: our own pool again): two pools that spin on the same cores cost each other milliseconds. */
+typedef void (*ht_team_fn)(void (*fn)(void* data), void* data, unsigned threads, unsigned flags);
+void ht_pool_use_team(ht_team_fn team);
 void ht_pool_inject(ht_pool_fn run); /* run parallel calls of every pack in the process on `run`; NULL: on our own pool */
 
 #endif /* HT_H_ */

@@ -40,6 +40,8 @@ static struct {
   int lane_count;                   /* participants invited to the job, the caller included */
   void (*body)(void*, int64_t);
   void* arg;
+  _Atomic(ht_team_fn) team;         /* the process's OpenMP threads help instead of our own */
+  atomic_int members;               /* of the team, counted in as they come */
 } pool = {.gate = HT_GATE_CLOSED};
 
 static void relax(void) { __builtin_ia32_pause(); }
@@ -99,7 +101,8 @@ static void* worker(void* arg) {
   }
 }
 
-static void forget_threads(void) { /* in a forked child: the workers do not exist there */
+static void forget_threads(void) { /* in a forked child: the workers do not exist there, nor do OpenMP's, which would be waited for */
+  atomic_store(&pool.team, NULL);
   pool.workers = 0;
   atomic_store(&pool.epoch, 0);
   atomic_store(&pool.gate, HT_GATE_CLOSED);
@@ -108,11 +111,13 @@ static void forget_threads(void) { /* in a forked child: the workers do not exis
   atomic_store(&pool.busy, 0);
 }
 
+static int watch_forks(void) { /* by the owner of `busy` */
+  if (!pool.atfork_done) pool.atfork_done = pthread_atfork(NULL, NULL, forget_threads) == 0;
+  return pool.atfork_done;
+}
+
 static void start_workers(int wanted) {
-  if (!pool.atfork_done) {
-    if (pthread_atfork(NULL, NULL, forget_threads) != 0) return;
-    pool.atfork_done = 1;
-  }
+  if (!watch_forks()) return;
   pthread_attr_t attr;
   if (pthread_attr_init(&attr) != 0) return;
   pthread_attr_setstacksize(&attr, HT_STACK_BYTES);
@@ -132,10 +137,34 @@ static void run_alone(void (*body)(void*, int64_t), void* arg, int64_t chunks) {
   for (int64_t i = 0; i < chunks; ++i) body(arg, i);
 }
 
+static void share(void (*body)(void*, int64_t), void* arg, int64_t chunks, int threads) {
+  for (int i = 0; i < threads; ++i) {
+    atomic_store_explicit(&pool.lanes[i].next, chunks * i / threads, memory_order_relaxed);
+    pool.lanes[i].end = chunks * (i + 1) / threads;
+  }
+  pool.lane_count = threads;
+  pool.body = body;
+  pool.arg = arg;
+}
+
+static void work_in_team(void* unused) { /* the first member takes lane 0, which stays to the end whatever `surplus` says */
+  (void)unused;
+  int self = atomic_fetch_add_explicit(&pool.members, 1, memory_order_relaxed);
+  if (self < pool.lane_count) work(self);
+}
+
 static void help_one(void (*body)(void*, int64_t), void* arg, int64_t chunks, int threads) {
   int idle = 0;
   if (!atomic_compare_exchange_strong(&pool.busy, &idle, 1)) {
     run_alone(body, arg, chunks);
+    return;
+  }
+  ht_team_fn team = atomic_load_explicit(&pool.team, memory_order_relaxed);
+  if (team != NULL) {
+    share(body, arg, chunks, threads);
+    atomic_store_explicit(&pool.members, 0, memory_order_relaxed);
+    team(work_in_team, NULL, (unsigned)threads, 0); /* comes back when every member is done */
+    atomic_store_explicit(&pool.busy, 0, memory_order_release);
     return;
   }
   if (pool.workers < threads - 1) start_workers(threads - 1);
@@ -145,13 +174,7 @@ static void help_one(void (*body)(void*, int64_t), void* arg, int64_t chunks, in
     run_alone(body, arg, chunks);
     return;
   }
-  for (int i = 0; i < threads; ++i) {
-    atomic_store_explicit(&pool.lanes[i].next, chunks * i / threads, memory_order_relaxed);
-    pool.lanes[i].end = chunks * (i + 1) / threads;
-  }
-  pool.lane_count = threads;
-  pool.body = body;
-  pool.arg = arg;
+  share(body, arg, chunks, threads);
   atomic_store_explicit(&pool.gate, 0, memory_order_release);
   atomic_fetch_add_explicit(&pool.epoch, 1, memory_order_seq_cst);
   if (atomic_load_explicit(&pool.sleepers, memory_order_seq_cst) > 0)
@@ -170,17 +193,28 @@ static void own_run(void (*body)(void*, int64_t), void* arg, int64_t chunks, int
 
 static int own_workers(void) { return pool.workers; }
 
-/* One pool for all packs of a process: the linker makes every library's `ht_pool_slot_v1` the same object (a unique symbol,
+static void own_team(ht_team_fn team) {
+  int idle = 0;
+  while (!atomic_compare_exchange_weak(&pool.busy, &idle, 1)) { /* no call is inside the old team while it changes */
+    idle = 0;
+    relax();
+  }
+  if (watch_forks()) atomic_store(&pool.team, team);
+  atomic_store_explicit(&pool.busy, 0, memory_order_release);
+}
+
+/* One pool for all packs of a process: the linker makes every library's `ht_pool_slot_v2` the same object (a unique symbol,
  * ELF's STB_GNU_UNIQUE), namely that of the library loaded first, and never unloads that one. Its code runs the pool. */
 typedef struct {
   ht_pool_fn run;
   int (*workers)(void);
+  void (*use_team)(ht_team_fn team);
   _Atomic(ht_pool_fn) injected;
 } ht_pool_slot;
 
-extern ht_pool_slot ht_pool_slot_v1;
-__attribute__((visibility("default"))) ht_pool_slot ht_pool_slot_v1 = {own_run, own_workers, NULL};
-__asm__(".type ht_pool_slot_v1, @gnu_unique_object");
+extern ht_pool_slot ht_pool_slot_v2;
+__attribute__((visibility("default"))) ht_pool_slot ht_pool_slot_v2 = {own_run, own_workers, own_team, NULL};
+__asm__(".type ht_pool_slot_v2, @gnu_unique_object");
 
 void ht_pool_run(void (*body)(void*, int64_t), void* arg, int64_t chunks, int threads) {
   if (threads > HT_MAX_THREADS) threads = HT_MAX_THREADS;
@@ -189,13 +223,15 @@ void ht_pool_run(void (*body)(void*, int64_t), void* arg, int64_t chunks, int th
     run_alone(body, arg, chunks);
     return;
   }
-  ht_pool_fn injected = atomic_load_explicit(&ht_pool_slot_v1.injected, memory_order_acquire);
-  (injected != NULL ? injected : ht_pool_slot_v1.run)(body, arg, chunks, threads);
+  ht_pool_fn injected = atomic_load_explicit(&ht_pool_slot_v2.injected, memory_order_acquire);
+  (injected != NULL ? injected : ht_pool_slot_v2.run)(body, arg, chunks, threads);
 }
 
-void ht_pool_inject(ht_pool_fn run) { atomic_store_explicit(&ht_pool_slot_v1.injected, run, memory_order_release); }
+void ht_pool_inject(ht_pool_fn run) { atomic_store_explicit(&ht_pool_slot_v2.injected, run, memory_order_release); }
 
-int ht_pool_workers(void) { return ht_pool_slot_v1.workers(); }
+void ht_pool_use_team(ht_team_fn team) { ht_pool_slot_v2.use_team(team); }
+
+int ht_pool_workers(void) { return ht_pool_slot_v2.workers(); }
 
 __attribute__((destructor)) static void stop_workers(void) { /* dlclose and exit: no thread may outlive its code */
   int idle = 0;
