@@ -26,6 +26,8 @@ SCRIPTS = (
     "outcome", "overseer", "peer_torch", "peer_triton", "peer_triton_kernel", "peers", "policy", "probe", "report", "run",
     "sanitizing", "suites", "timing", "trials", "worker",
 )  # fmt: skip
+# Of those, what a result depends on; with native/ it makes the judge. The rest may be mended without measuring anew.
+JUDGE = ("ceilings", "checking", "operands", "policy", "timing")
 FOLDER = "gpu_bundle"  # of every file in the archive
 LIMIT_BYTES = 60_000_000  # what the way to a GPU machine was seen to take
 
@@ -53,7 +55,8 @@ def assemble(
         shutil.rmtree(root / "wheels", ignore_errors=True)
     bundle = Bundle(
         root=root,
-        name=_content_name(root),
+        name=_content_name(root, sorted([*root.glob("src/*/*.cu"), *root.glob("haotuner/**/*.py")])),
+        judge=_content_name(root, [root / "haotuner" / "bundle" / f"{name}.py" for name in JUDGE] + _native()),
         version=haotuner.__version__,
         toolkit=compiler.release,
         kernels=built,
@@ -103,13 +106,17 @@ def _copy_scripts(root: Path) -> None:
     shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")
 
 
-def _content_name(root: Path) -> str:
-    """Short hash of the kernels' sources and of what measures them."""
+def _content_name(root: Path, files: Sequence[Path]) -> str:
+    """Short hash of files and of their names."""
     content = hashlib.sha256()
-    for path in sorted([*root.glob("src/*/*.cu"), *root.glob("haotuner/**/*.py")]):
-        content.update(f"{path.relative_to(root)}\n".encode())
+    for path in files:
+        content.update(f"{path.relative_to(root) if path.is_relative_to(root) else path.name}\n".encode())
         content.update(path.read_bytes())
     return content.hexdigest()[:12]
+
+
+def _native() -> list[Path]:
+    return sorted(path for path in libraries.NATIVE.iterdir() if path.is_file())
 
 
 def _device_names() -> dict[str, str]:

@@ -91,7 +91,8 @@ def build(
         for number, (group, future) in enumerate(zip(groups, compiled, strict=True)):
             resources = future.result()
             library = f"lib/{arch}/kernels{number:02}.so"
-            entries += [_entry(choice, library, resources.get(choice.kernel.name, {})) for choice in group]
+            code = _code(compiler, sources / f"kernels{number:02}.cu", arch)[:12]
+            entries += [_entry(choice, library, code, resources.get(choice.kernel.name, {})) for choice in group]
             say(f"{arch}: {len(entries)} of {len(choices)} kernels")
     units = {f"kernels{number:02}" for number in range(len(groups))} | {"probe"}
     for path in [*libraries.iterdir(), *sources.iterdir()]:
@@ -103,7 +104,7 @@ def build(
 def _compiled(compiler: Compiler, unit: Path, library: Path, arch: str) -> Resources:
     """Compile a unit, or recall what came of the same text before."""
     kept = unit.with_suffix(".json")
-    key = hashlib.sha256(f"{compiler.release}\n{arch}\n{unit.read_text()}".encode()).hexdigest()
+    key = _code(compiler, unit, arch)
     if kept.exists() and library.exists():
         found = json.loads(kept.read_text())
         if found["key"] == key and found["library"] == digest(library):
@@ -115,10 +116,15 @@ def _compiled(compiler: Compiler, unit: Path, library: Path, arch: str) -> Resou
     return made
 
 
-def _entry(choice: Choice, library: str, facts: Mapping[str, float]) -> Entry:
+def _code(compiler: Compiler, unit: Path, arch: str) -> str:
+    """Hash of all that a unit's machine code comes of."""
+    return hashlib.sha256(f"{compiler.release}\n{arch}\n{unit.read_text()}".encode()).hexdigest()
+
+
+def _entry(choice: Choice, library: str, code: str, facts: Mapping[str, float]) -> Entry:
     kernel, footprint = choice.kernel, choice.family.footprint(choice.kernel)
     return Entry(
         kernel=kernel.name, family=choice.family.name, dtype=choice.family.dtype, library=library, vector=kernel["v"],
         kn=bool(kernel["kn"]), tile=(kernel["bm"], kernel["bn"]), shared_bytes=footprint.shared_bytes,
-        threads=footprint.threads, facts=json.loads(json.dumps(dict(facts))),
+        threads=footprint.threads, code=code, facts=json.loads(json.dumps(dict(facts))),
     )  # fmt: skip

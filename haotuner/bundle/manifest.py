@@ -28,6 +28,7 @@ class Entry:
     tile: tuple[int, int]
     shared_bytes: int
     threads: int
+    code: str = ""  # hash of the translation unit it was compiled from, and of the compiler's release
     facts: Mapping[str, float] = field(default_factory=dict)  # the compiler's report
 
     def takes(self, n: int, k: int, kn: bool) -> bool:
@@ -40,7 +41,8 @@ class Bundle:
     """An unpacked bundle."""
 
     root: Path
-    name: str  # content hash, short
+    name: str  # hash of sources and scripts, short
+    judge: str  # hash of what checks and times: results of another judge are not gone on from
     version: str
     toolkit: str
     kernels: Mapping[str, tuple[Entry, ...]]  # by architecture
@@ -75,7 +77,7 @@ class Bundle:
 
 def write(bundle: Bundle) -> None:
     """Write the manifest into the bundle's root, hashes of all other files included."""
-    fields: dict[str, Any] = {name: getattr(bundle, name) for name in ("name", "version", "toolkit", "built")}
+    fields: dict[str, Any] = {name: getattr(bundle, name) for name in ("name", "judge", "version", "toolkit", "built")}
     fields["schema"] = BUNDLE_SCHEMA
     fields["kernels"] = {arch: [asdict(entry) for entry in entries] for arch, entries in bundle.kernels.items()}
     fields["probes"], fields["device_names"] = dict(bundle.probes), dict(bundle.device_names)
@@ -104,7 +106,8 @@ def read(root: Path) -> Bundle:
         for arch, entries in fields["kernels"].items()
     }
     return Bundle(
-        root=root, name=fields["name"], version=fields["version"], toolkit=fields["toolkit"], built=fields["built"],
+        root=root, name=fields["name"], judge=fields["judge"], version=fields["version"], toolkit=fields["toolkit"],
+        built=fields["built"],
         kernels=kernels, probes=fields["probes"], device_names=fields["device_names"],
     )  # fmt: skip
 

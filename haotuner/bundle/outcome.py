@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ def record(task: Task, fields: Mapping[str, Any], entry: Entry, origin: Provenan
     else:
         outcome = Timed(samples_us=tuple(fields["samples_us"]), max_error=float(fields.get("max_error", 0.0)))
     facts: dict[str, float | str] = {"stage": task.stage, **fields.get("facts", {})}
+    facts["code"] = entry.code
     facts |= {f"ptxas_{name}": value for name, value in entry.facts.items()}
     if task.stage == CHECK:
         facts |= {"n": task.extents[1], "k": task.extents[2], "pattern": task.pattern}
@@ -49,15 +50,23 @@ def right(fields: Mapping[str, Any]) -> bool:
     return checked is not None and not (checked["wrong"] or checked["unwritten"] or checked["stray_bytes"])
 
 
-def known(journal: Iterable[Mapping[str, Any]], fingerprint: str) -> Known:
-    """What earlier slices of the same bundle on the same machine found out."""
+def known(journal: Iterable[Mapping[str, Any]], fingerprint: str, codes: Mapping[str, str]) -> Known:
+    """What earlier slices found out with this judge on this kind of machine, of the kernels as they are now."""
     found = Known()
-    for line in journal:
-        if line.get("fingerprint") != fingerprint or "task" not in line:
-            continue
-        task = decode(line["task"])
-        note(found, task, line["answer"])
+    for task, answer in answered(journal, fingerprint, codes):
+        note(found, task, answer)
     return found
+
+
+def answered(
+    journal: Iterable[Mapping[str, Any]], fingerprint: str, codes: Mapping[str, str]
+) -> Iterator[tuple[Task, Mapping[str, Any]]]:
+    """Tasks of a journal with their answers, without those of another judge or machine, or of a kernel's older code."""
+    for line in journal:
+        if line.get("fingerprint") == fingerprint and "task" in line:
+            task = decode(line["task"])
+            if task.code == codes.get(task.kernel, ""):
+                yield task, line["answer"]
 
 
 def note(found: Known, task: Task, answer: Mapping[str, Any]) -> None:

@@ -45,7 +45,7 @@ def plan(*, cold: bool, weights: int, one_launch_us: float) -> Plan:
     return Plan(weights=weights if cold else 1, launches=launches, samples=max(MIN_SAMPLES, min(MAX_SAMPLES, samples)))
 
 
-def fingerprint(bundle: str, machine: dict[str, str]) -> str:
-    """Hash of all that makes times comparable: the bundle's code, the device, the driver, this policy."""
-    text = "\n".join([f"policy {POLICY_VERSION}", bundle, *(f"{key}={machine[key]}" for key in sorted(machine))])
+def fingerprint(judge: str, machine: dict[str, str]) -> str:
+    """Hash of what makes results comparable beside a kernel's own code: what measures, the device, the driver."""
+    text = "\n".join([f"policy {POLICY_VERSION}", judge, *(f"{key}={machine[key]}" for key in sorted(machine))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 from haotuner.bundle import suites
 from haotuner.bundle.journal import entries
 from haotuner.bundle.manifest import Bundle
-from haotuner.bundle.outcome import right
+from haotuner.bundle.outcome import answered, right
 from haotuner.bundle.peers import PEERS
-from haotuner.bundle.trials import CHECK, PEAK, PEER, SUBSET, TIME, Task, decode
+from haotuner.bundle.trials import CHECK, PEAK, PEER, SUBSET, TIME, Task
 from haotuner.op import Op
 from haotuner.shape import Shape
 
@@ -39,18 +39,16 @@ class Findings:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def sort_out(journal: Iterable[Mapping[str, Any]], fingerprint: str) -> Findings:
-    """Everything in a journal that belongs to one bundle on one machine."""
+def sort_out(journal: Sequence[Mapping[str, Any]], fingerprint: str, codes: Mapping[str, str]) -> Findings:
+    """Everything in a journal that belongs to one judge on one kind of machine, of the kernels as they are now."""
     found = Findings()
     for line in journal:
         if "missing" in line:
             found.missing[line["missing"]] = line["why"]
-        if line.get("fingerprint") != fingerprint:
-            continue
-        if "tool" in line:
+        if line.get("fingerprint") == fingerprint and "tool" in line and line["code"] == codes.get(line["kernel"]):
             found.sanitizer.append(line)
-        elif "task" in line:
-            _take(found, decode(line["task"]), line["answer"])
+    for task, answer in answered(journal, fingerprint, codes):
+        _take(found, task, answer)
     return found
 
 
@@ -70,9 +68,10 @@ def _take(found: Findings, task: Task, answer: Mapping[str, Any]) -> None:
         found.subsets[task.op().name, task.extents[0], task.units][task.kernel] = statistics.median(answer["samples_us"])
 
 
-def write(out: Path, bundle: Bundle, fingerprint: str) -> None:
+def write(out: Path, bundle: Bundle, arch: str, fingerprint: str) -> None:
     """Write the report of everything the folder knows about this bundle on this machine."""
-    found = sort_out(entries(out / "journal.jsonl"), fingerprint)
+    codes = {entry.kernel: entry.code for entry in bundle.kernels[arch]}
+    found = sort_out(list(entries(out / "journal.jsonl")), fingerprint, codes)
     inventory = json.loads((out / "inventory.json").read_text())
     parts = [_machine(inventory, bundle, fingerprint), _correctness(found), _ceilings(found)]
     parts += [_workload(workload, found) for workload in suites.read(bundle.root).timed]

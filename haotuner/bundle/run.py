@@ -61,8 +61,9 @@ class Session:
         self.by_name = {entry.kernel: entry for entry in self.entries}
         # Not the card's UUID: a run goes on on another card of the same kind. Which card it was stands in the journal.
         machine = {name: str(facts[name]) for name in ("name", "driver", "units", "memory_bytes", "clock_khz")}
-        self.fingerprint = policy.fingerprint(f"{bundle.name} {self.arch}", machine)
-        self.known: Known = known(self.journal, self.fingerprint)
+        self.fingerprint = policy.fingerprint(f"{bundle.judge} {self.arch}", machine)
+        codes = {entry.kernel: entry.code for entry in bundle.kernels[self.arch]}
+        self.known: Known = known(self.journal, self.fingerprint, codes)
         self.records = Journal(out / "records.jsonl")
         self.origin = Provenance(
             device_id=bundle.device_id(facts["name"]), fingerprint=self.fingerprint, session=f"gpu-{int(time.time())}"
@@ -83,7 +84,7 @@ class Session:
             "check": lambda: trials.checks(self.entries, self.suite, self.known),
             "peaks": lambda: trials.peaks(self.arch, self.known),
             "time": lambda: trials.times(self.entries, self.suite, self.known),
-            "subsets": lambda: trials.subsets(self.suite, int(self.inventory["device"]["units"]), self.known),
+            "subsets": lambda: trials.subsets(self.entries, self.suite, int(self.inventory["device"]["units"]), self.known),
         }[name]()
         return self._work(planned, self.overseer.run(planned, self.deadline))
 
@@ -122,14 +123,17 @@ class Session:
         return done == len(wanted)
 
     def _sanitize(self) -> bool:
-        done = {(e["kernel"], e["tool"]) for e in self.journal if e.get("fingerprint") == self.fingerprint and "tool" in e}
+        ours = [line for line in self.journal if line.get("fingerprint") == self.fingerprint and "tool" in line]
+        codes = {entry.kernel: entry.code for entry in self.entries}
+        done = {(line["kernel"], line["tool"]) for line in ours if line["code"] == codes.get(line["kernel"])}
         wanted = len(sanitizing.sample(self.entries)) * len(sanitizing.TOOLS) if sanitizing.available() else len(done)
         found = sanitizing.sanitize(
             self.entries, self.overseer.setup([]), self.python_path, done=done, deadline=self.deadline
         )
         for finding in found:
             done.add((finding.kernel, finding.tool))
-            self.journal.append({"fingerprint": self.fingerprint, **finding.fields()})
+            code = codes[finding.kernel]
+            self.journal.append({"fingerprint": self.fingerprint, "code": code, **finding.fields()})
         return len(done) >= wanted
 
     def close(self) -> None:
@@ -137,7 +141,7 @@ class Session:
         self.journal.append({"slice_end": self.origin.session, "smi": inventory.clocks(self.uuid)})
         self.journal.close()
         self.records.close()
-        report.write(self.out, self.bundle, self.fingerprint)
+        report.write(self.out, self.bundle, self.arch, self.fingerprint)
 
 
 def main(root: Path, python_path: str, arguments: Sequence[str]) -> int:

@@ -33,6 +33,7 @@ class Task:
     pattern: str = "spread"
     weights: str = "cold"
     units: int = 0  # multiprocessors of a subset; 0 is the whole device
+    code: str = ""  # the kernel's code (Entry.code): a kernel that was mended is a new task
 
     def key(self) -> str:
         """Stable text that names the task."""
@@ -79,7 +80,7 @@ def checks(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
             gap = -(-x_gap // entry.vector) * entry.vector
             numbered.append((number, Task(
                 stage=CHECK, kernel=entry.kernel, dtype=entry.dtype, kn=entry.kn, extents=(m, n, k), gaps=(gap, y_gap),
-                pattern=pattern,
+                pattern=pattern, code=entry.code,
             )))  # fmt: skip
     return _open([task for _, task in sorted(numbered, key=lambda pair: pair[0])], known)
 
@@ -101,22 +102,24 @@ def times(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
             if entry.dtype == op.dtype and entry.takes(op["n"], op["k"], op.weight == "kn"):
                 for m in workload.rows:
                     for weights in ("cold", "hot") if workload.hot else ("cold",):
-                        tasks.append(_timed(TIME, entry.kernel, op, m, weights=weights))
+                        tasks.append(_timed(TIME, entry.kernel, entry.code, op, m, weights=weights))
     return _open([task for task in tasks if task.kernel not in known.broken], known)
 
 
-def subsets(suite: Suite, units: int, known: Known) -> list[Task]:
+def subsets(entries: Sequence[Entry], suite: Suite, units: int, known: Known) -> list[Task]:
     """The fastest kernels of each workload again, on fewer multiprocessors; none where the driver makes no subsets."""
     if "subset" in known.broken:
         return []
+    codes = {entry.kernel: entry.code for entry in entries}
     tasks = []
     for share in suite.subset_shares:
         part = whole_units(units * share)
         for workload in suite.timed:
             op = Op.parse(workload.op)
             for m in workload.rows:
-                fastest = sorted(known.times.get((op.name, m), []))[: suite.subset_kernels]
-                tasks += [_timed(SUBSET, kernel, op, m, units=part) for _, kernel in fastest]
+                here = [pair for pair in sorted(known.times.get((op.name, m), [])) if pair[1] in codes]
+                fastest = [kernel for _, kernel in here[: suite.subset_kernels]]
+                tasks += [_timed(SUBSET, kernel, codes[kernel], op, m, units=part) for kernel in fastest]
     return _open([task for task in tasks if task.kernel not in known.broken], known)
 
 
@@ -125,10 +128,10 @@ def whole_units(wanted: float) -> int:
     return int(wanted) // GRANULE * GRANULE if wanted >= GRANULE else max(1, round(wanted))
 
 
-def _timed(stage: str, kernel: str, op: Op, m: int, *, weights: str = "cold", units: int = 0) -> Task:
+def _timed(stage: str, kernel: str, code: str, op: Op, m: int, *, weights: str = "cold", units: int = 0) -> Task:
     return Task(
         stage=stage, kernel=kernel, dtype=op.dtype, kn=op.weight == "kn", extents=(m, op["n"], op["k"]), weights=weights,
-        units=units,
+        units=units, code=code,
     )  # fmt: skip
 
 

@@ -141,8 +141,8 @@ def test_every_file_is_hashed_and_the_compilers_report_is_kept(tmp_path):
 )
 def test_code_runs_on_its_own_and_later_minors_of_a_capability(capability, arch):
     bundle = Bundle(
-        root=Path(), name="n", version="v", toolkit="t", kernels={"sm_80": (), "sm_86": (), "sm_90a": ()}, probes={},
-        device_names={"nvidia h200": "h200"}, built="b",
+        root=Path(), name="n", judge="j", version="v", toolkit="t", probes={}, built="b",
+        kernels={"sm_80": (), "sm_86": (), "sm_90a": ()}, device_names={"nvidia h200": "h200"},
     )  # fmt: skip
     if arch is None:
         with pytest.raises(EnvironmentMissing, match="the bundle holds code for sm_80, sm_86, sm_90a; build one"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,6 +196,24 @@ def test_a_killed_run_resumes_and_measures_nothing_twice(bundle, tmp_path):
     assert done.returncode == 0, done.stderr
     keys = [json.dumps(line["task"], sort_keys=True) for line in journal(out) if "task" in line]
     assert len(keys) == len(set(keys)) > answered
+
+
+def test_a_kernel_that_was_mended_is_asked_again_and_the_others_are_not(bundle, tmp_path):
+    """Its code's hash is part of every task; results of the others stay."""
+    root, out = tmp_path / "bundle", tmp_path / "results"
+    shutil.copytree(bundle, root)
+    wanted = ("--stages", "check", "--only", "cuda_simt_fp32__bm32_bn64_bk8_tm4_tn4_v")  # two sound kernels
+    assert emulated.run(root, out, *wanted).returncode == 0
+    before = [line["task"]["kernel"] for line in journal(out) if "task" in line]
+    manifest = json.loads((root / "manifest.json").read_text())
+    for entry in manifest["kernels"]["sm_90a"]:
+        if entry["kernel"] == emulated.SOUND[0]:
+            entry["code"] = "mended"
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    assert emulated.run(root, out, *wanted).returncode == 0
+    after = [line["task"]["kernel"] for line in journal(out) if "task" in line]
+    assert set(before) == set(emulated.SOUND[:2])
+    assert after[len(before) :] == [kernel for kernel in before if kernel == emulated.SOUND[0]]
 
 
 def test_a_slice_that_is_over_says_there_is_more_to_do(bundle, tmp_path):
