@@ -27,7 +27,8 @@ from haotuner.select.funnel import Funnel, select
 from haotuner.shape import Traffic
 
 FIRST_BATCH = 24  # kernels before the model has a say: LEAST_ROWS of measured rows three times over
-STARTED_BATCH = 8  # a round with a model learnt elsewhere: it knows where to look, and less is lost if it is wrong
+STARTED_BATCH = 4  # a round with a model learnt elsewhere: it knows where to look, and 8 at a time needed more
+STARTED_QUIET_ROUNDS = 4  # of those small rounds; two ended searches that began with another device's model 4 % short
 NEXT_BATCH = 16  # a round of one to two seconds: often enough to learn, seldom enough that fitting (0.1 s) does not count
 QUIET_ROUNDS = 2  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
@@ -156,9 +157,10 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
         value = _value(book, [name for name in ordered if book.measured(name)], rows, weights)
         quiet = quiet + 1 if value > best * (1 - BETTER) else 0
         best = min(best, value)
-        if quiet >= QUIET_ROUNDS:
+        if quiet >= (STARTED_QUIET_ROUNDS if book.started else QUIET_ROUNDS):
             return "converged"
-        batch = propose(book, ordered, rows, weights, size, rng)
+        again = started_batch if book.started else propose
+        batch = again(book, ordered, rows, weights, size, rng)
     return "budget" if batch else "exhausted"
 
 

@@ -65,6 +65,22 @@ def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weigh
     return Cover(kept=kept, objective_us=float(weights @ cost), unlimited_us=float(weights @ unlimited))
 
 
+def sketch(
+    layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weights: NDArray[np.float64]
+) -> tuple[Curve, ...]:
+    """What ``cover`` would keep, roughly and in milliseconds: the greedy set of the best of a few layouts.
+
+    The kernels stand in the order in which they were worth adding. Empty if no layout has a one-row kernel.
+    """
+    costs = {pw: best_us(curves, rows)[0] for pw, curves in layouts.items() if any(c.mr == 1 for c in curves)}
+    if not costs:
+        return ()
+    scale = weights / np.min(list(costs.values()), axis=0)
+    promising = sorted(costs, key=lambda pw: (float(scale @ costs[pw]), pw))[: RUNNERS_UP + 1]
+    sets = [_greedy(_shortlist(layouts[pw]), rows, scale) for pw in promising]
+    return min(sets, key=lambda kept: _value(kept, rows, scale))
+
+
 def _shortlist(curves: Sequence[Curve]) -> list[Curve]:
     kept: dict[str, Curve] = {}
     for mr in sorted({curve.mr for curve in curves}):

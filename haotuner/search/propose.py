@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.plan.compose import choose, mean_us
+from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 
@@ -50,8 +51,13 @@ def started_batch(
     size: int,
     rng: np.random.Generator,
 ) -> list[str]:
-    """A start where a model learnt elsewhere already ranks: what the best plans of its predictions would use."""
-    return _one_row_first(book, propose(book, ordered, rows, weights, size, rng))
+    """What to measure next where a model learnt elsewhere ranks from the beginning: the few kernels it would keep.
+
+    They are asked for as a set, because few measurements must cover every m; what is left of ``size`` is proposed as usual.
+    """
+    kept = [curve.kernel for curve in sketch(book.layouts(ordered), rows, weights) if not book.done(curve.kernel)][:size]
+    more = propose(book, [name for name in ordered if name not in kept], rows, weights, size, rng)
+    return _one_row_first(book, [*kept, *more[: size - len(kept)]])
 
 
 def propose(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -198,15 +199,15 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
     owns = all_records(asked.records)
+    sources = {short(source.device): source for source in owns}
+    cases = [case for own in owns for name in asked.ops.split(",") if len((case := Case.of(own, name)).kernels) >= ENOUGH]
     rows = [HEAD]
-    for own in owns:
-        for name in asked.ops.split(","):
-            case = Case.of(own, name)
-            if len(case.kernels) >= ENOUGH:
-                rows += compared(case, {short(source.device): source for source in owns}, asked.seeds)
-                print("\n".join(" | ".join(row) for row in rows[-len(owns) - 1 :]), flush=True)
+    with ProcessPoolExecutor() as pool:
+        for found in pool.map(compared, cases, [sources] * len(cases), [asked.seeds] * len(cases)):
+            rows += found
+            print("\n".join(" | ".join(row) for row in found), flush=True)
     text = ["# What a shipped model saves", "",
-            f"Made by `python -m tests.bench.transfer_use --seeds {asked.seeds}` from tests/bench/records.", "",
+            f"Made by `python -m tests.bench.transfer_use --ops {asked.ops} --seeds {asked.seeds}`.", "",
             TEXT.format(devices=", ".join(short(own.device) for own in owns)), "", *markdown(rows), "",
             "## Ranking on the same device", "",
             "Weights cold, one thread; means over tasks (op, shape) of at least ten kernels.", "",
