@@ -19,7 +19,7 @@ from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, learn_sources
 from haotuner.transfer.table import Table
 
 # Both forests are alike in everything but the columns, and neither has the analytic line.
-_BOTH = Settings(trees=300, feature_share=0.5, slope=0.0)
+_BOTH = Settings(trees=100, feature_share=0.5, slope=0.0)
 
 
 def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:

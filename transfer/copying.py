@@ -12,18 +12,22 @@ from haotuner.transfer.sources import Scale
 from haotuner.transfer.table import Table
 
 
-def copied(sources: Sequence[Table], weights: Scores, trials: Sequence[Trial]) -> Scores:
-    """Weighted mean of the sources' labels in standard units, over the sources that measured a trial; NaN if none did.
+def said_by(sources: Sequence[Table], trials: Sequence[Trial]) -> Scores:
+    """Each source's measurement of each trial in standard units, ``(trials, sources)``; NaN where it has none."""
+    said = np.full((len(trials), len(sources)), np.nan)
+    for column, table in enumerate(sources):
+        units = Scale.of(table.labels).units(table.labels)
+        known = dict(zip(table.trials, units.tolist(), strict=True))
+        said[:, column] = [known.get(trial, np.nan) for trial in trials]
+    return said
+
+
+def copied(said: Scores, weights: Scores) -> Scores:
+    """Weighted mean over the sources that measured a trial, shape ``(trials,)``; NaN if none did.
 
     With one weight of 1 this is copying the nearest source, with equal weights the mean of all.
     """
-    total, mass = np.zeros(len(trials)), np.zeros(len(trials))
-    for table, weight in zip(sources, weights.tolist(), strict=True):
-        scale = Scale.of(table.labels)
-        known = dict(zip(table.trials, scale.units(table.labels).tolist(), strict=True))
-        said = np.array([known.get(trial, np.nan) for trial in trials])
-        there = ~np.isnan(said)
-        total[there] += weight * said[there]
-        mass[there] += weight
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.nan), dtype=np.float64)
+    there = ~np.isnan(said)
+    mass = there @ weights
+    total = np.where(there, said, 0.0) @ weights
+    return np.asarray(np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.nan), dtype=np.float64)

@@ -49,14 +49,7 @@ def evaluate(read: Read, question: Question, tell: Callable[[str], None] = lambd
         if question.target not in ids or len(ids) < 2:
             tell(f"{family}: measured on {', '.join(ids) or 'no device'}; transfer needs {question.target} and another")
             continue
-        target, sources = table_of(read, family, question.target)
-        # in the device split the sources are the same for every seed; only the target's samples differ
-        learnt = learn_sources(sources, target.device, seed=0) if question.split == "device" else None
-        runs: list[Run] = []
-        for seed in range(question.seeds):
-            runs.append(_one(target, sources, question, seed, learnt))
-            tell(f"{family} on {question.target}: seed {seed + 1} of {question.seeds}")
-        reports[family] = report_of(runs)
+        reports[family] = evaluate_family(read, family, question, tell)
     if not reports:
         found = sorted({table.device.id for table in read.tables})
         raise UsageError(
@@ -64,6 +57,22 @@ def evaluate(read: Read, question: Question, tell: Callable[[str], None] = lambd
             f"the store has {', '.join(found)}; import more with: haotuner records import FILE --db URL"
         )
     return {"target": question.target, "split": question.split, **joined(list(reports.values())), "families": reports}
+
+
+def evaluate_family(
+    read: Read, family: str, question: Question, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """The report of one family; the question's own families are not looked at."""
+    target, sources = table_of(read, family, question.target)
+    if not target.groups():
+        raise UsageError(f"{family} on {question.target}: no task has two measured kernels to rank; import or measure more")
+    # in the device split the sources are the same for every seed; only the target's samples differ
+    learnt = learn_sources(sources, target.device, seed=0) if question.split == "device" else None
+    runs: list[Run] = []
+    for seed in range(question.seeds):
+        runs.append(_one(target, sources, question, seed, learnt))
+        tell(f"{family} on {question.target}: seed {seed + 1} of {question.seeds}")
+    return report_of(runs)
 
 
 def _one(target: Table, tables: Sequence[Table], question: Question, seed: int, learnt: Sources | None) -> Run:

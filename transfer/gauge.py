@@ -9,6 +9,7 @@ import numpy as np
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank
+from haotuner.transfer.residual import Residual
 from haotuner.transfer.table import Rows
 
 FOLDS = 4
@@ -27,16 +28,18 @@ class Verdict:
     note: str = ""
 
 
-def judge(pool: Pool, sample: Sample | None, seed: int) -> Verdict:
+def judge(pool: Pool, sample: Sample | None, seed: int, residual: Residual | None = None) -> Verdict:
     """Pick a mode. Modes that learn are judged by cross-validation, the others directly.
 
-    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick.
+    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick. ``residual``
+    may be given where it was fitted on the same sample already.
     """
     can_copy = not np.isnan(pool.copied).all()
     if sample is None or len(sample.rows) < FEWEST:
         mode = "zero-shot" if sample is None else "residual"
         return Verdict(mode=mode, gauge=None, of_modes={}, note="too few target samples to judge: by preference")
-    held = {mode: _held_out(mode, pool, sample, seed) for mode in LEARNING}
+    fitted = residual or fit_residual_on(pool, sample, seed)  # keeps what it said of samples that it had not seen
+    held = {mode: fitted.held_out if mode == "residual" else _held_out(mode, pool, sample, seed) for mode in LEARNING}
     held |= {mode: rank(mode, pool, None, seed)[sample.rows] for mode in SAMPLE_FREE if mode != "copy" or can_copy}
     groups = pool.tasks[sample.rows]
     accuracy = {mode: _by_task(said, sample.labels, groups) for mode, said in held.items()}
@@ -50,9 +53,7 @@ def judge(pool: Pool, sample: Sample | None, seed: int) -> Verdict:
 
 
 def _held_out(mode: str, pool: Pool, sample: Sample, seed: int) -> Scores:
-    """Each sample's score from a fit that did not see it; the residual mode keeps its own."""
-    if mode == "residual":
-        return fit_residual_on(pool, sample, seed).held_out
+    """Each sample's score from a fit that did not see it."""
     order = np.random.default_rng([seed, 7]).permutation(len(sample.rows))
     said = np.zeros(len(sample.rows))
     for fold in range(FOLDS):

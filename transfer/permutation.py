@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -30,22 +30,22 @@ def permute(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
     tables = read.of(family)
     if len(tables) < 2:
         raise UsageError(f"the permutation test of {family} needs at least two devices; found {len(tables)}")
-    accuracies = _accuracies(tables, seed)
+    accuracies = _accuracies(tables, range(len(tables)), seed)
     true = {table.device.id: accuracy for table, accuracy in zip(tables, accuracies, strict=True)}
     swaps = []
     for one, other in combinations(range(len(tables)), 2):
         profiles = [table.device for table in tables]
         profiles[one], profiles[other] = profiles[other], profiles[one]
-        swapped = _accuracies([retold(t, p) for t, p in zip(tables, profiles, strict=True)], seed)
-        for at in (one, other):
+        told = [table if at not in (one, other) else retold(table, profiles[at]) for at, table in enumerate(tables)]
+        for at, swapped in zip((one, other), _accuracies(told, (one, other), seed), strict=True):
             target = tables[at].device.id
             swaps.append(
                 {
                     "swapped": [tables[one].device.id, tables[other].device.id],
                     "target": target,
                     "true": true[target],
-                    "pairwise": swapped[at],
-                    "cost": true[target] - swapped[at],
+                    "pairwise": swapped,
+                    "cost": true[target] - swapped,
                 }
             )
     costs = np.array([swap["cost"] for swap in swaps], dtype=np.float64)
@@ -61,10 +61,11 @@ def permute(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _accuracies(tables: Sequence[Table], seed: int) -> list[float]:
-    """Zero-shot pairwise accuracy of each table as the target of the others."""
+def _accuracies(tables: Sequence[Table], targets: Iterable[int], seed: int) -> list[float]:
+    """Zero-shot pairwise accuracy of some tables, each as the target of all others."""
     found = []
-    for at, target in enumerate(tables):
+    for at in targets:
+        target = tables[at]
         others = [table for place, table in enumerate(tables) if place != at]
         sources = learn_sources(others, target.device, seed=seed)
         said = sources.zero_shot(sources.columns(target.frame))

@@ -87,7 +87,7 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
 
 
 def _table(device: Device, family: str, times: dict[Trial, float]) -> Table:
-    trials, demands = _demands(device, family, list(times))
+    trials, demands = demands_of(device, family, list(times))
     frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
     least = np.concatenate([least_us(part, wanted) for part, wanted in demands])
     labels = np.log(least / np.array([times[trial] for trial in trials]))
@@ -107,13 +107,13 @@ def _table(device: Device, family: str, times: dict[Trial, float]) -> Table:
 
 def retold(table: Table, device: Device) -> Table:
     """The same measurements with the features of another device: what a wrong profile would say."""
-    trials, demands = _demands(device, table.family, list(table.trials))
+    trials, demands = demands_of(device, table.family, list(table.trials))
     frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
     at = {trial: row for row, trial in enumerate(trials)}
     return replace(table, device=device, frame=frame.iloc[[at[trial] for trial in table.trials]].reset_index(drop=True))
 
 
-def _demands(device: Device, family: str, trials: list[Trial]) -> tuple[list[Trial], list[tuple[Device, Demand]]]:
+def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[Trial], list[tuple[Device, Demand]]]:
     """Trials in groups of one op, thread count and state of weights, and each group's demand on its part of the device."""
     groups: dict[tuple[str, int, str], list[Trial]] = {}
     for trial in trials:

@@ -14,14 +14,16 @@ from haotuner.transfer.search import LONGEST_WALK, REACH, Point, Run
 
 RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
 INTERVAL = (5.0, 95.0)  # percentiles
-CURVE_AT = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # measurements at which the regret is told
+CURVE_AT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # measurements at which curves are told
+_SLOWEST = 1e-3  # share of the best that stands for a task of which nothing was measured yet
 
 
 def report_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Report of one family on one target from the runs of all seeds.
 
     ``modes``, ``chosen``, ``baselines`` and ``measurements_to`` are means over seeds; ``intervals`` repeats modes and chosen
-    with the ends of 90 % bootstrap intervals; ``regret`` is 1 - best found / best after n measurements.
+    with the ends of 90 % bootstrap intervals; ``regret`` is 1 - best found / best after n measurements, ``latency`` the
+    time of the best found over that of the best.
     """
     modes = [mode for mode in MODES if any(mode in run.modes for run in runs)]
     counts = {mode: sorted({count for run in runs for count in run.modes.get(mode, {})}) for mode in modes}
@@ -46,6 +48,10 @@ def report_of(runs: Sequence[Run]) -> dict[str, Any]:
         },
         "regret": {
             name: {str(n): float(np.mean([1.0 - run.curves[name][n - 1] for run in runs])) for n in CURVE_AT}
+            for name in walked
+        },
+        "latency": {
+            name: {str(n): float(np.mean([1.0 / max(run.curves[name][n - 1], _SLOWEST) for run in runs])) for n in CURVE_AT}
             for name in walked
         },
         "seeds": len(runs),

@@ -34,10 +34,11 @@ class Parts:
     trees: tuple[Forest, ...]
     own: Forest
 
-    def said(self, frame: pd.DataFrame, columns: Scores) -> tuple[Scores, Scores, Scores]:
-        """What stack, trees and own forest say of each row; each of shape ``(rows,)``."""
+    def said(self, frame: pd.DataFrame, columns: Scores, *, own: bool = True) -> tuple[Scores, Scores, Scores]:
+        """What stack, trees and own forest say of each row; each of shape ``(rows,)``; zeros of a forest not asked."""
         left = np.mean([forest.predict(frame) for forest in self.trees], axis=0)
-        return self.stack.predict(columns), np.asarray(left, dtype=np.float64), self.own.predict(frame)
+        alone = self.own.predict(frame) if own else np.zeros(len(frame))
+        return self.stack.predict(columns), np.asarray(left, dtype=np.float64), alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Residual:
 
     def predict(self, frame: pd.DataFrame, columns: Scores) -> Scores:
         """Log efficiency of shape ``(rows,)``."""
-        return _mix(self.parts.said(frame, columns), self.step)
+        return _mix(self.parts.said(frame, columns, own=self.step[1] > 0), self.step)
 
 
 def fit_residual(

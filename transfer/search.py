@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from haotuner.cost.model import Analytic, Scores
-from haotuner.transfer.copying import copied
+from haotuner.transfer.copying import copied, said_by
 from haotuner.transfer.gauge import Verdict, judge
 from haotuner.transfer.judging import KEYS, Bench, first_reaching
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, rank
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.samples import next_batch, program_units
 from haotuner.transfer.sources import Sources, learn_sources
@@ -35,13 +35,15 @@ class Run:
     curves: dict[str, Scores] = field(default_factory=dict)  # best found after each measurement
 
 
-def make_pool(sources: Sources, tables: Sequence[Table], target: Table) -> Pool:
-    """The target's rows with what the sources say and measured."""
+def make_pool(sources: Sources, tables: Sequence[Table], target: Table, known: Scores | None = None) -> Pool:
+    """The target's rows with what the sources say and measured; ``known`` as ``said_by`` gives it, if known."""
+    known = said_by(tables, target.trials) if known is None else known
     return Pool(
         frame=target.frame,
         sources=sources,
         columns=sources.columns(target.frame),
-        copied=copied(tables, sources.weights, target.trials),
+        copied=copied(known, sources.weights),
+        agreed=copied(known, np.ones(len(tables))),
         tasks=target.tasks,
     )
 
@@ -53,8 +55,9 @@ def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int
     analysis only, so that its figures owe nothing to transfer.
     """
     sources = sources or learn_sources(tables, target.device, seed=seed)
-    pool, bench = make_pool(sources, tables, target), Bench.of(target)
-    done = Run(baselines=_baselines(target, tables, pool, bench, seed))
+    known = said_by(tables, target.trials)
+    pool, bench = make_pool(sources, tables, target, known), Bench.of(target)
+    done = Run(baselines=_baselines(target, tables, known, bench, seed))
     can_copy = not np.isnan(pool.copied).all()
     for mode in SAMPLE_FREE:
         if mode != "copy" or can_copy:
@@ -77,8 +80,10 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
         batch = next_batch(rankings=opinions, places=places, taken=taken, count=count - len(taken), rng=rng)
         taken = np.concatenate([taken, batch])
         sample = Sample(rows=taken, labels=target.labels[taken])
-        by_mode = {mode: rank(mode, pool, sample, seed) for mode in LEARNING}
-        verdict = judge(pool, sample, seed)
+        residual = fit_residual_on(pool, sample, seed)
+        by_mode = {mode: rank(mode, pool, sample, seed) for mode in LEARNING if mode != "residual"}
+        by_mode["residual"] = residual.predict(pool.frame, pool.columns)
+        verdict = judge(pool, sample, seed, residual)
         said = by_mode[verdict.mode] if verdict.mode in by_mode else rank(verdict.mode, pool, None, seed)
         # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
         opinions = [said, by_mode["from-scratch"], pool.consensus(), analytic]
@@ -118,19 +123,23 @@ def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _note_legs(done: Run, mode: str, bench: Bench, legs: Sequence[Leg]) -> None:
-    """Best found after each measurement of a mode: the best over its legs, each its samples and then down its ranking."""
+    """Best found after each number of measurements: the largest sample that they pay for, the rest down its ranking.
+
+    Every entry is the result of one policy that can be carried out, so the curve may fall where a larger sample begins.
+    """
     if not legs:
         return
     curve = np.zeros(LONGEST_WALK)
     for samples, walk in legs:
-        order = np.concatenate([samples, walk])[:LONGEST_WALK]
-        curve[: len(order)] = np.maximum(curve[: len(order)], bench.curve(order))
-    curve = np.maximum.accumulate(curve)
+        found = bench.curve(np.concatenate([samples, walk])[:LONGEST_WALK])
+        first = min(len(samples), len(found)) if curve.any() else 0  # before the first sample is complete: its own order
+        curve[first : len(found)] = found[first:]
+        curve[len(found) :] = found[-1]
     done.curves[mode] = curve
     done.measurements[mode] = {share: first_reaching(curve, share) or LONGEST_WALK for share in REACH}
 
 
-def _baselines(target: Table, tables: Sequence[Table], pool: Pool, bench: Bench, seed: int) -> dict[str, Point]:
+def _baselines(target: Table, tables: Sequence[Table], known: Scores, bench: Bench, seed: int) -> dict[str, Point]:
     nearest = np.zeros(len(tables))
     nearest[int(np.argmax(weights_of([table.device for table in tables], target.device)))] = 1.0
     found = {
@@ -138,7 +147,7 @@ def _baselines(target: Table, tables: Sequence[Table], pool: Pool, bench: Bench,
         "random": _mean([bench.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
     }
     for name, weights in (("copy", nearest), ("copy-mean", np.full(len(tables), 1.0 / len(tables)))):
-        values = copied(tables, weights, target.trials)
+        values = copied(known, weights)
         if not np.isnan(values).all():
             found[name] = bench.score(np.where(np.isnan(values), np.nanmin(values) - 1.0, values))
     return found

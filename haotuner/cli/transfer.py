@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,6 +133,113 @@ def permute(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = 
             f"{report['family']}: swapping two profiles costs {report['mean_cost']:.3f} of pairwise accuracy "
             f"(90 % interval {low:.3f} to {high:.3f})"
         )
+
+
+@transfer_app.command()
+def report(
+    db: _Db,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write; plots go into a folder beside it.")],
+    family: _Family = None,
+    seeds: _Seeds = 20,
+    samples: Annotated[str, typer.Option("--samples", help="Target sample counts.")] = "0,16,32,64,128",
+    jobs: Annotated[int, typer.Option("--jobs", help="Processes; default: one a core.")] = 0,
+    numbers: Annotated[
+        Path | None,
+        typer.Option("--numbers", metavar="FILE", help="Keep figures as they come; a later run takes them from here."),
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the transfer page: every target of every family under both splits, with tables, plots and tests."""
+    from haotuner.transfer.page import page
+    from haotuner.transfer.plots import draw, pyplot_or_say
+    from haotuner.transfer.survey import survey
+
+    pyplot_or_say()  # before minutes are spent
+    _place(out)
+    with _telling(quiet=quiet) as tell, _keeping(numbers) as (kept, keep):
+        document = survey(
+            _read(db, quiet=quiet),
+            families=family or (),
+            counts=_counts(samples),
+            seeds=seeds,
+            jobs=jobs or os.cpu_count() or 1,
+            tell=tell,
+            kept=kept,
+            keep=keep,
+        )
+    plots = {}
+    for name, facts in document["families"].items():
+        for split, reports in facts["splits"].items():
+            picture = out.with_suffix("") / f"{name}-{split}.png"
+            draw(reports, f"{name}, {split}", picture)
+            plots[name, split] = picture.relative_to(out.parent).as_posix()
+    words = f"haotuner transfer report --db URL --out {out.name} --seeds {document['seeds']}"
+    out.write_text(page(document, words, plots), encoding="utf-8")
+    if json_output:
+        typer.echo(json.dumps(document, indent=1))
+    elif not quiet:
+        typer.echo(
+            f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work"
+        )
+
+
+@transfer_app.command()
+def speed(
+    db: _Db,
+    target: _Target,
+    family: _Family = None,
+    rows: Annotated[str, typer.Option("--rows", help="Row counts to score.")] = "4000,64000",
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time features and predictions of the target's transferred model on one core."""
+    from haotuner.transfer.speed import time_scoring
+
+    read, device = _read(db, quiet=quiet), _known(target).id
+    names = family or [name for name in _shared(read) if any(t.device.id == device for t in read.of(name))]
+    if not names:
+        raise UsageError(f"no family was measured on {device} and on another device; the speed of a transfer needs both")
+    found = [time_scoring(read, device, name, _counts(rows)) for name in names]
+    if json_output:
+        typer.echo(json.dumps({"target": device, "families": found}, indent=1))
+        return
+    kinds = ("features", "zero-shot", "residual", "own forest")
+    table: list[tuple[str, ...]] = [("family", "rows", *kinds)]
+    for each in found:
+        for count, times in each["rows"].items():
+            table.append((each["family"], count, *(f"{times[kind] * 1e3:.0f} ms" for kind in kinds)))
+    typer.echo(columns(table))
+
+
+def _place(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+@contextlib.contextmanager
+def _keeping(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str, Any], None]]]:
+    """What an earlier run left in a file of JSON Lines, and a function that adds to it; without a file nothing is kept."""
+    if path is None:
+        yield {}, lambda _key, _answer: None
+        return
+    _place(path)
+    kept = {}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            entry = json.loads(line)
+            kept[entry["key"]] = {"found": entry["found"], "seconds": float(entry["seconds"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"--numbers {path} does not hold figures of a report ({error}); remove it or name another"
+        ) from error
+    with path.open("a", encoding="utf-8") as lines:
+
+        def keep(key: str, answer: Any) -> None:
+            lines.write(json.dumps({"key": key, **answer}) + "\n")
+            lines.flush()
+
+        yield kept, keep
 
 
 def _read(db: str, *, quiet: bool) -> Read:

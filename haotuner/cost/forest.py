@@ -77,7 +77,10 @@ class Forest:
         if len(labels) >= FEWEST_ROWS and np.ptp(labels) > 0:
             data = self._data(frame, labels - self._base(prior), given)
             parameters = self.settings.parameters(len(labels), seed=self.seed, threads=self.threads)
-            self.booster = lightgbm.train(parameters, data, num_boost_round=self.settings.trees)
+            # kept as it was trained: by default LightGBM writes the trees as text and reads them back, half of a small fit
+            self.booster = lightgbm.train(
+                parameters, data, num_boost_round=self.settings.trees, keep_training_booster=True
+            ).free_dataset()
         self.fitted = True
         return self
 

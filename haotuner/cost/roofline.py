@@ -17,8 +17,6 @@ from haotuner.device import Device
 from haotuner.op import Op
 from haotuner.shape import Shape
 
-# Parallel resources overlap, but not perfectly: the sharper the norm, the more perfect. 1 is a sum, infinity a maximum.
-_OVERLAP = 4.0
 _NARROW_PIPES = 2.0  # every AVX core starts up to two FMAs a cycle when they are narrower than its widest (Agner Fog tables)
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
 _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
@@ -100,7 +98,7 @@ def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
         waves * code_fetch_cycles(demand, m),
         np.full_like(waves, m.fma_latency),  # each accumulator waits for its own last value
     ]
-    return _overlapped(times)
+    return _overlapped(times, m.overlap)
 
 
 def expected_us(device: Device, demand: Demand) -> Column:
@@ -118,11 +116,12 @@ def expected_us(device: Device, demand: Demand) -> Column:
         demand.far_bytes / np.maximum(demand.line_ratio, 0.05) / (m.memory_gbps * 1e3 * np.maximum(reach, 1.0 / m.units))
     )
     alone_us = busy_us * (1.0 - demand.behind)  # nothing is under way from memory meanwhile
-    return _overlapped([busy_us - alone_us, far_us]) + alone_us
+    return _overlapped([busy_us - alone_us, far_us], m.overlap) + alone_us
 
 
-def _overlapped(times: Sequence[Column]) -> Column:
+def _overlapped(times: Sequence[Column], norm: float) -> Column:
+    """Times on different resources as one: their ``norm``-norm."""
     total = np.zeros_like(times[0])
     for time in times:
-        total += time**_OVERLAP
-    return np.asarray(total ** (1.0 / _OVERLAP), dtype=np.float64)
+        total += time**norm
+    return np.asarray(total ** (1.0 / norm), dtype=np.float64)

@@ -1,10 +1,12 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.cost.families import demand
-from haotuner.cost.features import FEATURES, NAMES, PROGRAM_NAMES, features
+from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
@@ -83,3 +85,10 @@ def test_unknown_families_mixed_families_and_no_pairs_are_refused() -> None:
         features(BIG_CORE, CPU_DENSE, OP, [(MicroKernel("other", (("mr", 1),)), Shape.of(m=1))])
     with pytest.raises(ValueError, match="no .* pairs"):
         features(BIG_CORE, CPU_DENSE, OP, [])
+
+
+def test_the_readme_documents_every_feature_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "haotuner/cost/README.md").read_text(encoding="utf-8")
+    for feature in FEATURES:
+        assert f"| {feature.name} | {feature.formula} | {feature.low:g} to {feature.high:g} |" in text
+    assert f"`FEATURES_VERSION` {FEATURES_VERSION};" in text

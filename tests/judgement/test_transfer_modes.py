@@ -40,7 +40,9 @@ def sample(table: Table, count: int, seed: int = 0) -> Sample:
 def reversed_pool(pool: Pool) -> Pool:
     """Sources that say the opposite of what they know."""
     columns = -pool.columns
-    return Pool(frame=pool.frame, sources=pool.sources, columns=columns, copied=-pool.copied, tasks=pool.tasks)
+    return Pool(
+        frame=pool.frame, sources=pool.sources, columns=columns, copied=-pool.copied, agreed=-pool.agreed, tasks=pool.tasks
+    )
 
 
 # what every mode promises
@@ -73,7 +75,8 @@ def test_near_sources_beat_the_analysis_and_samples_help(pool: Pool, measured: l
 def test_a_device_learns_from_itself_exactly_what_it_measured(measured: list[Table]) -> None:
     table = measured[0]
     itself = make_pool(learn_sources([table], WIDE, seed=0), [table], table)
-    assert itself.zero_shot() == pytest.approx(table.labels, abs=1e-6)
+    assert itself.sources.zero_shot(itself.columns) == pytest.approx(table.labels, abs=1e-6)
+    assert Bench.of(table).score(itself.zero_shot())["best@1"] == 1.0
     assert itself.copy() == pytest.approx(table.labels, abs=1e-9)
 
 
@@ -201,5 +204,5 @@ def test_copy_puts_what_no_source_measured_last(measured: list[Table]) -> None:
     scores, unknown = half.copy(), np.isnan(half.copied)
     assert unknown.sum() == len(measured[1]) - 100
     assert scores[unknown].max() < scores[~unknown].min()
-    ranked = half.zero_shot()[unknown]
+    ranked = half.sources.blend(half.columns)[unknown]
     assert pairwise_accuracy(scores[unknown], ranked) == 1.0

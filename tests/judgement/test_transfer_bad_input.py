@@ -1,0 +1,97 @@
+"""What transfer does with input that cannot be right: a clear error, or a fallback that is announced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import haotuner.cost.saved as saved_module
+from haotuner.cost.features import FEATURES_VERSION
+from haotuner.errors import UsageError
+from haotuner.record import Timed
+from haotuner.transfer.evaluate import Question, evaluate, evaluate_family
+from haotuner.transfer.fitting import fit_model
+from haotuner.transfer.gauge import judge
+from haotuner.transfer.kept import load_model, save_model
+from haotuner.transfer.modes import Sample
+from haotuner.transfer.reading import Read, read_records
+from haotuner.transfer.search import make_pool
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.survey import survey
+from tests.judgement.transfer_examples import COUSIN, KERNELS, NARROW, WIDE, find_device, read, records, tables
+
+FAMILY = "cpu_dense_fp32"
+
+
+def test_some_times_in_milliseconds_among_microseconds_are_refused() -> None:
+    rows = records(WIDE)
+    mixed = [
+        replace(row, outcome=Timed(samples_us=(row.outcome.median_us / 1e3,))) if at % 7 == 0 else row  # type: ignore[union-attr]
+        for at, row in enumerate(rows)
+    ]
+    with pytest.raises(UsageError, match="are the times microseconds"):
+        read_records(mixed, find_device)
+
+
+def test_one_device_only_cannot_be_evaluated_and_is_fitted_from_scratch_with_a_note() -> None:
+    alone = read(WIDE)
+    with pytest.raises(UsageError, match="needs records of it and of another device"):
+        evaluate(alone, Question(target="wide", seeds=1))
+    with pytest.raises(UsageError, match="no family was measured on two devices"):
+        survey(alone)
+    assert "no other device" in fit_model(alone, WIDE).note
+
+
+def test_one_sample_only_falls_back_by_preference_and_says_so() -> None:
+    wide, cousin = tables(WIDE, COUSIN)
+    pool = make_pool(learn_sources([wide], COUSIN, seed=0), [wide], cousin)
+    verdict = judge(pool, Sample(rows=np.array([3]), labels=cousin.labels[[3]]), 0)
+    assert verdict.gauge is None and "too few target samples" in verdict.note
+    report = evaluate_family(read(WIDE, COUSIN), FAMILY, Question(target="cousin", counts=(0, 1), seeds=1))
+    assert report["chosen"]["1"]["notes"] and 0 < report["chosen"]["1"]["best@10"] <= 1
+
+
+def test_constant_features_and_equal_times_still_give_an_answer() -> None:
+    same = [replace(row, outcome=Timed(samples_us=(5e3,))) for device in (WIDE, COUSIN) for row in _one_tile(device)]
+    found = read_records(same, find_device)
+    report = evaluate_family(found, FAMILY, Question(target="cousin", counts=(0, 2), seeds=1))
+    assert report["chosen"]["0"]["best@1"] == 1.0 and report["modes"]["zero-shot"]["0"]["pairwise"] == 1.0
+
+
+def _one_tile(device):  # type: ignore[no-untyped-def]
+    return records(device, kernels=KERNELS[:2])
+
+
+def test_a_task_of_a_single_kernel_cannot_be_ranked() -> None:
+    single = read_records([*records(WIDE, kernels=KERNELS[:1]), *records(COUSIN, kernels=KERNELS[:1])], find_device)
+    with pytest.raises(UsageError, match="no task has two measured kernels"):
+        evaluate(single, Question(target="cousin", seeds=1))
+
+
+def test_labels_that_are_no_numbers_are_refused_before_any_tree_grows() -> None:
+    wide, cousin = tables(WIDE, COUSIN)
+    broken = replace(wide, labels=np.where(np.arange(len(wide)) == 5, np.nan, wide.labels))
+    with pytest.raises(ValueError, match="label 5 is nan"):
+        learn_sources([broken], COUSIN, seed=0)
+    model = fit_model(Read(tables=[wide]), cousin.device).model
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        model.fit(cousin.frame.assign(streams=np.nan), cousin.labels)
+
+
+def test_a_transferred_model_of_another_feature_version_or_cut_short_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    fitted = fit_model(read(WIDE, NARROW), COUSIN)
+    monkeypatch.setattr(saved_module, "FEATURES_VERSION", FEATURES_VERSION - 1)
+    save_model(fitted.model, path)
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match=f"version {FEATURES_VERSION - 1}.*transfer fit"):
+        load_model(path)
+    save_model(fitted.model, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UsageError, match="damaged"):
+        load_model(path)

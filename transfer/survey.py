@@ -1,0 +1,127 @@
+"""Survey: every table and curve of the transfer page from the records of one store, as one document that JSON can hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from haotuner.errors import UsageError
+from haotuner.transfer.ablation import ablate
+from haotuner.transfer.evaluate import SPLITS, Question, evaluate_family
+from haotuner.transfer.parallel import spread
+from haotuner.transfer.permutation import permute
+from haotuner.transfer.reading import Read
+from haotuner.transfer.survivors import survivors
+from haotuner.transfer.table import Table
+
+Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One target of one family under one split; or, without a question, what is asked of a family once."""
+
+    kind: str  # "evaluate", "ablate", "permute"
+    family: str
+    question: Question | None = None
+
+    @property
+    def key(self) -> str:
+        """Text that tells the job from every other, with all that its answer depends on but the records."""
+        return f"{self.kind} {self.family} {self.question}"
+
+
+def survey(
+    read: Read,
+    *,
+    families: Sequence[str] = (),
+    counts: Sequence[int] = (0, 16, 32, 64, 128),
+    seeds: int = 20,
+    jobs: int = 1,
+    tell: Callable[[str], None] = lambda _: None,
+    kept: Mapping[str, Answer] = MappingProxyType({}),
+    keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
+) -> dict[str, Any]:
+    """Both splits on every target, ablation, permutation test and funnel of every family that two devices measured.
+
+    Args:
+        read: the records.
+        families: only these; empty means all that at least two devices measured.
+        counts: target sample counts.
+        seeds: seeds of every evaluation.
+        jobs: processes.
+        tell: told after each part.
+        kept: answers of an earlier, interrupted survey of the same records, by key.
+        keep: given each new answer with its key.
+
+    Raises:
+        UsageError: no family that two devices measured.
+    """
+    shared = [name for name in families or read.families() if len(read.of(name)) > 1]
+    if not shared:
+        raise UsageError(f"no family was measured on two devices; the store has {', '.join(read.families())}")
+    wanted = list(_jobs(read, shared, tuple(counts), seeds))
+    document: dict[str, Any] = {"families": {}, "seeds": seeds, "counts": list(counts)}
+    for family in shared:
+        tables = read.of(family)
+        document["families"][family] = {
+            "devices": {table.device.id: _facts(table) for table in tables},
+            "splits": {split: {} for split in SPLITS},
+            "funnel": [asdict(found) for table in tables for found in survivors(table)],
+        }
+    seconds = 0.0
+
+    def place(job: Job, answer: Answer) -> None:
+        facts = document["families"][job.family]
+        if job.question is None:
+            facts[job.kind] = answer["found"]
+        else:
+            facts["splits"][job.question.split][job.question.target] = answer["found"]
+
+    for job in wanted:
+        if job.key in kept:
+            place(job, kept[job.key])
+            seconds += kept[job.key]["seconds"]
+    for job, answer in spread(_answer, read, [job for job in wanted if job.key not in kept], processes=jobs):
+        keep(job.key, answer)
+        place(job, answer)
+        seconds += answer["seconds"]
+        where = "" if job.question is None else f" {job.question.target}, {job.question.split}"
+        tell(f"{job.family}: {job.kind}{where}, {answer['seconds']:.0f} s")
+    document["work_s"] = seconds
+    document["jobs"] = jobs
+    return document
+
+
+def _jobs(read: Read, families: Iterable[str], counts: tuple[int, ...], seeds: int) -> Iterable[Job]:
+    for family in families:  # the long ones first, so that the processes end together
+        for split in SPLITS:
+            for table in sorted(read.of(family), key=len, reverse=True):
+                yield Job(
+                    kind="evaluate",
+                    family=family,
+                    question=Question(target=table.device.id, counts=counts, split=split, seeds=seeds),
+                )
+        yield Job(kind="permute", family=family)
+        yield Job(kind="ablate", family=family)
+
+
+def _answer(read: Read, job: Job) -> Answer:
+    started = time.monotonic()
+    if job.question is not None:
+        found = evaluate_family(read, job.family, job.question)
+    else:
+        found = ablate(read, job.family) if job.kind == "ablate" else permute(read, job.family)
+    return {"found": found, "seconds": time.monotonic() - started}
+
+
+def _facts(table: Table) -> dict[str, Any]:
+    efficiency = table.efficiency()
+    return {
+        "rows": len(table),
+        "tasks": list(table.task_names),
+        "best_share_of_roofline": float(efficiency.max()),
+    }
