@@ -24,11 +24,16 @@ class OwnRecords:
 
     device: Device
     date: str
-    us: Mapping[Trial, float]
+    rounds: Mapping[Trial, tuple[float, ...]]  # medians of every time it was measured, the first three at most
+
+    @property
+    def us(self) -> dict[Trial, float]:
+        """The least of each trial's medians: other load only ever slows."""
+        return {trial: min(medians) for trial, medians in self.rounds.items()}
 
     @staticmethod
     def of(device: Device, records: Iterable[Record]) -> OwnRecords:
-        """Medians of the trials that did not fail; of a trial seen several times the least: other load only ever slows."""
+        """Medians of the trials that did not fail, in the order in which they were measured."""
         times: dict[Trial, list[float]] = {}
         last = 0.0
         for record in records:
@@ -36,17 +41,17 @@ class OwnRecords:
                 times.setdefault(record.trial, []).append(record.outcome.median_us)
                 last = max(last, record.when)
         date = datetime.fromtimestamp(last, UTC).date().isoformat()
-        return OwnRecords(device=device, date=date, us={t: min(us) for t, us in times.items()})
+        return OwnRecords(device=device, date=date, rounds={trial: tuple(us[:3]) for trial, us in times.items()})
 
     def write(self, folder: Path) -> Path:
         """``<device id>.json`` in a folder, one line a state of one op."""
-        kernels = sorted({trial.kernel for trial in self.us})
+        kernels = sorted({trial.kernel for trial in self.rounds})
         place = {kernel: at for at, kernel in enumerate(kernels)}
         states: dict[State, dict[int, list[list[float]]]] = {}
-        for trial, us in self.us.items():
+        for trial, medians in self.rounds.items():
             state = (trial.op, trial.threads, trial.weights, trial.split)
             rows = states.setdefault(state, {}).setdefault(trial.shape["m"], [])
-            rows.append([place[trial.kernel], float(f"{us:.{DIGITS}g}")])
+            rows.append([place[trial.kernel], *(float(f"{us:.{DIGITS}g}") for us in medians)])
         lines = [json.dumps([*state, {m: sorted(rows) for m, rows in sorted(by.items())}], separators=(",", ":"))
                  for state, by in sorted(states.items())]  # fmt: skip
         named = {"id": self.device.id, "kind": self.device.kind, "name": self.device.name, "arch": self.device.arch}
@@ -61,14 +66,15 @@ class OwnRecords:
         """What ``write`` wrote."""
         first, *lines = path.read_text(encoding="utf-8").splitlines()
         head: dict[str, Any] = json.loads(first)
-        us: dict[Trial, float] = {}
+        rounds: dict[Trial, tuple[float, ...]] = {}
         for op, threads, weights, split, by in map(json.loads, lines):
             for m, rows in by.items():
-                for at, value in rows:
+                for at, *medians in rows:
                     shape = Shape.of(m=int(m))
                     kernel = head["kernels"][at]
-                    us[Trial(op=op, kernel=kernel, shape=shape, threads=threads, weights=weights, split=split)] = value
-        return OwnRecords(device=Device(**head["device"]), date=head["date"], us=us)
+                    trial = Trial(op=op, kernel=kernel, shape=shape, threads=threads, weights=weights, split=split)
+                    rounds[trial] = tuple(medians)
+        return OwnRecords(device=Device(**head["device"]), date=head["date"], rounds=rounds)
 
     def records(self) -> Iterator[Record]:
         """As records with one sample each."""

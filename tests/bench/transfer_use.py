@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from haotuner.cost.forest import Forest
+from haotuner.cost.model import Scores
 from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
@@ -28,13 +29,15 @@ from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import probe
 from haotuner.shape import ShapeRange, Traffic
+from haotuner.transfer.table import Table
 from haotuner.tuning import Task, tune
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
-from tests.bench.ship_models import SETTINGS, held_out, ops_of, scored, table_of
+from tests.bench.ship_models import LEAST_ROWS_OF_A_TASK, SETTINGS, held_out, ops_of, scored, table_of
 
 PLENTY_S = 600.0  # of budget: nothing is waited for, so no search ends because of it
 SHARE = 0.98
+CLEAR = 0.10  # pairs closer than this are noise in half of the records: one median of 6 ms each, on a shared host
 ENOUGH = 100  # recorded kernels of an op, below which a search proves nothing
 
 
@@ -83,6 +86,7 @@ class Case:
     """One op on one device with every recorded kernel's measurements."""
 
     own: OwnRecords
+    us: Mapping[Trial, float]
     op: Op
     traffic: Traffic
     kernels: tuple[str, ...]
@@ -91,16 +95,17 @@ class Case:
     def of(own: OwnRecords, name: str) -> Case:
         """Kernels whose whole probe was recorded, cold, on one thread."""
         op, traffic = Op.parse(name), Traffic.of_range(ShapeRange.parse(f"m=1..{ROWS}"))
-        asked = sorted({t.kernel for t in own.us if t.op == name})
+        us = own.us
+        asked = sorted({t.kernel for t in us if t.op == name})
         whole = [
             n for n in asked
-            if all(t in own.us for t in probe(MicroKernel.parse(n), op, own.device, ROWS, weights="cold").trials())
+            if all(t in us for t in probe(MicroKernel.parse(n), op, own.device, ROWS, weights="cold").trials())
         ]  # fmt: skip
-        return Case(own=own, op=op, traffic=traffic, kernels=tuple(whole))
+        return Case(own=own, us=us, op=op, traffic=traffic, kernels=tuple(whole))
 
     def search(self, start: Forest | None, seed: int) -> tuple[list[str], float]:
         """Kernels in the order measured, and how long the kept ones take over the traffic (geometric mean, us)."""
-        lab = Replay(self.own.device, self.own.us)
+        lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
         model = None if start is None else Started(start, seed=seed)
         tuned = tune(task, cast(Lab, lab), Recorded(self.kernels), model=model)
@@ -112,7 +117,7 @@ class Case:
         book = Book(self.op, CpuDense(), self.own.device, probes, weights="cold", seed=0)
         for one in probes:
             for trial in one.trials():
-                book.note(Record(trial=trial, outcome=Timed(samples_us=(self.own.us[trial],)), fingerprint="replay",
+                book.note(Record(trial=trial, outcome=Timed(samples_us=(self.us[trial],)), fingerprint="replay",
                                  device_id=self.own.device.id, session="replay", when=0.0))  # fmt: skip
         rows = np.array([shape["m"] for shape in self.traffic.shapes()], np.int64)
         weights = np.array([weight for _, weight in self.traffic], np.float64)
@@ -179,10 +184,33 @@ def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
             ("ops held out", held_out(table, ops_of(table))),
             ("analytic", np.asarray(table.frame["expected_log"], np.float64)),
         ):
-            scores = scored(table, said)
-            rows.append([short(own.device), name, *(f"{scores[key]:.3f}" for key in ("pairwise", "best@1", "best@10")),
-                         f"{scores['tasks']:.0f}"])  # fmt: skip
+            rows.append(rank_row(own, name, table, said))
+        twice = [row for row, trial in enumerate(table.trials) if len(own.rounds[trial]) > 1]
+        if len(twice) >= ENOUGH:
+            part = table.take(np.array(twice, np.int64))
+            first, second = (-np.log([own.rounds[trial][at] for trial in part.trials]) for at in (0, 1))
+            rows.append(rank_row(own, "the same measurements, made again", replace(part, labels=first), second))
     return rows
+
+
+def rank_row(own: OwnRecords, name: str, table: Table, said: Scores) -> list[str]:
+    """One line of the table of rankings."""
+    scores = scored(table, said)
+    figures = [*(scores[key] for key in ("pairwise", "best@1", "best@10")), clear_pairwise(table, said)]
+    return [short(own.device), name, *(f"{figure:.3f}" for figure in figures), f"{scores['tasks']:.0f}"]
+
+
+def clear_pairwise(table: Table, said: Scores) -> float:
+    """Pairwise accuracy over pairs whose measured times differ by more than ``CLEAR``; mean over tasks that have any."""
+    found = []
+    for rows in table.groups():
+        left, right = np.triu_indices(len(rows), 1)
+        truth, guess = table.labels[rows], said[rows]
+        gap = truth[left] - truth[right]
+        clear = np.abs(gap) > np.log1p(CLEAR)
+        if len(rows) >= LEAST_ROWS_OF_A_TASK and clear.any():
+            found.append(float(np.mean((guess[left] - guess[right])[clear] * gap[clear] > 0)))
+    return float(np.mean(found))
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -211,7 +239,8 @@ def main() -> None:
             TEXT.format(devices=", ".join(short(own.device) for own in owns)), "", *markdown(rows), "",
             "## Ranking on the same device", "",
             "Weights cold, one thread; means over tasks (op, shape) of at least ten kernels.", "",
-            *markdown([["device", "ranked by", "pairwise", "best@1", "best@10", "tasks"], *ranking(owns)]), ""]  # fmt: skip
+            *markdown([["device", "ranked by", "pairwise", "best@1", "best@10", f"pairwise, over {CLEAR:.0%} apart",
+                        "tasks"], *ranking(owns)]), ""]  # fmt: skip
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "transfer-use.md").write_text("\n".join(text), encoding="utf-8")
 
