@@ -178,8 +178,8 @@ def _check_device(request: Request, device: Device) -> None:
     """UsageError unless the device is one that this request can be carried out for."""
     if device.kind != "cpu":
         raise UsageError(
-            f"--device {request.device}: packs are written for CPUs so far, {device.id} is a GPU; see what selection expects of "
-            f"its kernels with `haotuner candidates --device {device.id}`, or build them for a GPU machine: `make gpu-bundle`"
+            f"--device {request.device}: packs are written for CPUs so far, {device.id} is a GPU; look at what its "
+            f"kernels may reach with `haotuner candidates --device {device.id}`, or build them with `make gpu-bundle`"
         )
     if not request.zero_measure and not re.fullmatch(r"cpu(:.*)?", request.device.strip().lower()):
         raise UsageError(
