@@ -67,9 +67,12 @@ def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None
         "haotuner/hw_profiles/profiles/h200.toml",
         "haotuner/runtime/native/run.c",
         "haotuner/measure/native/timing.c",
+        "haotuner/transfer/models/README.md",
         "haotuner/py.typed",
     ):
         assert wanted in names
+    models = [name for name in names if name.startswith("haotuner/transfer/models/")]
+    assert {name.rpartition(".")[2] for name in models} >= {"txt", "json"}, "the shipped models and their provenance"
     assert not [name for name in names if name.split("/")[0] in ("transfer", "microkernels", "hw_profiles", "tests")]
     assert str(tmp_path / "site") in run(sys.executable, "-c", LOOK, cwd=tmp_path, path=tmp_path / "site")
 

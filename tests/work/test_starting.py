@@ -1,0 +1,100 @@
+"""Where tuning starts: the nearest shipped model, a named one, or cold; and what a start is worth to the search."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from haotuner import starting
+from haotuner.cost.features import features
+from haotuner.cost.forest import Forest
+from haotuner.cost.roofline import roofline_us
+from haotuner.cost.started import Started
+from haotuner.errors import UsageError
+from haotuner.kernel import MicroKernel
+from haotuner.plan.compose import best_us, mean_us
+from haotuner.search.probes import probe
+from haotuner.shape import ShapeRange, Traffic
+from haotuner.starting import start_of
+from haotuner.transfer.kept import save_model
+from haotuner.transfer.shelf import nearest
+from haotuner.tuning import Tuned, tune
+from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
+from tests.work.fake_lab import FakeLab
+from tests.work.test_tuning import CORE, FAMILY, TASK, true_curve
+
+SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..96"), samples=16))
+FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
+TRUTH = np.asarray(FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"], np.float64)
+
+
+def test_none_is_a_start_from_cold() -> None:
+    start = start_of("none", BIG_CORE, "cpu_dense_fp32")
+    assert start.model is None and "cold" in start.words and start.document["model"] is None
+
+
+def test_without_a_word_the_nearest_shipped_model_is_taken() -> None:
+    start, found = start_of(None, CORE, "cpu_dense_fp32"), nearest(CORE, "cpu_dense_fp32")
+    assert found is not None and start.model is not None
+    assert start.document["model"] == found.name and found.name in start.words
+
+
+def test_a_family_without_a_model_starts_cold_and_says_so() -> None:
+    start = start_of(None, BIG_CORE, "no_family")
+    assert start.model is None and "no_family" in start.words
+
+
+def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = nearest(CORE, "cpu_dense_fp32")
+    assert found is not None
+    copy = Path(shutil.copy(found.path, tmp_path / "model.txt"))
+    copy.write_bytes(copy.read_bytes().replace(b"leaf_value", b"leaf_walue", 1))
+    monkeypatch.setattr(starting, "nearest", lambda *_: replace(found, path=copy))
+    start = start_of(None, CORE, "cpu_dense_fp32")
+    assert start.model is None and "damaged" in start.words
+
+
+def test_a_model_that_the_user_names_must_be_there() -> None:
+    with pytest.raises(UsageError, match="no-such"):
+        start_of("no-such.txt", BIG_CORE, "cpu_dense_fp32")
+
+
+def test_a_named_forest_is_started_from_and_put_right(tmp_path: Path) -> None:
+    save_model(Forest().fit(FRAME, TRUTH), tmp_path / "model.txt")
+    model = start_of(str(tmp_path / "model.txt"), BIG_CORE, "cpu_dense_fp32").model
+    assert model is not None
+    before = model.predict(FRAME)
+    after = model.fit(FRAME.iloc[:40], TRUTH[:40] - 1.0).predict(FRAME)  # a device of the same order, e times slower
+    assert np.corrcoef(before, TRUTH)[0, 1] > 0.95 and np.corrcoef(after, TRUTH)[0, 1] > 0.95
+    assert np.mean(after - before) == pytest.approx(-1.0, abs=0.2)
+
+
+def test_a_few_rows_move_the_level_only() -> None:
+    start = Forest().fit(FRAME, TRUTH)
+    model = Started(start).fit(FRAME.iloc[:3], start.predict(FRAME.iloc[:3]) + 0.5)
+    assert model.predict(FRAME) - start.predict(FRAME) == pytest.approx(0.5, abs=1e-6)
+    assert len(KERNELS) > 3
+
+
+def quality(tuned: Tuned, lab: FakeLab) -> float:
+    rows = np.array([shape["m"] for shape in SMALL.traffic.shapes()])
+    weights = np.array([weight for _, weight in SMALL.traffic])
+    return mean_us(best_us([true_curve(lab, kernel) for kernel in tuned.kernels], rows)[0], weights)
+
+
+def test_a_search_that_starts_from_a_model_of_the_device_needs_a_fraction_of_the_measurements() -> None:
+    lab = FakeLab(CORE)
+    cold = tune(SMALL, lab.as_lab(), FAMILY)
+    leads = [t for c in cold.funnel.kept[::3] for _, t in probe(c.kernel, TASK.op, CORE, 256, weights="cold").lead]
+    pairs = [(MicroKernel.parse(trial.kernel), trial.shape) for trial in leads]
+    least = roofline_us(CORE.with_units(1), TASK.op, [trial.shape for trial in leads])
+    labels = np.log(least / np.array([lab.true_us(trial) for trial in leads]))
+    frame = features(CORE.with_units(1), FAMILY, TASK.op, pairs)
+    start = Started(Forest().fit(frame, labels))
+    warm = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, model=start)
+    assert warm.measured <= cold.measured / 2
+    assert quality(warm, lab) <= quality(cold, lab) * 1.03
