@@ -41,6 +41,7 @@ def test_the_json_has_every_key_of_the_contract(tuned: tuple[Path, Any]) -> None
     assert 0 <= op["regret_mean"] <= op["regret_max"] + 1e-9
     assert op["packed_ratio"] >= 1
     assert op["model"].keys() <= {"pairwise", "best@1", "best@10"}
+    assert document["started_from"]["model"] and document["unverified"] is False, "a model ships for CPUs"
 
 
 def test_the_pack_is_all_that_is_left_beside_the_records(tuned: tuple[Path, Any]) -> None:
