@@ -49,13 +49,13 @@ class Session:
         complaint = inventory.complaint(self.inventory)
         self.journal = Journal(out / "journal.jsonl")
         if complaint:
-            self.journal.append({"complaint": complaint, "when": time.time()})
+            self._refuse(complaint)
             raise EnvironmentMissing(complaint)
         facts = self.inventory["device"]
         try:
             self.arch = bundle.arch_for(facts["major"], facts["minor"])
         except HaotunerError as error:
-            self.journal.append({"complaint": str(error), "when": time.time()})
+            self._refuse(str(error))
             raise
         self.entries = tuple(entry for entry in bundle.kernels[self.arch] if only in entry.kernel)
         self.by_name = {entry.kernel: entry for entry in self.entries}
@@ -73,6 +73,11 @@ class Session:
         begun = {"slice": self.origin.session, "arch": self.arch, "uuid": self.uuid}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.journal.append({**begun, "visible": visible, "smi": inventory.clocks(self.uuid)})
+
+    def _refuse(self, complaint: str) -> None:
+        """Say why nothing can run here in the journal, the only file that is open yet."""
+        self.journal.append({"complaint": complaint, "when": time.time()})
+        self.journal.close()
 
     def stage(self, name: str) -> bool:
         """Go on with one stage; whether it is finished."""

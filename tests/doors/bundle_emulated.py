@@ -84,6 +84,6 @@ def environment(**machine: str) -> dict[str, str]:
 def run(root: Path, out: Path, *arguments: str, **machine: str) -> subprocess.CompletedProcess[str]:
     """``gpu_run.py`` as on a GPU machine, from another directory."""
     return subprocess.run(
-        [sys.executable, str(root / "gpu_run.py"), "--out", str(out), *arguments],
+        [sys.executable, "-W", "error", str(root / "gpu_run.py"), "--out", str(out), *arguments],
         capture_output=True, text=True, timeout=RUN_SECONDS, check=False, cwd=out.parent, env=environment(**machine),
     )  # fmt: skip
