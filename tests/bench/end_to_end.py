@@ -1,4 +1,4 @@
-"""The whole model under load: ``python -m tests.bench.end_to_end --pack DIR [--threads 2] [--requests 400] [--tiny]``.
+"""The whole model under load: ``python -m tests.bench.end_to_end --pack DIR [--threads 2] [--requests 400] [--page FILE]``.
 
 Each contender serves the same encoder in a process of its own, one running at a time; clients on loopback keep a bounded
 number of requests open. Rounds alternate the order of the contenders, so that drift of the machine meets all alike. Needs
@@ -17,12 +17,15 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from tests.bench.encoder import TINY, Size, lengths
+from tests.bench.end_to_end_page import page
 from tests.bench.server import CONTENDERS, OURS
 
-START_LIMIT_S = 600  # torch.compile of twelve layers takes minutes on one core
+START_LIMIT_S = 180  # torch.compile of twelve layers takes a minute or two
 
 
 def load(port: int, requests: list[list[int]], concurrency: int) -> tuple[list[float], float, list[float]]:
@@ -114,7 +117,16 @@ def document(rounds: dict[str, list[dict[str, Any]]], count: int) -> dict[str, A
         name: max(abs(a - b) for a, b in zip(found[0]["answers"], reference, strict=True))
         for name, found in rounds.items() if found
     }  # fmt: skip
-    return {"rows": rows, "ratios": ratios, "largest_difference": apart}
+    by_round = {name: [percentile(one["latency"], 0.50) for one in found] for name, found in rounds.items() if found}
+    return {"rows": rows, "ratios": ratios, "largest_difference": apart, "p50_by_round": by_round}
+
+
+def cpu_name() -> str:
+    """As the kernel says it."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "an unknown CPU"
 
 
 def main() -> int:
@@ -128,6 +140,7 @@ def main() -> int:
     reader.add_argument("--contenders", default=",".join(CONTENDERS))
     reader.add_argument("--tiny", action="store_true")
     reader.add_argument("--json", action="store_true")
+    reader.add_argument("--page", type=Path, help="write the result there, e.g. docs/results/end-to-end.md")
     asked = reader.parse_args()
     size, draw = TINY if asked.tiny else Size(), random.Random(1)
     requests = [[draw.randrange(size.words) for _ in range(tokens)] for tokens in lengths(asked.requests)]
@@ -140,6 +153,8 @@ def main() -> int:
     missing = [name for name in asked.contenders.split(",") if name not in wanted]
     for turn in range(asked.rounds):
         for name in wanted if turn % 2 == 0 else reversed(wanted):
+            if any(word.startswith(f"{name} did not start") for word in missing):
+                continue
             found = serve(name, asked, requests)
             if "missing" in found:
                 missing.append(found["missing"])
@@ -148,7 +163,8 @@ def main() -> int:
     if not rounds.get("ours"):
         print(f"ours was not measured: {'; '.join(missing)}", file=sys.stderr)
         return 1
-    answer = {"threads": asked.threads, "concurrency": asked.concurrency, "requests": asked.requests, "missing": missing,
+    answer = {"threads": asked.threads, "concurrency": asked.concurrency, "requests": asked.requests, "rounds": asked.rounds,
+              "missing": list(dict.fromkeys(missing)),
               **document(rounds, asked.requests)}  # fmt: skip
     if asked.json:
         print(json.dumps(answer, indent=1))
@@ -156,6 +172,11 @@ def main() -> int:
         for name, row in answer["rows"].items():
             times = f"p50 {row['p50_ms']:8.2f} ms   p99 {row['p99_ms']:8.2f} ms"
             print(f"{name:12} {times}   {row['requests_per_s']:8.1f} requests/s")
+    if asked.page is not None:
+        cores = len(os.sched_getaffinity(0))
+        host = f"{cores} cores of {cpu_name()}, torch {version('torch')}"
+        told = f"python -m tests.bench.end_to_end --pack PACK --threads {asked.threads} --requests {asked.requests}"
+        asked.page.write_text(page(answer, f"{told} --rounds {asked.rounds} --page {asked.page}", host), encoding="utf-8")
     return 0 if all(apart < 1e-3 for apart in answer["largest_difference"].values()) else 1
 
 

@@ -235,6 +235,7 @@ def test_torch_tensors_that_cannot_be_served(linear):
         linear(x.clone().requires_grad_())
     for bad, kind in (
         (x.to(torch.bfloat16), TypeError),
+        (x.to(torch.float8_e4m3fn), TypeError),
         (x.double(), TypeError),
         (x.to(torch.int32), TypeError),
         (torch.empty(2, 37, device="meta"), (ValueError, TypeError)),

@@ -11,9 +11,9 @@ import pytest
 
 from haotuner.compile.toolchain import Toolchain
 from tests.serving.conftest import DENSE, SMALLEST
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, c_pack, cc, run
+from tests.serving.native_builds import CLIB, HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import packed_op
-from tests.serving.test_pack_files import GOOD, HOSTILE
+from tests.serving.test_pack_files import HOSTILE
 
 WRAPPED = ("-Wl,--wrap=malloc", "-Wl,--wrap=calloc", "-Wl,--wrap=aligned_alloc")
 ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -137,7 +137,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Path:
     c_pack(folder / "one", [packed_op(DENSE, 4, 8), packed_op(SMALLEST, 4, 8)], *ASAN)
     c_pack(folder / "two", [packed_op(DENSE, 4, 4)], *ASAN)
     cc([HERE / "drive.c", *LIBRARY], folder / "drive", *ASAN, *WRAPPED)
-    cc([HERE / "fuzz.c", NATIVE / "check.c", CLIB / "manifest.c"], folder / "fuzz", *ASAN)
     return folder
 
 
@@ -151,16 +150,6 @@ def test_calls_swaps_and_starvation_under_address_sanitizer(address):
     assert "failed=" in run([address / "drive", "starve", address / "one"], 40, **SANITIZED).stdout
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_validator_on_random_tensors(address, seed):
-    run([address / "fuzz", "check", "200000", str(seed)], 40, **SANITIZED)
-
-
-def test_the_manifest_reader_on_damaged_manifests(address, made, tmp_path):
-    (tmp_path / "good.json").write_text(GOOD)
-    run([address / "fuzz", "manifest", "50000", "1", tmp_path / "good.json", made.path / "manifest.json"], 40, **SANITIZED)
-
-
 def thread_build(folder: Path) -> Path:
     c_pack(folder / "one", [packed_op(DENSE, 4, 8)], *TSAN)
     c_pack(folder / "two", [packed_op(DENSE, 4, 4)], *TSAN)
@@ -169,18 +158,20 @@ def thread_build(folder: Path) -> Path:
 
 def test_races_under_thread_sanitizer(tmp_path):
     drive = thread_build(tmp_path)
-    run([drive, "race", tmp_path / "one", tmp_path / "two", "3000", "8"], TSAN_OPTIONS="halt_on_error=1")
+    run([drive, "race", tmp_path / "one", tmp_path / "two", "3000", "64"], 100, TSAN_OPTIONS="halt_on_error=1")
 
 
-def test_swaps_leave_no_memory_behind(plain, made, tmp_path):
+def test_sixty_four_threads_while_packs_are_swapped_and_closed(plain, made, tmp_path):
+    """Zero errors, zero wrong results, and memory that does not grow over the second half."""
     other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 4)], "-O2")
-    assert "errors=0" in run([plain, "race", made.path, other, "2000", "8"]).stdout
+    assert "errors=0" in run([plain, "race", made.path, other, "5000", "64"], 100).stdout
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
-def test_sixty_four_threads_for_a_minute(tmp_path, plain, made):
+@pytest.mark.timeout(600)
+def test_sixty_four_threads_for_a_minute(tmp_path, plain, made, address):
     drive = thread_build(tmp_path)
-    run([drive, "race", tmp_path / "one", tmp_path / "two", "30000", "64"], 100, TSAN_OPTIONS="halt_on_error=1")
+    run([drive, "race", tmp_path / "one", tmp_path / "two", "60000", "64"], 300, TSAN_OPTIONS="halt_on_error=1")
     other = c_pack(tmp_path / "plain", [packed_op(DENSE, 4, 4)], "-O2")
-    run([plain, "race", made.path, other, "60000", "64"], 100)
+    assert "errors=0" in run([plain, "race", made.path, other, "60000", "64"], 300).stdout
+    run([address / "drive", "race", address / "one", address / "two", "20000", "64"], 300, **SANITIZED)

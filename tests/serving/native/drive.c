@@ -1,6 +1,5 @@
 /* Exercises the C library and a pack from C, under sanitizers and counters. One mode a run; exit 0 when all held.
  *   quiet PACK THREADS        calls between two marks on descriptor 2, for strace; prints the allocations made in between
- *   cost PACK                 prints ns a call spends beside the kernel, from the smallest op
  *   race PACK OTHER MS N      N threads call while packs are opened, swapped and closed
  *   starve PACK               the n-th allocation fails, for every n
  *   open PATH...              prints the status of opening each */
@@ -91,6 +90,9 @@ static int quiet(const char* path, int threads) {
   for (int64_t i = 0; i < 1000; ++i) bad |= serve(linear, 1 + i % MOST, y, &error) != HT_OK;
   if (write(2, "end\n", 4) != 4) return 1;
   printf("%lld\n", atomic_load(&allocations) - before);
+  int64_t x_shape[2] = {1, K}, y_shape[2] = {1, N};
+  DLTensor x = matrix(inputs, x_shape), out = matrix(y, y_shape);
+  bad |= ht_call(linear, &x, &out, &bad, &error) != HT_BAD_VALUE; /* a stream, for a pack of the CPU */
   ht_linear_free(linear);
   ht_pack_close(pack);
   return bad;
@@ -100,30 +102,6 @@ static double now_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static int cost(const char* path) {
-  ht_pack* pack;
-  ht_op* op;
-  ht_linear* linear;
-  ht_error error;
-  float w = 1, x = 1, y = 0;
-  int64_t shape[2] = {1, 1};
-  DLTensor tw = matrix(&w, shape), tx = matrix(&x, shape), ty = matrix(&y, shape);
-  if (ht_pack_open(path, 1, &pack, &error) != HT_OK || ht_op_find(pack, "dense_n1_k1", &op, &error) != HT_OK ||
-      ht_bind(op, &tw, NULL, &linear, &error) != HT_OK)
-    return 1;
-  double best = 1e9;
-  for (int round = 0; round < 50; ++round) {
-    double begin = now_ns();
-    for (int i = 0; i < 10000; ++i) ht_call(linear, &tx, &ty, NULL, &error);
-    double each = (now_ns() - begin) / 10000;
-    if (each < best) best = each;
-  }
-  printf("%.1f\n", best);
-  ht_linear_free(linear);
-  ht_pack_close(pack);
-  return 0;
 }
 
 /* A slot that readers take from and the swapper exchanges; the old linear is freed when no reader is inside. */
@@ -229,7 +207,6 @@ int main(int argc, char** argv) {
   prepare();
   const char* mode = argc > 2 ? argv[1] : "";
   if (strcmp(mode, "quiet") == 0) return quiet(argv[2], atoi(argv[3]));
-  if (strcmp(mode, "cost") == 0) return cost(argv[2]);
   if (strcmp(mode, "race") == 0) return race(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
   if (strcmp(mode, "starve") == 0) return starve(argv[2]);
   for (int i = 2; i < argc; ++i) {

@@ -1,6 +1,9 @@
-/* Random tensors against the validator and random bytes against the manifest reader. Built with ASan and UBSan.
+/* Random tensors against the validator, random tables against the look-up, random bytes against the manifest reader. Built with
+ * ASan and UBSan. With COUNT 1 the outcome is printed, so that a seed can be kept for what it reaches.
  *   fuzz check COUNT SEED      whatever ht_check accepts must lie inside the memory it describes
- *   fuzz manifest COUNT SEED FILE...   damaged copies of each file; the reader must come back */
+ *   fuzz plan COUNT SEED       every m up to 2^31-1 gets regions that cover it exactly
+ *   fuzz manifest COUNT SEED FILE...   damaged copies of each file; the reader must come back
+ *   fuzz read 1 0 FILE...      what the reader says of each file, a line each */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +96,10 @@ static int check(long count) {
     ht_error error = {NULL, ""};
     if (ht_check(&op, &x, &weight, &y, draw() % 4 ? NULL : &b, &call, &error) != 0) {
       if (error.kind == NULL || error.text[0] == 0) return 1;
+      if (count == 1) printf("%s\n", error.text);
       continue;
     }
+    if (count == 1) printf("accepted, rank %d, %lld rows\n", (int)x.ndim, (long long)call.m);
     ++accepted;
     if (call.m < 0 || call.m > 2147483647) return 2;
     if (call.m == 0) continue;
@@ -102,8 +107,61 @@ static int check(long count) {
     uintptr_t y0 = (uintptr_t)call.y, x0 = (uintptr_t)call.x;
     if (call.m == 1 && x0 < y0 + 4u * (unsigned)op.n && y0 < x0 + 4u * (unsigned)op.k) return 4; /* alias let through */
   }
+  if (count == 1) return 0;
   printf("accepted=%ld of %ld\n", accepted, count);
   return accepted * 100 < count; /* a fuzzer that is always refused tests nothing */
+}
+
+/* A table whose entries cover their m exactly, as the planner makes them: up to three kernels, each once. */
+static int plan(long count) {
+  for (long turn = 0; turn < count; ++turn) {
+    ht_kernel kernels[8];
+    static ht_entry entries[64];
+    int held = 1 + (int)(draw() % 8), limit = 1 + (int)(draw() % 64);
+    for (int i = 0; i < held; ++i) kernels[i] = (ht_kernel){"k", NULL, i == 0 ? 1 : 1 + (int)(draw() % 16), 16, 16};
+    for (int m = 1; m <= limit; ++m) {
+      ht_entry entry = {{0, 0, 0}, {0, 0, 0}, (uint8_t)(draw() % 3)};
+      int left = m, part = 0;
+      for (int i = held - 1; i > 0 && part < 2; --i) {
+        if (kernels[i].mr > left || draw() % 2) continue;
+        entry.tiles[part] = (uint16_t)(1 + draw() % (uint64_t)(left / kernels[i].mr));
+        entry.kernel[part] = (uint8_t)i;
+        left -= entry.tiles[part++] * kernels[i].mr;
+      }
+      if (left > 0) entry.tiles[part] = (uint16_t)left; /* kernel 0 has one row */
+      entries[m - 1] = entry;
+    }
+    ht_plan one = {2, limit, entries, (int32_t)(draw() % 32), (int32_t)(draw() % 64)};
+    if (kernels[entries[limit - 1].kernel[0]].mr > limit) return 7; /* the table's own promise */
+    const ht_op op = {.name = "fuzz", .n = 16, .k = 1, .panels = 1, .pw = 16, .kernels = kernels, .plans = &one, .plan_count = 1};
+    for (int probe = 0; probe < 40; ++probe) {
+      int64_t m = probe < 20 ? 1 + (int64_t)(draw() % 256) : 1 + (int64_t)(draw() % 2147483647);
+      if (probe == 20) m = 2147483647;
+      ht_composition found;
+      ht_plan_look_up(&op, &one, m, &found);
+      int64_t rows = 0;
+      if (found.count < 1 || found.count > HT_MAX_PARTS || found.split < 0 || found.split > 2) return 8;
+      for (int i = 0; i < found.count; ++i) {
+        if (found.part[i].tiles < 1 || found.part[i].kernel < kernels || found.part[i].kernel >= kernels + held) return 9;
+        rows += found.part[i].tiles * found.part[i].kernel->mr;
+      }
+      if (rows != m) return 10;
+      if (count == 1 && probe == 39) printf("%d kernels, limit %d, %d parts\n", held, limit, found.count);
+    }
+  }
+  return 0;
+}
+
+static int read_file(const char* path) {
+  static char text[1 << 20];
+  FILE* file = fopen(path, "rb");
+  if (file == NULL) return 1;
+  size_t size = fread(text, 1, sizeof text, file);
+  fclose(file);
+  ht_manifest out;
+  const char* wrong = ht_manifest_read(text, size, &out);
+  printf("%s\n", wrong == NULL ? "ok" : wrong);
+  return 0;
 }
 
 static int manifest(long count, const char* path) {
@@ -133,8 +191,9 @@ int main(int argc, char** argv) {
   long count = atol(argv[2]);
   state = strtoull(argv[3], NULL, 10);
   if (strcmp(argv[1], "check") == 0) return check(count);
+  if (strcmp(argv[1], "plan") == 0) return plan(count);
   for (int i = 4; i < argc; ++i) {
-    int rc = manifest(count, argv[i]);
+    int rc = strcmp(argv[1], "read") == 0 ? read_file(argv[i]) : manifest(count, argv[i]);
     if (rc != 0) return rc;
   }
   return 0;
