@@ -20,24 +20,6 @@ EXPLORE = 0.25  # of a batch goes to kernels that no plan asks for: a model is o
 LAYOUTS = 3  # panel widths in the race; the others are explored only
 
 
-def first_batch(book: Book, ordered: Sequence[str], size: int) -> list[str]:
-    """A start that spreads over tile heights and panel widths, the best by expectation first."""
-    seen_mr: dict[int, int] = {}
-    seen_pw: dict[int, int] = {}
-    chosen: list[str] = []
-    for allowed in range(1, size + 1):  # one kernel of every height and width, then two, ...
-        for name in ordered:
-            kernel = book.probes[name].kernel
-            mr, pw = kernel["mr"], kernel["pw"]
-            if name in chosen or seen_mr.get(mr, 0) >= allowed or seen_pw.get(pw, 0) >= 2 * allowed:
-                continue
-            seen_mr[mr], seen_pw[pw] = seen_mr.get(mr, 0) + 1, seen_pw.get(pw, 0) + 1
-            chosen.append(name)
-            if len(chosen) == size:
-                return _one_row_first(book, chosen)
-    return _one_row_first(book, chosen)
-
-
 def _one_row_first(book: Book, chosen: list[str]) -> list[str]:
     """Every plan needs a one-row kernel: a run that is cut short should have seen one."""
     return sorted(chosen, key=lambda name: book.probes[name].kernel["mr"] != 1)
@@ -51,7 +33,7 @@ def started_batch(
     size: int,
     rng: np.random.Generator,
 ) -> list[str]:
-    """What to measure next where a model learnt elsewhere ranks from the beginning: the few kernels it would keep.
+    """What to measure where a model ranks already, one learnt elsewhere or the analytic one: the few kernels it would keep.
 
     They are asked for as a set, because few measurements must cover every m; what is left of ``size`` is proposed as usual.
     """

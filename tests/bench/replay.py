@@ -1,0 +1,96 @@
+"""Searches replayed on records: every measurement is looked up, so that searches differ in nothing but their choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.device import Device
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.plan.compose import best_us, mean_us
+from haotuner.record import Record
+from haotuner.search.book import Book
+from haotuner.search.probes import Probe
+from haotuner.search.propose import propose, started_batch
+from haotuner.tuning import FIRST_BATCH, NEXT_BATCH
+
+LOOK_EVERY = 4  # kernels between two looks at the plan: a look costs some milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Candidates of one op in order of expectation, every one of them measured, and the traffic that counts."""
+
+    op: Op
+    device: Device
+    probes: Sequence[Probe]
+    known: Mapping[str, Record]
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    state: str
+
+    def book(self, seed: int) -> Book:
+        """An empty book."""
+        return Book(self.op, CpuDense(), self.device, self.probes, weights=self.state, seed=seed)
+
+    def note(self, book: Book, name: str) -> None:
+        """Look one kernel's measurements up."""
+        for trial in book.probes[name].trials():
+            book.note(self.known[trial.key()])
+
+    def value(self, book: Book, names: Sequence[str]) -> float:
+        """Geometric mean time over the traffic of the best layout that covers every m with these kernels."""
+        found = [best_us(curves, self.rows)[0] for curves in book.layouts(names).values() if curves]
+        return min((mean_us(us, self.weights) for us in found), default=float("inf"))
+
+
+Strategy = Callable[[Pool, Book, int], Iterator[str]]  # kernels in the order in which they are measured
+
+
+def random_order(pool: Pool, book: Book, seed: int) -> Iterator[str]:
+    """Any order."""
+    names = [probe.kernel.name for probe in pool.probes]
+    yield from (names[i] for i in np.random.default_rng(seed).permutation(len(names)).tolist())
+
+
+def analytic(pool: Pool, book: Book, seed: int) -> Iterator[str]:
+    """The search of `haotuner tune` with nothing learned."""
+    yield from _search(pool, book, seed, learn=False)
+
+
+def model(pool: Pool, book: Book, seed: int) -> Iterator[str]:
+    """The search of `haotuner tune`."""
+    yield from _search(pool, book, seed, learn=True)
+
+
+STRATEGIES: dict[str, Strategy] = {"model": model, "analytic": analytic, "random": random_order}
+
+
+def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[str]:
+    ordered, rng = [probe.kernel.name for probe in pool.probes], np.random.default_rng(seed)
+    batch = started_batch(book, ordered, pool.rows, pool.weights, FIRST_BATCH, rng)
+    while batch:
+        yield from batch
+        if learn:
+            book.learn()
+        batch = propose(book, ordered, pool.rows, pool.weights, NEXT_BATCH, rng)
+
+
+def kernels_to(share: float, pool: Pool, strategy: Strategy, seed: int) -> int:
+    """How many kernels a search measures until its plan is within ``1 / share`` of the plan with all of them."""
+    every = [probe.kernel.name for probe in pool.probes]
+    full = pool.book(seed)
+    for name in every:
+        pool.note(full, name)
+    enough = pool.value(full, every) / share
+    book, seen = pool.book(seed), list[str]()
+    for name in strategy(pool, book, seed):
+        pool.note(book, name)
+        seen.append(name)
+        if len(seen) % LOOK_EVERY == 0 and pool.value(book, seen) <= enough:
+            break
+    return len(seen)

@@ -1,0 +1,265 @@
+"""Do selection and the cost model earn their place? Measures, replays searches, and writes docs/results/search.md.
+
+    python -m tests.bench.search_proof [--ops NAME,NAME] [--random 2000] [--db FILE] [--seeds 20] [--out docs/results]
+
+Survivors of the funnel and random points of the unpruned space (all tiles that can be served) are measured for every op,
+cold, on one core, and kept in the database (run it again to go on). An op is tuned, and at every shape four compositions
+are timed against each other: the plan's, the best of the kept kernels, of the survivors, and of everything; chosen in one
+pass of measurements, quoted from a second. Then searches are replayed on the records, so that they differ in nothing but
+their choices. About ten minutes for an op on a quiet machine; the replays take five more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.device import Device
+from haotuner.hw_profiles.find import find_device
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import Lab
+from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.op import Op
+from haotuner.plan.compose import Choice, alternatives
+from haotuner.plan.curves import Curve
+from haotuner.record import Record, Timed, Trial
+from haotuner.records import RecordStore, open_store
+from haotuner.search.book import Book, expectation, names
+from haotuner.search.probes import Probe, probe
+from haotuner.select.funnel import select
+from haotuner.shape import Shape, ShapeRange, Traffic
+from haotuner.tuning import Task, tune
+from tests.bench.replay import STRATEGIES, Pool, kernels_to
+
+OPS = ("dense_n1024_k1024", "dense_n1000_k600")
+MOST_ROWS = 2048
+WEIGHTS = "cold"
+CHUNK = 48  # kernels built before their turn to be timed
+SHAPES = 40  # at which the best of both sets are timed against each other
+FINALISTS = 5  # of each set a shape: predicted times err by more than the sets differ
+STAGES = ("plan", "kept", "survivors", "all")
+PATIENCE_S = 600.0  # until the search converges
+SHARE = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One op: who survived, who was drawn, and what is known of them."""
+
+    op: Op
+    traffic: Traffic
+    survivors: tuple[str, ...]
+    drawn: tuple[str, ...]
+    points: int
+    probes: dict[str, Probe]
+
+    @property
+    def everybody(self) -> list[str]:
+        return list(self.probes)
+
+
+def main() -> None:
+    """Measure, judge, replay, write."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--ops", default=",".join(OPS))
+    words.add_argument("--random", type=int, default=2000)
+    words.add_argument("--db", default="search.records.db")
+    words.add_argument("--seeds", type=int, default=20)
+    words.add_argument("--out", type=Path, default=Path("docs/results"))
+    asked = words.parse_args()
+    device = find_device("cpu")
+    store = open_store(f"sqlite:///{asked.db}")
+    text = ["# Do selection and the cost model earn their place?", "",
+            f"Made by `python -m tests.bench.search_proof --ops {asked.ops} --random {asked.random} --seeds {asked.seeds}` "
+            f"on `{device.id}`, weights {WEIGHTS}, one core, m log-uniform in 1..{MOST_ROWS}.", ""]  # fmt: skip
+    regrets, replays, summary = [], [], {}
+    for name in asked.ops.split(","):
+        case = case_of(Op.parse(name), device, asked.random)
+        known = measured(case, device, store)
+        regret = regrets_of(case, known, device, store)
+        found = replayed(case, known, device, asked.seeds)
+        regrets.append(regret_row(case, known, regret))
+        replays += replay_rows(case, found)
+        summary[name] = {"regrets": regret, "kernels_to_98": {key: list(n) for key, n in found.items()}}
+    text += ["## Three regrets", "", REGRET_TEXT, "", REGRET_HEAD, "|" + "---|" * 10, *regrets, ""]
+    text += ["## Kernels measured until the plan is within 2 % of the best", "", REPLAY_TEXT, "",
+             REPLAY_HEAD, "|" + "---|" * 7, *replays, ""]  # fmt: skip
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "search.md").write_text("\n".join(text))
+    print(json.dumps(summary))
+
+
+REGRET_TEXT = f"""Mean and 99th percentile over {SHAPES} shapes. *Dispatch*: the plan against the best composition of the
+kept kernels. *Cover*: that one against the best of all survivors of the funnel. *Selection*: that one against the best
+of survivors and random points. Each best is chosen among the {FINALISTS} best by curve in one pass and quoted from a
+second; the noise floor is the plan's composition in both passes."""
+REGRET_HEAD = "| op | points | survivors | random | failed | kept | dispatch | cover | selection | noise |"
+REPLAY_TEXT = """Searches replayed on the same records. *Model*: LightGBM learned in the loop, as `haotuner tune` does;
+*analytic*: the same search with the roofline only; *random*: any order. *Without the funnel* they choose among survivors
+and random points. Quality is the geometric mean time over the traffic with every kernel of the same set measured. Median
+and 90 % range over seeds."""
+REPLAY_HEAD = "| op | search | candidates | median | 5 % | 95 % | against the model |"
+
+
+def case_of(op: Op, device: Device, count: int) -> Case:
+    """Survivors and random points of one op; the draw depends on the count only.
+
+    Points are all those that can be served: the runtime's scratch tile is all registers of a core, whatever they hold.
+    """
+    family, traffic = CpuDense(), Traffic.of_range(ShapeRange.parse(f"m=1..{MOST_ROWS}"))
+    funnel = select(op, family, device, traffic, expectation(op, family, device, WEIGHTS))
+    survivors = names(funnel.kept)
+    points = [
+        k.name for k in family.points(op, device) if k["mr"] * k["nr"] <= device.registers_per_thread * device.wave_width
+    ]
+    drawn = random.Random(0).sample(points, min(count, len(points)))
+    probes = {
+        name: probe(MicroKernel.parse(name), op, device, MOST_ROWS, weights=WEIGHTS)
+        for name in dict.fromkeys([*survivors, *drawn])
+    }
+    return Case(op=op, traffic=traffic, survivors=tuple(survivors), drawn=tuple(drawn), points=len(points), probes=probes)
+
+
+def lab_of(device: Device, store: RecordStore, *, resume: bool, what: str) -> Lab:
+    """A started lab."""
+    lab = Lab(device, store, environment=dict(os.environ), resume=resume, what=what)
+    lab.start()
+    return lab
+
+
+def measured(case: Case, device: Device, store: RecordStore) -> dict[str, Record]:
+    """Records of every probe of every kernel by trial key; what the store holds is not measured again."""
+    lab = lab_of(device, store, resume=True, what=f"search proof {case.op.name}")
+    try:
+        found: dict[str, Record] = {}
+        for start in range(0, len(case.everybody), CHUNK):
+            chunk = case.everybody[start : start + CHUNK]
+            lab.prepare([n for n in chunk if any(lab.known(t) is None for t in case.probes[n].trials())])
+            for name in chunk:
+                found |= {r.trial.key(): r for r in lab.measure(case.probes[name].trials())}
+            print(f"{case.op.name}: {start + len(chunk)}/{len(case.everybody)}", file=sys.stderr, flush=True)
+        return found
+    finally:
+        lab.close()
+
+
+def book_of(case: Case, known: dict[str, Record], device: Device, *, note: bool) -> Book:
+    """A book over everybody; with ``note`` it knows all records."""
+    book = Book(case.op, CpuDense(), device, list(case.probes.values()), weights=WEIGHTS, seed=0)
+    if note:
+        for one in case.probes.values():
+            for trial in one.trials():
+                book.note(known[trial.key()])
+    return book
+
+
+def regrets_of(case: Case, known: dict[str, Record], device: Device, store: RecordStore) -> dict[str, dict[str, float]]:
+    """Mean and p99 of the loss at every stage, and of the same composition against itself."""
+    lab = lab_of(device, store, resume=True, what=f"search proof {case.op.name}")
+    try:
+        tuned = tune(Task(op=case.op, traffic=case.traffic, weights=WEIGHTS, budget_s=PATIENCE_S), lab, CpuDense())
+    finally:
+        lab.close()
+    book = book_of(case, known, device, note=True)
+    every = [name for name in case.everybody if name not in book.failed]
+    rows = sorted({shape["m"] for shape in case.traffic.shapes()})
+    shapes = sorted({rows[round(i)] for i in np.linspace(0, len(rows) - 1, SHAPES).tolist()})
+    kept = {pw: curves for pw, curves in book.layouts([kernel.name for kernel in tuned.kernels]).items()}
+    layouts = {"kept": kept, "survivors": book.layouts(list(case.survivors)), "all": book.layouts(every)}
+    finalists = {(stage, m): _best(found, m) for stage, found in layouts.items() for m in shapes}
+    finalists |= {("plan", m): [tuned.tables[0].entries[m - 1][0]] for m in shapes}
+    passes = []
+    for number in range(2):
+        lab = lab_of(device, store, resume=False, what=f"search proof {case.op.name}, finals {number}")
+        try:
+            wanted = [choice for choices in finalists.values() for choice in choices]
+            lab.gather(sorted({kernel for choice in wanted for kernel, _ in choice.parts}))
+            passes.append(_timed(lab, case.op, finalists))
+        finally:
+            lab.close()
+    losses: dict[str, list[float]] = {"dispatch": [], "cover": [], "selection": [], "noise": []}
+    for m in shapes:
+        best: dict[str, str] = {}
+        for stage, wider in zip(STAGES, ("", *STAGES), strict=False):  # what a stage may choose, the next may choose too
+            offered = [choice.name for choice in finalists[stage, m]] + ([best[wider]] if wider else [])
+            best[stage] = min(offered, key=lambda name: passes[0].get((m, name), np.inf))  # noqa: B023
+        us = {stage: passes[1][m, best[stage]] for stage in STAGES}
+        for loss, one, other in zip(losses, STAGES, STAGES[1:], strict=False):
+            losses[loss].append(us[one] / us[other] - 1)
+        losses["noise"].append(abs(us["plan"] / passes[0][m, best["plan"]] - 1))
+    found = {name: {"mean": float(np.mean(all_)), "p99": float(np.percentile(all_, 99))} for name, all_ in losses.items()}
+    return {**found, "kept": {"count": float(len(tuned.kernels))}}
+
+
+def _best(layouts: Mapping[int, Sequence[Curve]], m: int) -> list[Choice]:
+    found = [choice for curves in layouts.values() for choice in alternatives(curves, m, FINALISTS)]
+    return sorted(found, key=lambda choice: choice.us)[:FINALISTS]
+
+
+def _timed(lab: Lab, op: Op, finalists: dict[tuple[str, int], list[Choice]]) -> dict[tuple[int, str], float]:
+    found: dict[tuple[int, str], float] = {}
+    for (_, m), choices in sorted(finalists.items(), key=lambda one: one[0][1]):  # one shape's all together
+        trials = [Trial(op=op.name, kernel=c.name, shape=Shape.of(m=m), weights=WEIGHTS, split="n") for c in choices]
+        for choice, record in zip(choices, lab.measure(trials), strict=True):
+            if isinstance(record.outcome, Timed):
+                found[m, choice.name] = record.outcome.median_us
+    return found
+
+
+def replayed(case: Case, known: dict[str, Record], device: Device, seeds: int) -> dict[str, NDArray[np.int64]]:
+    """Kernels measured until the plan is good enough, by search and seed."""
+    rows = np.array([shape["m"] for shape in case.traffic.shapes()], np.int64)
+    weights = np.array([weight for _, weight in case.traffic], np.float64)
+    full = book_of(case, known, device, note=True)
+    pools = {
+        "": [n for n in case.survivors if full.measured(n)],
+        " without the funnel": [n for n in case.everybody if full.measured(n)],
+    }
+    found = {}
+    for suffix, members in pools.items():
+        for name, strategy in STRATEGIES.items():
+            begin = time.monotonic()
+            pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, rows=rows,
+                        weights=weights, state=WEIGHTS)  # fmt: skip
+            found[name + suffix] = np.array([kernels_to(SHARE, pool, strategy, seed) for seed in range(seeds)], np.int64)
+            print(f"{case.op.name}: {name}{suffix} {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def regret_row(case: Case, known: dict[str, Record], regret: dict[str, dict[str, float]]) -> str:
+    """One line of the first table."""
+    failed = {r.trial.kernel for r in known.values() if not isinstance(r.outcome, Timed)}
+    shares = " | ".join(
+        f"{regret[name]['mean']:.1%}, {regret[name]['p99']:.1%}" for name in ("dispatch", "cover", "selection")
+    )
+    return (
+        f"| {case.op.name} | {case.points:,} | {len(case.survivors)} | {len(case.drawn):,} | {len(failed)} | "
+        f"{regret['kept']['count']:.0f} | {shares} | {regret['noise']['mean']:.1%} |"
+    )
+
+
+def replay_rows(case: Case, found: dict[str, NDArray[np.int64]]) -> list[str]:
+    """Lines of the second table."""
+    text = []
+    for name, counts in found.items():
+        low, middle, high = np.percentile(counts, (5, 50, 95))
+        least = float(np.median(found["model" + (" without the funnel" if "without" in name else "")]))
+        size = len(case.everybody) if "without" in name else len(case.survivors)
+        text.append(
+            f"| {case.op.name} | {name} | {size:,} | {middle:.0f} | {low:.0f} | {high:.0f} | {middle / least:.1f}x |"
+        )
+    return text
+
+
+if __name__ == "__main__":
+    main()
