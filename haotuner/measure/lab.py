@@ -149,7 +149,8 @@ class Lab:
 
     def _build(self, names: Sequence[str]) -> None:
         missing = [name for name in names if name not in self._places and name not in self._broken]
-        batches = [missing[i : i + BATCH] for i in range(0, len(missing), BATCH)]
+        size = max(1, min(BATCH, -(-len(missing) // len(self._builders))))  # no builder idles while another has a few
+        batches = [missing[i : i + size] for i in range(0, len(missing), size)]
         with ThreadPoolExecutor(len(self._builders)) as pool:
             lanes = [batches[i :: len(self._builders)] for i in range(len(self._builders))]
             for done in [pool.submit(self._build_lane, w, lane) for w, lane in zip(self._builders, lanes, strict=True)]:
