@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -121,6 +122,14 @@ def document(rounds: dict[str, list[dict[str, Any]]], count: int) -> dict[str, A
     return {"rows": rows, "ratios": ratios, "largest_difference": apart, "p50_by_round": by_round}
 
 
+def busy_s() -> tuple[float, float]:
+    """CPU seconds that the whole machine has worked, and those of this process and the servers it waited for."""
+    fields = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
+    mine = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    worked = sum(fields) - fields[3] - fields[4]  # all but idle and iowait
+    return worked / os.sysconf("SC_CLK_TCK"), sum(one.ru_utime + one.ru_stime for one in mine)
+
+
 def cpu_name() -> str:
     """As the kernel says it."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -150,6 +159,7 @@ def main() -> int:
         if name not in ("onnxruntime", "openvino") or importlib.util.find_spec(name)
     ]
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
+    begin, (worked, mine) = time.monotonic(), busy_s()
     missing = [name for name in asked.contenders.split(",") if name not in wanted]
     for turn in range(asked.rounds):
         for name in wanted if turn % 2 == 0 else reversed(wanted):
@@ -163,8 +173,10 @@ def main() -> int:
     if not rounds.get("ours"):
         print(f"ours was not measured: {'; '.join(missing)}", file=sys.stderr)
         return 1
+    worked, mine = (now - before for now, before in zip(busy_s(), (worked, mine), strict=True))
+    others = max(0.0, worked - mine) / (time.monotonic() - begin) / (os.cpu_count() or 1)
     answer = {"threads": asked.threads, "concurrency": asked.concurrency, "requests": asked.requests, "rounds": asked.rounds,
-              "missing": list(dict.fromkeys(missing)),
+              "load_of_others": others, "missing": list(dict.fromkeys(missing)),
               **document(rounds, asked.requests)}  # fmt: skip
     if asked.json:
         print(json.dumps(answer, indent=1))

@@ -61,6 +61,10 @@ def page(document: Mapping[str, Any], command: str, host: str) -> str:
         f"{name} {', '.join(f'{ms:.1f}' for ms in found)}" for name, found in document["p50_by_round"].items()
     )
     lines += ["", f"p50 in ms, round by round: {spread}."]
+    lines += [
+        "",
+        f"Other processes took {document['load_of_others']:.0%} of all cores meanwhile; over a few per cent, run it again.",
+    ]
     if missing:
         lines += ["", f"Not measured: {'; '.join(missing)}."]
     return "\n".join(lines) + "\n"
