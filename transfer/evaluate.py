@@ -63,16 +63,28 @@ def evaluate_family(
     read: Read, family: str, question: Question, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """The report of one family; the question's own families are not looked at."""
+    return report_of(runs_of(read, family, question, tell=tell))
+
+
+def runs_of(
+    read: Read,
+    family: str,
+    question: Question,
+    *,
+    seeds: Sequence[int] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Run]:
+    """One run a seed, of the question's seeds or of some of them."""
     target, sources = table_of(read, family, question.target)
     if not target.groups():
         raise UsageError(f"{family} on {question.target}: no task has two measured kernels to rank; import or measure more")
     # in the device split the sources are the same for every seed; only the target's samples differ
     learnt = learn_sources(sources, target.device, seed=0) if question.split == "device" else None
     runs: list[Run] = []
-    for seed in range(question.seeds):
+    for seed in range(question.seeds) if seeds is None else seeds:
         runs.append(_one(target, sources, question, seed, learnt))
         tell(f"{family} on {question.target}: seed {seed + 1} of {question.seeds}")
-    return report_of(runs)
+    return runs
 
 
 def _one(target: Table, tables: Sequence[Table], question: Question, seed: int, learnt: Sources | None) -> Run:

@@ -10,13 +10,17 @@ from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
 from haotuner.transfer.ablation import ablate
-from haotuner.transfer.evaluate import SPLITS, Question, evaluate_family
+from haotuner.transfer.evaluate import SPLITS, Question, runs_of
 from haotuner.transfer.parallel import spread
 from haotuner.transfer.permutation import permute
 from haotuner.transfer.reading import Read
+from haotuner.transfer.report import report_of
+from haotuner.transfer.runs import plain, run_of
+from haotuner.transfer.search import Run
 from haotuner.transfer.survivors import survivors
 from haotuner.transfer.table import Table
 
+SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs; the sources are fitted once a job
 Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
 
 
@@ -27,11 +31,18 @@ class Job:
     kind: str  # "evaluate", "ablate", "permute"
     family: str
     question: Question | None = None
+    seeds: tuple[int, ...] = ()  # of the question, those that this job runs
 
     @property
     def key(self) -> str:
-        """Text that tells the job from every other, with all that its answer depends on but the records."""
-        return f"{self.kind} {self.family} {self.question}"
+        """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
+        q = self.question
+        asked = "" if q is None else f" {q.target} {q.split} counts {_words(q.counts)} seeds {_words(self.seeds)}"
+        return f"{self.kind} {self.family}{asked}"
+
+
+def _words(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def survey(
@@ -72,26 +83,21 @@ def survey(
             "splits": {split: {} for split in SPLITS},
             "funnel": [asdict(found) for table in tables for found in survivors(table)],
         }
-    seconds = 0.0
-
-    def place(job: Job, answer: Answer) -> None:
-        facts = document["families"][job.family]
-        if job.question is None:
-            facts[job.kind] = answer["found"]
-        else:
-            facts["splits"][job.question.split][job.question.target] = answer["found"]
-
-    for job in wanted:
-        if job.key in kept:
-            place(job, kept[job.key])
-            seconds += kept[job.key]["seconds"]
+    answers = {job.key: kept[job.key] for job in wanted if job.key in kept}
     for job, answer in spread(_answer, read, [job for job in wanted if job.key not in kept], processes=jobs):
         keep(job.key, answer)
-        place(job, answer)
-        seconds += answer["seconds"]
-        where = "" if job.question is None else f" {job.question.target}, {job.question.split}"
-        tell(f"{job.family}: {job.kind}{where}, {answer['seconds']:.0f} s")
-    document["work_s"] = seconds
+        answers[job.key] = answer
+        tell(f"{job.key}: {answer['seconds']:.0f} s")
+    runs: dict[tuple[str, str, str], list[Run]] = {}
+    for job in wanted:
+        found = answers[job.key]["found"]
+        if job.question is None:
+            document["families"][job.family][job.kind] = found
+        else:
+            runs.setdefault((job.family, job.question.split, job.question.target), []).extend(map(run_of, found))
+    for (family, split, target), of_seeds in sorted(runs.items()):
+        document["families"][family]["splits"][split][target] = report_of(of_seeds)
+    document["work_s"] = sum(answer["seconds"] for answer in answers.values())
     document["jobs"] = jobs
     return document
 
@@ -100,19 +106,19 @@ def _jobs(read: Read, families: Iterable[str], counts: tuple[int, ...], seeds: i
     for family in families:  # the long ones first, so that the processes end together
         for split in SPLITS:
             for table in sorted(read.of(family), key=len, reverse=True):
-                yield Job(
-                    kind="evaluate",
-                    family=family,
-                    question=Question(target=table.device.id, counts=counts, split=split, seeds=seeds),
-                )
+                question = Question(target=table.device.id, counts=counts, split=split, seeds=seeds)
+                for first in range(0, seeds, SEEDS_A_JOB):
+                    part = tuple(range(first, min(first + SEEDS_A_JOB, seeds)))
+                    yield Job(kind="evaluate", family=family, question=question, seeds=part)
         yield Job(kind="permute", family=family)
         yield Job(kind="ablate", family=family)
 
 
 def _answer(read: Read, job: Job) -> Answer:
     started = time.monotonic()
+    found: Any
     if job.question is not None:
-        found = evaluate_family(read, job.family, job.question)
+        found = [plain(run) for run in runs_of(read, job.family, job.question, seeds=job.seeds)]
     else:
         found = ablate(read, job.family) if job.kind == "ablate" else permute(read, job.family)
     return {"found": found, "seconds": time.monotonic() - started}

@@ -12,10 +12,13 @@ import pytest
 
 from haotuner.errors import HaotunerError
 from haotuner.transfer.bars import bars, gaps
+from haotuner.transfer.evaluate import Question, evaluate_family, runs_of
 from haotuner.transfer.page import page
 from haotuner.transfer.parallel import spread
 from haotuner.transfer.plots import draw
 from haotuner.transfer.reading import Read
+from haotuner.transfer.report import report_of
+from haotuner.transfer.runs import plain, run_of
 from haotuner.transfer.survey import survey
 from haotuner.transfer.survivors import survivors
 from tests.judgement.transfer_examples import COUSIN, WIDE, read, tables
@@ -115,3 +118,11 @@ def test_tables_travel_to_other_processes() -> None:
 
 def _labels(table: Any, job: int) -> float:
     return float(np.sum(table.labels)) + job
+
+
+def test_a_run_told_as_plain_values_gives_the_same_report(two: Read) -> None:
+    question = Question(target="cousin", counts=(0, 16), seeds=2)
+    runs = runs_of(two, FAMILY, question)
+    again = [run_of(json.loads(json.dumps(plain(run)))) for run in runs]
+    assert report_of(again) == report_of(runs) == evaluate_family(two, FAMILY, question)
+    assert runs_of(two, FAMILY, question, seeds=[1])[0].chosen == runs[1].chosen
