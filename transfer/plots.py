@@ -39,7 +39,7 @@ def draw(by_device: Mapping[str, Mapping[str, Any]], title: str, path: Path) -> 
     for axis in axes.flat[len(by_device) :]:
         axis.set_visible(False)
     for axis, (device, report) in zip(axes.flat, by_device.items(), strict=False):
-        for mode, (colour, dash, thick) in reversed(_LINES.items()):  # the chosen one is drawn last, on top
+        for mode, (colour, dash, thick) in reversed(list(_LINES.items())):  # the chosen one is drawn last, on top
             if mode in report["latency"]:
                 points = sorted((int(n), value) for n, value in report["latency"][mode].items())
                 axis.plot(*zip(*points, strict=True), color=colour, linestyle=dash, linewidth=thick, label=mode)

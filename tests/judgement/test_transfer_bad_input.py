@@ -10,8 +10,9 @@ import pytest
 
 import haotuner.cost.saved as saved_module
 from haotuner.cost.features import FEATURES_VERSION
+from haotuner.device import Device
 from haotuner.errors import UsageError
-from haotuner.record import Timed
+from haotuner.record import Record, Timed
 from haotuner.transfer.evaluate import Question, evaluate, evaluate_family
 from haotuner.transfer.fitting import fit_model
 from haotuner.transfer.gauge import judge
@@ -61,7 +62,7 @@ def test_constant_features_and_equal_times_still_give_an_answer() -> None:
     assert report["chosen"]["0"]["best@1"] == 1.0 and report["modes"]["zero-shot"]["0"]["pairwise"] == 1.0
 
 
-def _one_tile(device):  # type: ignore[no-untyped-def]
+def _one_tile(device: Device) -> list[Record]:
     return records(device, kernels=KERNELS[:2])
 
 
