@@ -29,7 +29,7 @@ def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_kept_seed_has_its_outcome(fuzz):
     assert len(SEEDS) > 20
     for mode, seed, outcome in SEEDS:
-        assert run([fuzz, mode, "1", seed], **SANITIZED).stdout.strip() == outcome
+        assert run([fuzz, mode, "1", seed], 40, **SANITIZED).stdout.strip() == outcome
 
 
 def test_every_kept_manifest_is_answered_alike(fuzz, tmp_path):
@@ -56,12 +56,12 @@ def agree(fuzz: Path, texts: list[bytes], folder: Path) -> bool:
 
 @pytest.mark.parametrize("mode", ["check", "plan"])
 def test_some_new_seeds(fuzz, mode):
-    run([fuzz, mode, "100000" if mode == "check" else "3000", "7"], **SANITIZED)
+    run([fuzz, mode, "100000" if mode == "check" else "3000", "7"], 40, **SANITIZED)
 
 
 def test_some_damaged_manifests(fuzz, made, tmp_path):
     (tmp_path / "good.json").write_text(GOOD)
-    run([fuzz, "manifest", "20000", "1", tmp_path / "good.json", made.path / "manifest.json"], **SANITIZED)
+    run([fuzz, "manifest", "20000", "1", tmp_path / "good.json", made.path / "manifest.json"], 40, **SANITIZED)
     (tmp_path / "both").mkdir()
     assert agree(fuzz, [damaged(GOOD.encode(), seed) for seed in range(300)], tmp_path / "both")
 
