@@ -27,6 +27,9 @@ TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, t
 EVERY_UP_TO = 16  # every smaller m is timed: there a tile more or less is the whole difference
 SAMPLES = 20  # larger shapes at which compositions are timed for each thread count
 CONTENDERS = 3  # compositions timed a shape and way to share the work
+# A longer call is always shared when a plan may share: waking a thread costs under 10 us, so only another process on the
+# other cores can make one thread look faster, and its load passes while the plan stays.
+ALONE_US = 200.0
 TIE = 0.025  # measured differences under it are noise: A/A runs of the same kernel differ by 1 to 3 %
 
 
@@ -62,6 +65,9 @@ def make_table(
     sampled = _samples(traffic, limit)
     measured = {m: _contend(lab, op, curves, m, threads, weights, goes_on) for m in sampled}
     corrected = {s: np.array([c.us for c in chosen[s]]) * _correction(chosen[s], s, measured, limit) for s in splits}
+    if threads > 1:
+        corrected["serial"] = np.where(corrected["serial"] > ALONE_US, np.inf, corrected["serial"])
+        measured = {m: _worth_sharing(times) for m, times in measured.items()}
     entries: list[tuple[Choice, str]] = []
     for m in every:
         split = min(splits, key=lambda s: float(corrected[s][m - 1]))
@@ -157,6 +163,12 @@ def _overrule(entry: tuple[Choice, str], measured: Mapping[str, float]) -> tuple
     tied = [(*_choice(name, us), us) for name, us in measured.items() if us <= limit]
     choice, split, _ = min(tied, key=lambda c: (sum(t for _, t in c[0].parts), len(c[0].parts), c[2], c[0].name))
     return choice, split
+
+
+def _worth_sharing(times: Mapping[str, float]) -> dict[str, float]:
+    """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
+    shared = {name: us for name, us in times.items() if us <= ALONE_US or not name.endswith("@serial")}
+    return shared or dict(times)
 
 
 def _choice(name: str, us: float) -> tuple[Choice, str]:

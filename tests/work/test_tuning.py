@@ -207,3 +207,19 @@ def test_the_surface_itself_prefers_register_tiles_to_single_rows(lab: FakeLab) 
         return lab.true_us(Trial(op=OP.name, kernel=name, shape=Shape.of(m=m)))
 
     assert us(6, 64, 96) < us(1, 64, 96) / 1.5 and us(1, 128, 1) < us(1, 16, 1)
+
+
+def test_a_long_call_is_shared_even_where_one_thread_looked_faster() -> None:
+    """As it does while another process holds the other core."""
+
+    class Crowded(FakeLab):
+        def true_us(self, trial: Trial) -> float:
+            return super().true_us(trial) * (3.0 * trial.threads if trial.threads > 1 else 1.0)
+
+    result = tune(replace(TASK, threads=(2,)), Crowded(CORE).as_lab(), FAMILY)
+    entries = result.tables[0].entries
+    alone = [split == "serial" for choice, split in entries]
+    assert alone[0], "a short call is faster alone, and is left alone"
+    assert not alone[255], "a third of a millisecond is shared"
+    assert all(np.isfinite(choice.us) for choice, _ in entries)
+    assert result.tables[0].plan.regret_max < 0.1
