@@ -5,7 +5,7 @@
 Survivors of the funnel and random points of the unpruned space (all tiles that can be served) are measured for every op,
 cold, on one core, and kept in the database (run it again to go on). An op is tuned, and at every shape four compositions
 are timed against each other: the plan's, the best of the kept kernels, of the survivors, and of everything; chosen in one
-pass of measurements, quoted from a second. Then searches are replayed on the records, so that they differ in nothing but
+pass of measurements, quoted from others. Then searches are replayed on the records, so that they differ in nothing but
 their choices. About ten minutes for an op on a quiet machine; the replays take five more.
 """
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
 from haotuner.kernel import MicroKernel
-from haotuner.measure.lab import Lab
+from haotuner.measure.lab import Lab, parts_of
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
 from haotuner.plan.compose import Choice, alternatives
@@ -49,6 +49,7 @@ CHUNK = 48  # kernels built before their turn to be timed
 SHAPES = 40  # at which the best of both sets are timed against each other
 FINALISTS = 5  # of each set a shape: predicted times err by more than the sets differ
 STAGES = ("plan", "kept", "survivors", "all")
+PASSES = 5  # after the one that chooses; ratios are taken within a pass and their median counts
 PATIENCE_S = 600.0  # until the search converges
 SHARE = 0.98
 
@@ -106,8 +107,8 @@ def main() -> None:
 
 REGRET_TEXT = f"""Mean and 99th percentile over {SHAPES} shapes. *Dispatch*: the plan against the best composition of the
 kept kernels. *Cover*: that one against the best of all survivors of the funnel. *Selection*: that one against the best
-of survivors and random points. Each best is chosen among the {FINALISTS} best by curve in one pass and quoted from a
-second; the noise floor is the plan's composition in both passes."""
+of survivors and random points. Each best is chosen among the {FINALISTS} best by curve in one pass; ratios are
+medians over {PASSES} more. Noise: the plan's composition against itself, mean."""
 REGRET_HEAD = "| op | points | survivors | random | failed | kept | dispatch | cover | selection | noise |"
 REPLAY_TEXT = """Searches replayed on the same records. *Model*: LightGBM learned in the loop, as `haotuner tune` does;
 *analytic*: the same search with the roofline only; *random*: any order. *Without the funnel* they choose among survivors
@@ -183,25 +184,18 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     layouts = {"kept": kept, "survivors": book.layouts(list(case.survivors)), "all": book.layouts(every)}
     finalists = {(stage, m): _best(found, m) for stage, found in layouts.items() for m in shapes}
     finalists |= {("plan", m): [tuned.tables[0].entries[m - 1][0]] for m in shapes}
-    passes = []
-    for number in range(2):
-        lab = lab_of(device, open_store("memory://"), resume=False, what=f"finals {number}")  # measured anew in each pass
-        try:
-            wanted = [choice for choices in finalists.values() for choice in choices]
-            lab.gather(sorted({kernel for choice in wanted for kernel, _ in choice.parts}))
-            passes.append(_timed(lab, case.op, finalists))
-        finally:
-            lab.close()
+    wanted = {m: {choice.name for stage in STAGES for choice in finalists[stage, m]} for m in shapes}
+    first = _timed(case.op, device, wanted)
+    best = {m: _stages(finalists, first, m) for m in shapes}
+    passes = [_timed(case.op, device, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]
     losses: dict[str, list[float]] = {"dispatch": [], "cover": [], "selection": [], "noise": []}
     for m in shapes:
-        best: dict[str, str] = {}
-        for stage, wider in zip(STAGES, ("", *STAGES), strict=False):  # what a stage may choose, the next may choose too
-            offered = [choice.name for choice in finalists[stage, m]] + ([best[wider]] if wider else [])
-            best[stage] = min(offered, key=lambda name: passes[0].get((m, name), np.inf))  # noqa: B023
-        us = {stage: passes[1][m, best[stage]] for stage in STAGES}
-        for loss, one, other in zip(losses, STAGES, STAGES[1:], strict=False):
-            losses[loss].append(us[one] / us[other] - 1)
-        losses["noise"].append(abs(us["plan"] / passes[0][m, best["plan"]] - 1))
+        pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
+        for loss, (one, other) in pairs.items():
+            ratios = [found[m, best[m][one], "n"] / found[m, best[m][other], "n"] for found in passes]
+            losses[loss].append(float(np.median(ratios)) - 1)
+        again = [found[m, best[m]["plan"], "m"] / found[m, best[m]["plan"], "n"] for found in passes]
+        losses["noise"].append(abs(float(np.median(again)) - 1))
     found = {name: {"mean": float(np.mean(all_)), "p99": float(np.percentile(all_, 99))} for name, all_ in losses.items()}
     return {**found, "kept": {"count": float(len(tuned.kernels))}}
 
@@ -211,13 +205,34 @@ def _best(layouts: Mapping[int, Sequence[Curve]], m: int) -> list[Choice]:
     return sorted(found, key=lambda choice: choice.us)[:FINALISTS]
 
 
-def _timed(lab: Lab, op: Op, finalists: dict[tuple[str, int], list[Choice]]) -> dict[tuple[int, str], float]:
-    found: dict[tuple[int, str], float] = {}
-    for (_, m), choices in sorted(finalists.items(), key=lambda one: one[0][1]):  # one shape's all together
-        trials = [Trial(op=op.name, kernel=c.name, shape=Shape.of(m=m), weights=WEIGHTS, split="n") for c in choices]
-        for choice, record in zip(choices, lab.measure(trials), strict=True):
-            if isinstance(record.outcome, Timed):
-                found[m, choice.name] = record.outcome.median_us
+def _stages(finalists: dict[tuple[str, int], list[Choice]], us: dict[tuple[int, str, str], float], m: int) -> dict[str, str]:
+    """Every stage's best composition; what a stage may choose, the next may choose too."""
+    best: dict[str, str] = {}
+    for stage in STAGES:
+        offered = {choice.name for choice in finalists[stage, m]} | set(best.values())
+        best[stage] = min(sorted(offered), key=lambda name: us.get((m, name, "n"), np.inf))
+    return best
+
+
+def _timed(op: Op, device: Device, wanted: dict[int, set[str]]) -> dict[tuple[int, str, str], float]:
+    """One pass, measured anew: the compositions of a shape one after the other, twice.
+
+    On one thread a split says nothing, so "n" and "m" are the same work under two names.
+    """
+    lab = lab_of(device, open_store("memory://"), resume=False, what="finals")
+    found: dict[tuple[int, str, str], float] = {}
+    try:
+        lab.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel, _ in parts_of(name)}))
+        for m, names_ in sorted(wanted.items()):
+            for split in ("n", "m"):
+                trials = [
+                    Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, split=split) for name in names_
+                ]
+                for trial, record in zip(trials, lab.measure(trials), strict=True):
+                    if isinstance(record.outcome, Timed):
+                        found[m, trial.kernel, split] = record.outcome.median_us
+    finally:
+        lab.close()
     return found
 
 
