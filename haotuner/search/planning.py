@@ -24,13 +24,13 @@ from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.shape import Shape, Traffic
 
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
-EVERY_UP_TO = 16  # every smaller m is timed: there a tile more or less is the whole difference
-SAMPLES = 20  # larger shapes at which compositions are timed for each thread count
-CONTENDERS = 3  # compositions timed a shape and way to share the work
+EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
+SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
+CONTENDERS = 4  # compositions timed a shape and way to share the work
 # A longer call is always shared when a plan may share: waking a thread costs under 10 us, so only another process on the
 # other cores can make one thread look faster, and its load passes while the plan stays.
 ALONE_US = 200.0
-TIE = 0.025  # measured differences under it are noise: A/A runs of the same kernel differ by 1 to 3 %
+TIE = 0.015  # measured differences under it are noise: the same work timed twice in a row differs by 1 % in the mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
