@@ -28,7 +28,7 @@ from haotuner.shape import Traffic
 
 FIRST_BATCH = 16  # kernels before the model has a say: twice what LEAST_ROWS asks for
 STARTED_BATCH = 4  # a round with a model learnt elsewhere: it knows where to look, and 8 at a time needed more
-STARTED_QUIET_ROUNDS = 4  # of those small rounds; two ended searches that began with another device's model 4 % short
+STARTED_QUIET_ROUNDS = 6  # of those small rounds; two ended searches that began with another device's model 4 % short
 NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts
 QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
