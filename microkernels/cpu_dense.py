@@ -29,8 +29,8 @@ UNROLLS = (1, 2, 4, 8)
 # Steps of k that the weight is fetched ahead of its use; 0 leaves it to the hardware. Measured cold on one core (Zen 5,
 # k=768): one-row tiles gain up to 1.3x at 4..16, tiles of 4..8 rows up to 1.2x at 16..32; 64 lost everywhere.
 # Fewer than 8 is another kind: the panel after this one is brought into L2 while so many row tiles pass, so that memory and
-# arithmetic overlap. Cold, k=n=1024, one core: 32 rows went from 208 to 243 GFLOP/s (of 250); at m=504, n=4096 tiles of
-# 8x48, 6x64, 12x32 from 0.86, 0.87, 0.66 of the FMA peak to 0.94, 0.93, 0.82 even with a hot weight, which L2 does not hold.
+# arithmetic overlap. Cold, k=n=1024, one core: 8x48 at m=16 went from 243 to 156 us, 6x64 at m=32 from 338 to 268 us. With a
+# hot weight that L2 does not hold (n=4096, m=504) 8x48 went from 20.0 to 19.2 ms, 6x64 from 19.0 to 18.4 ms.
 NEXT_PANEL_TILES = (2, 4)
 NEXT_PANEL_ROWS = range(4, 11)  # flatter tiles have no time for it; taller ones no pointer register left: they fall to 0.3
 PREFETCHES = (0, *NEXT_PANEL_TILES, 8, 16, 32)
