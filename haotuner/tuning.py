@@ -22,14 +22,11 @@ from haotuner.record import Record
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.planning import Table, make_table
 from haotuner.search.probes import probe
-from haotuner.search.propose import propose, started_batch
+from haotuner.search.propose import rounds
 from haotuner.select.funnel import Funnel, select
 from haotuner.shape import Traffic
 
-FIRST_BATCH = 16  # kernels before the model has a say: twice what LEAST_ROWS asks for
-STARTED_BATCH = 4  # a round with a model learnt elsewhere: it knows where to look, and 8 at a time needed more
-STARTED_QUIET_ROUNDS = 6  # of those small rounds; two ended searches that began with another device's model 4 % short
-NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts
+STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two ended some searches 4 % short
 QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
 LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
@@ -131,11 +128,8 @@ class _Clock:
 
 
 def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
-    rng = np.random.default_rng(seed)
-    size = STARTED_BATCH if book.started else NEXT_BATCH
-    # From cold the analytic model ranks: it names a set that covers every m. After 24 kernels the plan was at 0.95 of the
-    # best, after a start that spread over tile sizes at 0.45 to 0.76.
-    batch = started_batch(book, ordered, rows, weights, size if book.started else FIRST_BATCH, rng)
+    batches = rounds(book, ordered, rows, weights, seed)
+    batch = next(batches, [])
     _recall(book, batch, lab, clock)
     least = [name for name in batch[:LEAST_KERNELS] if not book.done(name)]
     lab.prepare(least)
@@ -158,8 +152,7 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
         best = min(best, value)
         if quiet >= (STARTED_QUIET_ROUNDS if book.started else QUIET_ROUNDS):
             return "converged"
-        again = started_batch if book.started else propose
-        batch = again(book, ordered, rows, weights, size, rng)
+        batch = next(batches, [])
     return "budget" if batch else "exhausted"
 
 

@@ -15,8 +15,7 @@ from haotuner.plan.compose import best_us, mean_us
 from haotuner.record import Record
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
-from haotuner.search.propose import propose, started_batch
-from haotuner.tuning import FIRST_BATCH, NEXT_BATCH
+from haotuner.search.propose import rounds
 
 LOOK_EVERY = 4  # kernels between two looks at the plan: a look costs some milliseconds
 
@@ -71,13 +70,11 @@ STRATEGIES: dict[str, Strategy] = {"model": model, "analytic": analytic, "random
 
 
 def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[str]:
-    ordered, rng = [probe.kernel.name for probe in pool.probes], np.random.default_rng(seed)
-    batch = started_batch(book, ordered, pool.rows, pool.weights, FIRST_BATCH, rng)
-    while batch:
+    ordered = [probe.kernel.name for probe in pool.probes]
+    for batch in rounds(book, ordered, pool.rows, pool.weights, seed):
         yield from batch
         if learn:
             book.learn()
-        batch = propose(book, ordered, pool.rows, pool.weights, NEXT_BATCH, rng)
 
 
 def kernels_to(share: float, pool: Pool, strategy: Strategy, seed: int) -> int:

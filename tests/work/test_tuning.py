@@ -18,8 +18,9 @@ from haotuner.plan.curves import Curve
 from haotuner.record import Record, Trial
 from haotuner.search.planning import Table
 from haotuner.search.probes import probe
+from haotuner.search.propose import FIRST_BATCH
 from haotuner.shape import Shape, ShapeRange, Traffic
-from haotuner.tuning import FIRST_BATCH, LEAST_KERNELS, Task, Tuned, tune
+from haotuner.tuning import LEAST_KERNELS, Task, Tuned, tune
 from tests.work.fake_lab import FakeLab
 
 FAMILY = CpuDense()
