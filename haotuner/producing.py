@@ -190,9 +190,11 @@ def _check_device(request: Request, device: Device) -> None:
 
 def _check_of(device: Device, environment: Mapping[str, str]) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
-    if _lacking(device):
-        return lambda aside: None if read_manifest(aside) else None
-    return lambda aside: _verify(aside, environment)
+    return _read if _lacking(device) else lambda aside: _verify(aside, environment)
+
+
+def _read(aside: Path) -> None:
+    read_manifest(aside)
 
 
 def _lacking(device: Device) -> str:

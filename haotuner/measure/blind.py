@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from haotuner.device import Device
-from haotuner.kernel import MicroKernel
-from haotuner.measure.lab import BUILD_LIMIT_S, GoesOn, Lab
-from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
+from haotuner.measure.lab import GoesOn, Lab
+from haotuner.measure.worker import Worker
 from haotuner.record import Record, Trial
 from haotuner.records import Session
 
@@ -22,14 +20,14 @@ class Blind(Lab):
         self.fingerprint, self.reused = "", 0
         self.session = Session(id="", fingerprint="", started=0.0)
         self.failures: dict[str, int] = {}
-        self._compiler = Worker("build", {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})
+        self._builders = [Worker("build", {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})]
 
     def start(self) -> None:
         """The compiler starts when it is needed."""
 
     def close(self) -> None:
         """Stop the compiler."""
-        self._compiler.close()
+        self._builders[0].close()
 
     def known(self, trial: Trial) -> Record | None:
         """Nothing is."""
@@ -44,11 +42,3 @@ class Blind(Lab):
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         """No record at all, as if the time were up."""
         return []
-
-    def compile_object(self, kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
-        """One object file of kernels; RuntimeError with the compiler's words."""
-        job = {"do": "object", "kernels": [kernel.name for kernel in kernels], "mcpu": mcpu, "out": str(out)}
-        try:
-            self._compiler.call(job, BUILD_LIMIT_S)
-        except (JobFailed, JobTimeout, JobCrashed) as error:
-            raise RuntimeError(f"could not compile the kept micro-kernels: {error}") from error
