@@ -20,7 +20,7 @@ class Isa:
     registers: int  # SIMD registers
     flags: frozenset[str]  # /proc/cpuinfo words that the level asks for
     compile_flags: tuple[str, ...]  # for gcc and clang of any age; they know -march=x86-64-vN only since 11 and 12
-    chains: int  # independent multiply-adds that fill the pipes and still fit the registers (hw_profiles/native/peak.c)
+    chains: int  # independent multiply-adds that fill the pipes and still fit the registers (hw_profiles/native/fma.h)
 
 
 # Widest first. Chains: latency 4 x 2 pipes = 8 at the least for FMA; SSE multiplies, then adds: 7 cycles x 2 pipes = 14,

@@ -19,14 +19,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
-typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
+#include "fma.h"
+
 typedef long long ivec __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#define LANES (VECTOR_BYTES / 4)
 #define MAX_THREADS 1024
 #define SLICES 256
 #define WINDOWS 100 /* of 2 ms each: some of them meet no other process on any core */
 
-static volatile float float_sink;
 static volatile long long int_sink;
 
 static double now(void) {
@@ -35,19 +34,9 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* CHAINS independent multiply-adds a round: enough to hide the latency on every pipe, few enough to stay in registers. */
 static double fma_seconds(uint64_t rounds) {
-    vec x[CHAINS], a = (vec){0} + 0.5f, b = (vec){0} + 1.0f; /* x = x/2 + 1 tends to 2: no denormals, no overflow */
-    __asm__ volatile("" : "+x"(a), "+x"(b));
-    for (int i = 0; i < CHAINS; i++) x[i] = a * (float)i;
     double start = now();
-    for (uint64_t r = 0; r < rounds; r++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < CHAINS; i++) x[i] = x[i] * a + b;
-    }
-    vec sum = x[0];
-    for (int i = 1; i < CHAINS; i++) sum += x[i];
-    float_sink = sum[0];
+    fma_rounds(rounds);
     return now() - start;
 }
 

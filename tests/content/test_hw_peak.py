@@ -120,8 +120,7 @@ def test_the_program_refuses_what_it_cannot_run(tmp_path, arguments):
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("compiler: no C compiler")
-    source = tmp_path / "peak.c"
-    source.write_bytes(files("haotuner.hw_profiles").joinpath("native/peak.c").read_bytes())
+    source = files("haotuner.hw_profiles").joinpath("native/peak.c")
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-msse4.2", "-DVECTOR_BYTES=16", "-DCHAINS=14", "-pthread"]
     subprocess.run([compiler, *flags, str(source), "-o", str(tmp_path / "peak")], check=True)
     assert subprocess.run([str(tmp_path / "peak"), *arguments], capture_output=True, check=False).returncode == 2

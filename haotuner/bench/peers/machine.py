@@ -15,6 +15,7 @@ from pathlib import Path
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.compile.toolchain import Toolchain
 from haotuner.errors import EnvironmentMissing
+from haotuner.hw_profiles.cpu_peak import fma_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo
 from haotuner.op import Op
 
@@ -56,7 +57,6 @@ def _build(isa: Isa, compiler: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="haotuner-machine-") as folder:
         text, library = Path(folder) / "machine.c", Path(folder) / "machine.so"
         text.write_bytes(source)
-        options = ("-std=gnu11", "-O2", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread", *isa.compile_flags)
-        defines = (f"-DVECTOR_BYTES={4 * isa.wave_width}", f"-DCHAINS={isa.chains}")
-        subprocess.run([compiler, *options, *defines, str(text), "-o", str(library)], check=True, timeout=BUILD_LIMIT_S)
+        command = [compiler, *fma_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)]
+        subprocess.run(command, check=True, timeout=BUILD_LIMIT_S)
         return ctypes.CDLL(str(library))
