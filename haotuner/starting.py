@@ -52,7 +52,8 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         model = load_model(found.path)
     except HaotunerError as error:
         return Start(model=None, words=f"from cold: {error}", document={"model": None, "why": str(error)})
-    far = "the same device" if found.distance < 0.5 else f"{found.distance:.1f} doublings of resources away"
+    same = found.device.id == device.id  # however much its measured rates drift
+    far = "the same device" if same else f"{found.distance:.1f} doublings of resources away"
     return Start(
         model=_adapting(model, seed),
         words=f"from the shipped model {found.name} ({far})",
