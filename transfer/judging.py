@@ -9,11 +9,10 @@ import numpy as np
 
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.transfer.table import Rows, Table
+from haotuner.transfer.table import NOTHING, Rows, Table
 
 KEYS = ("pairwise", "best@1", "best@5", "best@10")
 _AT = {"best@1": 1, "best@5": 5, "best@10": 10}
-NOTHING: Rows = np.array([], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -12,14 +13,14 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.transfer.residual import Residual, fit_residual
 from haotuner.transfer.sources import Sources
-from haotuner.transfer.table import Rows
+from haotuner.transfer.table import NOTHING, Rows
 
 MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")
 SAMPLE_FREE = ("zero-shot", "copy")
 LEARNING = tuple(mode for mode in MODES if mode not in SAMPLE_FREE)
 CONTINUED_TREES = 50
 CONTINUED_RATE = 0.05  # below the usual 0.1: the new trees see few rows, the old ones many
-HEAD = 32  # rows at the top of the zero-shot ranking that take turns: a shortlist is ten, a first batch sixteen
+HEAD = 32  # rows at the top of a ranking that several opinions may share: a shortlist is ten, a batch sixteen or more
 _STEP = 1e-9  # log efficiency between neighbours of the head: an order, not a claim
 _BEHIND = 2.0  # standard units that a prediction stands behind a measurement
 KEPT_LEAF = 0.9  # share of a source's leaf value that a refit keeps (LightGBM's default)
@@ -59,12 +60,7 @@ class Pool:
         """
         scores = self.sources.zero_shot(self.columns)
         lead, analysis = self.sources.blend(self.columns) + self._agreement(), self.columns[:, -1]
-        top = float(scores.max()) if len(scores) else 0.0
-        for task in np.unique(self.tasks):
-            rows = np.flatnonzero(self.tasks == task)
-            head = rows[_turns(lead[rows], analysis[rows], HEAD)]
-            scores[head] = top + _STEP * np.arange(len(head), 0, -1)
-        return scores
+        return shared_head(scores, (lead, lead, analysis), self.tasks)
 
     def _agreement(self) -> Scores:
         """Mean of what the sources measured; rows that none measured come behind, by the mean of what they predict."""
@@ -89,12 +85,33 @@ class Sample:
     labels: Scores
 
 
-def _turns(lead: Scores, analysis: Scores, count: int) -> Rows:
-    """The first ``count`` rows, two by ``lead`` and one by ``analysis`` in turn, none twice."""
-    by_lead, by_analysis = (np.argsort(-scores, kind="stable")[:count] for scores in (lead, analysis))
-    thirds = zip(by_lead[0::2].tolist(), by_lead[1::2].tolist(), by_analysis.tolist(), strict=False)
-    order = [row for third in thirds for row in third] + by_lead.tolist()
-    return np.array(list(dict.fromkeys(order))[:count], dtype=np.int64)
+def shared_head(scores: Scores, opinions: Sequence[Scores], tasks: Rows, measured: Rows = NOTHING) -> Scores:
+    """The same scores, but the first ``HEAD`` unmeasured rows of every task are named by several opinions in turn.
+
+    Args:
+        scores: ``(rows,)``, higher is better.
+        opinions: scores of the same rows; each in turn names its best row that none has named. Listed twice, it has two
+            turns.
+        tasks: the task of each row.
+        measured: rows that need no place in the head.
+    """
+    out = scores.copy()
+    top = float(scores.max()) if len(scores) else 0.0
+    for task in np.unique(tasks):
+        rows = np.setdiff1d(np.flatnonzero(tasks == task), measured)
+        head = rows[_turns([opinion[rows] for opinion in opinions], HEAD)]
+        out[head] = top + _STEP * np.arange(len(head), 0, -1)
+    return out
+
+
+def _turns(opinions: Sequence[Scores], count: int) -> Rows:
+    named: dict[int, None] = {}
+    # generators: each looks at what was named meanwhile
+    orders = [(row for row in np.argsort(-scores, kind="stable").tolist() if row not in named) for scores in opinions]
+    while len(named) < min(count, len(opinions[0])):
+        for order in orders:
+            named |= dict.fromkeys(islice(order, 1))
+    return np.array(list(named)[:count], dtype=np.int64)
 
 
 def fit_residual_on(pool: Pool, sample: Sample, seed: int) -> Residual:

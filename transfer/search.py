@@ -11,11 +11,11 @@ from haotuner.cost.model import Analytic, Scores
 from haotuner.transfer.copying import copied, said_by
 from haotuner.transfer.gauge import Verdict, judge
 from haotuner.transfer.judging import KEYS, Bench, first_reaching
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank, shared_head
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.samples import next_batch, program_units
 from haotuner.transfer.sources import Sources, learn_sources
-from haotuner.transfer.table import Rows, Table
+from haotuner.transfer.table import NOTHING, Rows, Table
 
 REACH = (0.95, 0.97, 0.99)
 LONGEST_WALK = 512  # measurements after which a search that has not arrived counts as this many
@@ -74,7 +74,7 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
     opinions = [said, analytic, pool.consensus()]
     if 0 in counts:
         done.chosen[0], done.verdicts[0] = bench.score(said), verdict
-    taken = np.array([], dtype=np.int64)
+    taken = NOTHING
     legs: dict[str, list[Leg]] = {mode: [] for mode in (*LEARNING, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
         batch = next_batch(rankings=opinions, places=places, taken=taken, count=count - len(taken), rng=rng)
@@ -85,6 +85,7 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
         by_mode["residual"] = residual.predict(pool.frame, pool.columns)
         verdict = judge(pool, sample, seed, residual)
         said = by_mode[verdict.mode] if verdict.mode in by_mode else rank(verdict.mode, pool, None, seed)
+        said = shared_head(said, (said, *(by_mode[mode] for mode in verdict.level)), pool.tasks, taken)
         # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
         opinions = [said, by_mode["from-scratch"], pool.consensus(), analytic]
         if count in counts:
@@ -95,15 +96,14 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
             parts.append((taken, bench.walk(said if mode == "chosen" else by_mode[mode], taken, more)))
     for mode, parts in legs.items():
         _note_legs(done, mode, bench, parts)
-    none = np.array([], dtype=np.int64)
     for mode in done.modes.keys() & set(SAMPLE_FREE):
-        _note_legs(done, mode, bench, [(none, bench.walk(rank(mode, pool, None, seed), none, LONGEST_WALK))])
+        _note_legs(done, mode, bench, [(NOTHING, bench.walk(rank(mode, pool, None, seed), NOTHING, LONGEST_WALK))])
 
 
 def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
     places, rng = program_units(pool.frame), np.random.default_rng([seed, 3])
     said = Analytic().predict(pool.frame)
-    taken = np.array([], dtype=np.int64)
+    taken = NOTHING
     legs: list[Leg] = []
     for count, more in _steps(counts):
         batch = next_batch(rankings=(said,), places=places, taken=taken, count=count - len(taken), rng=rng)

@@ -14,6 +14,7 @@ from haotuner.device import Device
 from haotuner.record import Trial
 
 Rows = NDArray[np.int64]  # indices of rows
+NOTHING: Rows = np.array([], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

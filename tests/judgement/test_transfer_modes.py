@@ -8,7 +8,7 @@ from haotuner.errors import UsageError
 from haotuner.transfer.gauge import judge
 from haotuner.transfer.judging import Bench
 from haotuner.transfer.memory import Memory, program_keys
-from haotuner.transfer.modes import LEARNING, MODES, Pool, Sample, rank
+from haotuner.transfer.modes import HEAD, LEARNING, MODES, Pool, Sample, rank, shared_head
 from haotuner.transfer.nearness import distance, joint_share, weights_of
 from haotuner.transfer.samples import next_batch, program_units
 from haotuner.transfer.search import make_pool
@@ -43,6 +43,31 @@ def reversed_pool(pool: Pool) -> Pool:
     return Pool(
         frame=pool.frame, sources=pool.sources, columns=columns, copied=-pool.copied, agreed=-pool.agreed, tasks=pool.tasks
     )
+
+
+# the head that several opinions share
+
+
+@given(rows=st.integers(1, 120), opinions=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_a_shared_head_names_every_opinions_best_and_leaves_the_rest_in_order(rows: int, opinions: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    said, tasks = rng.normal(size=(opinions, rows)), rng.integers(0, 3, rows)
+    measured = np.flatnonzero(rng.random(rows) < 0.3)
+    lifted = shared_head(said[0], tuple(said), tasks, measured)
+    for task in np.unique(tasks):
+        free = np.setdiff1d(np.flatnonzero(tasks == task), measured)
+        head = set(free[np.argsort(-lifted[free])][:HEAD].tolist())
+        for opinion in said:
+            asked = free[np.argsort(-opinion[free], kind="stable")][: HEAD // opinions]
+            assert head.issuperset(asked.tolist())
+        rest = np.setdiff1d(free, list(head))
+        assert (lifted[rest] == said[0][rest]).all()
+    assert (lifted[measured] == said[0][measured]).all()
+
+
+def test_one_opinion_alone_keeps_its_order() -> None:
+    said = np.random.default_rng(0).normal(size=100)
+    assert (np.argsort(-shared_head(said, (said,), np.zeros(100, np.int64))) == np.argsort(-said)).all()
 
 
 # what every mode promises
@@ -180,6 +205,18 @@ def test_places_are_standard_units(pool: Pool) -> None:
 def test_without_samples_the_gauge_goes_by_preference(pool: Pool, measured: list[Table]) -> None:
     assert judge(pool, None, 0).mode == "zero-shot" and judge(pool, None, 0).gauge is None
     assert judge(pool, sample(measured[1], 3), 0).mode == "residual"
+
+
+def test_modes_that_the_samples_cannot_tell_apart_share_the_head_and_worse_ones_do_not(
+    pool: Pool, measured: list[Table]
+) -> None:
+    verdict = judge(pool, sample(measured[1], 48), 0)
+    margin = 1 / np.sqrt(48)
+    best = max(verdict.of_modes.values())
+    assert verdict.mode not in verdict.level
+    assert all(verdict.of_modes[mode] >= best - margin for mode in verdict.level)
+    wrong = judge(reversed_pool(pool), sample(measured[1], 128), 0)
+    assert {wrong.mode, *wrong.level} <= {"residual", "from-scratch", "continue", "refit"}
 
 
 def test_good_sources_are_trusted_and_misleading_ones_are_called_so(pool: Pool, measured: list[Table]) -> None:
