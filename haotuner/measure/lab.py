@@ -75,6 +75,10 @@ class Lab:
             worker.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
+    def anew(self, what: str = "") -> None:
+        """Begin another session, in which every trial is measured once more; what was built and verified stays."""
+        self.session, self._known = self.store.start(self.fingerprint, resume=False, what=what), {}
+
     def known(self, trial: Trial) -> Record | None:
         """The record of a trial that this session already has."""
         return self._known.get(trial.key())

@@ -1,18 +1,15 @@
 """Records of this host as several devices: AVX-512, AVX2 and SSE, one and two threads, weights cold and hot.
 
-``python -m tests.bench.own_devices --db sqlite:///own.db`` measures what the store lacks (about 15 minutes in all, on a
-quiet machine; it can be stopped and started again) and writes the medians as text to ``tests/bench/records``, where
-``ship_models`` and ``transfer_use`` read them.
+``python -m tests.bench.own_devices --db sqlite:///own.db`` measures everything ``ROUNDS`` times (about 15 minutes, alone on
+the machine) and writes the medians as text to ``tests/bench/records``, where ``ship_models`` and ``transfer_use`` read them.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,11 +35,11 @@ SIZES = ((320, 480), (640, 2048), (1024, 1024), (1536, 384), (2560, 640), (1000,
 OPS = tuple(f"dense_n{n}_k{k}" for n, k in SIZES)
 ISAS = ("cpu", "cpu:avx2", "cpu:sse")
 ROWS = 2048  # of the range, as `--shapes dynamic`
-BY_CHANCE = 40  # legal kernels that selection did not keep: a model should have seen bad ones too
+KEPT = 160  # survivors of selection, spread evenly over their order: what a search chooses among
+BY_CHANCE = 120  # legal kernels that selection did not keep: a model should have seen bad ones too
+ROUNDS = 2  # apart by half a minute: other load on a shared host comes and goes
 FEWER = 64  # kernels for hot weights and for two threads
 FAMILY = CpuDense()
-
-Stretch = Callable[[], AbstractContextManager[Callable[[], bool]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +65,13 @@ def parts(device: Device, ops: Sequence[str] = OPS, seed: int = 0) -> Iterator[P
 
 
 def kernels_of(op: Op, device: Device, seed: int) -> tuple[str, ...]:
-    """The survivors of selection, then some legal kernels by chance."""
+    """Survivors of selection, then some legal kernels by chance."""
     traffic = Traffic.of_range(ShapeRange.parse(f"m=1..{ROWS}"))
     kept = [c.kernel.name for c in select(op, FAMILY, device, traffic, expectation(op, FAMILY, device, "cold")).kept]
+    spread = [kept[round(i)] for i in np.linspace(0, len(kept) - 1, min(KEPT, len(kept))).tolist()]
     legal = [k.name for k in FAMILY.points(op, device) if _legal(k, op, device) and k.name not in set(kept)]
     chosen = np.random.default_rng([seed, op["n"], op["k"]]).permutation(len(legal))[:BY_CHANCE].tolist()
-    return (*kept, *(legal[i] for i in sorted(chosen)))
+    return (*spread, *(legal[i] for i in sorted(chosen)))
 
 
 def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
@@ -81,27 +79,18 @@ def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
     return next(refusals(question), None) is None
 
 
-@contextlib.contextmanager
-def at_once() -> Iterator[Callable[[], bool]]:
-    """A stretch of measuring that nobody limits."""
-    yield lambda: True
-
-
-def measure(lab: Lab, wanted: Sequence[Part], stretch: Stretch = at_once) -> None:
-    """Measure what the lab does not know, building ahead between stretches; a stretch says when it is over."""
-    for part in wanted:
-        probes = [
-            probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
-            for name in part.kernels
-        ]
-        trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]
-        left = [t for t in trials if lab.known(t) is None]
-        lab.prepare(sorted({t.kernel for t in left}))
+def measure(lab: Lab, part: Part) -> None:
+    """Measure one part in rounds."""
+    probes = [
+        probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
+        for name in part.kernels
+    ]
+    trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]
+    lab.prepare(sorted({trial.kernel for trial in trials}))
+    for again in range(ROUNDS):
+        lab.anew(f"own devices, round {again + 1}")
         begin = time.monotonic()
-        while left:
-            with stretch() as goes_on:
-                lab.measure(left, lambda _, on=goes_on: on())  # type: ignore[misc]
-            left = [t for t in left if lab.known(t) is None]
+        lab.measure(trials)
         seconds = time.monotonic() - begin
         print(f"{lab.device.id} {part.op.name} threads={part.threads} {part.weights}: {len(trials)} in {seconds:.0f} s")
 
@@ -115,10 +104,11 @@ def main() -> None:
     store = open_store(arguments.db)
     for isa in ISAS:
         device = find_device(isa, cache_dir=cache_folder(os.environ))
-        lab = Lab(device, store, environment=dict(os.environ), resume=True, what="own devices")
+        lab = Lab(device, store, environment=dict(os.environ), what="own devices")
         try:
             lab.start()
-            measure(lab, list(parts(device)))
+            for part in parts(device):
+                measure(lab, part)
         finally:
             lab.close()
         OwnRecords.of(device, store.records(fingerprint=lab.fingerprint)).write(arguments.out)

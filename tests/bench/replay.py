@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.cost.forest import Forest
+from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
@@ -31,10 +33,12 @@ class Pool:
     rows: NDArray[np.int64]
     weights: NDArray[np.float64]
     state: str
+    start: Forest | None = None  # a model learnt elsewhere; None: from cold
 
     def book(self, seed: int) -> Book:
         """An empty book."""
-        return Book(self.op, CpuDense(), self.device, self.probes, weights=self.state, seed=seed)
+        model = None if self.start is None else Started(self.start, seed=seed)
+        return Book(self.op, CpuDense(), self.device, self.probes, weights=self.state, seed=seed, model=model)
 
     def note(self, book: Book, name: str) -> None:
         """Look one kernel's measurements up."""

@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
 from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import Task, tune
+from tests.bench.own_records import all_records
 from tests.bench.replay import STRATEGIES, Pool, kernels_to
+from tests.bench.ship_models import fit_without
 
 OPS = ("dense_n1024_k1024", "dense_n1000_k600")
 MOST_ROWS = 2048
@@ -110,10 +112,10 @@ kept kernels. *Cover*: that one against the best of all survivors of the funnel.
 of survivors and random points. Each best is chosen among the {FINALISTS} best by curve in one pass; ratios are
 medians over {PASSES} more. Noise: the plan's composition against itself, mean."""
 REGRET_HEAD = "| op | points | survivors | random | failed | kept | dispatch | cover | selection | noise |"
-REPLAY_TEXT = """Searches replayed on the same records. *Model*: LightGBM learned in the loop, as `haotuner tune` does;
-*analytic*: the same search with the roofline only; *random*: any order. *Without the funnel* they choose among survivors
-and random points. Quality is the geometric mean time over the traffic with every kernel of the same set measured. Median
-and 90 % range over seeds."""
+REPLAY_TEXT = """Searches replayed on the same records. *Started*: what `haotuner tune` does, LightGBM that begins with
+the model of this device, here fitted without the op; *model*: LightGBM from cold; *analytic*: the same search with the
+roofline only; *random*: any order. *Without the funnel* they choose among survivors and random points. Quality is the
+geometric mean time over the traffic with every kernel of the same set measured. Median and 90 % range over seeds."""
 REPLAY_HEAD = "| op | search | candidates | median | 5 % | 95 % | against the model |"
 
 
@@ -246,12 +248,16 @@ def replayed(case: Case, known: dict[str, Record], device: Device, seeds: int) -
         " without the funnel": [n for n in case.everybody if full.measured(n)],
     }
     found = {}
+    start = next((fit_without(own, case.op.name) for own in all_records() if own.device.id == device.id), None)
     for suffix, members in pools.items():
-        for name, strategy in STRATEGIES.items():
+        pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, rows=rows,
+                    weights=weights, state=WEIGHTS)  # fmt: skip
+        ways = {name: (pool, strategy) for name, strategy in STRATEGIES.items()}
+        if start is not None:
+            ways["started"] = (replace(pool, start=start), STRATEGIES["model"])
+        for name, (among, strategy) in ways.items():
             begin = time.monotonic()
-            pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, rows=rows,
-                        weights=weights, state=WEIGHTS)  # fmt: skip
-            found[name + suffix] = np.array([kernels_to(SHARE, pool, strategy, seed) for seed in range(seeds)], np.int64)
+            found[name + suffix] = np.array([kernels_to(SHARE, among, strategy, seed) for seed in range(seeds)], np.int64)
             print(f"{case.op.name}: {name}{suffix} {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return found
 

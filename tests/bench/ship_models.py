@@ -55,6 +55,11 @@ def fit(table: Table, rows: Rows | None = None, seed: int = 0) -> Forest:
     return Forest(seed=seed, settings=SETTINGS).fit(part.frame, part.labels)
 
 
+def fit_without(own: OwnRecords, op: str, seed: int = 0) -> Forest:
+    """The model of a device, fitted to all ops but one."""
+    return fit(table_of(own, lambda trial: trial.op in OPS and trial.op != op), seed=seed)
+
+
 def held_out(table: Table, folds: Scores) -> Scores:
     """What a model says of each row that was fitted to the other folds; ``folds`` of shape ``(rows,)``."""
     said = np.zeros(len(table))

@@ -33,7 +33,7 @@ from haotuner.transfer.table import Table
 from haotuner.tuning import Task, tune
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
-from tests.bench.ship_models import LEAST_ROWS_OF_A_TASK, SETTINGS, held_out, ops_of, scored, table_of
+from tests.bench.ship_models import LEAST_ROWS_OF_A_TASK, fit_without, held_out, ops_of, scored, table_of
 
 PLENTY_S = 600.0  # of budget: nothing is waited for, so no search ends because of it
 SHARE = 0.98
@@ -133,12 +133,6 @@ class Case:
         return low
 
 
-def start_for(own: OwnRecords, op: str, seed: int = 0) -> Forest:
-    """The model of a device, fitted without one op."""
-    table = table_of(own, lambda trial: trial.op in OPS and trial.op != op)
-    return Forest(seed=seed, settings=SETTINGS).fit(table.frame, table.labels)
-
-
 def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[list[str]]:
     """A row for each start: kernels measured, what they were needed for, loss."""
     cold = [case.search(None, seed) for seed in range(seeds)]
@@ -148,7 +142,7 @@ def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[
              f"{np.mean([case.needed(order, usual / SHARE) for order, _ in cold]):.0f}", "", "", "",
              f"{usual / full - 1:+.1%}"]]  # fmt: skip
     for name, source in sources.items():
-        start = start_for(source, case.op.name)
+        start = fit_without(source, case.op.name)
         runs = [case.search(start, seed) for seed in range(seeds)]
         mine = [len(order) for order, _ in runs]
         reach = [case.needed(order, usual / SHARE) for order, _ in runs]
