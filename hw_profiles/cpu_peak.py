@@ -109,10 +109,10 @@ def peak_of(
         limit_s: when a run of the program is ended.
     """
     native = files("haotuner.hw_profiles").joinpath("native")
-    source, loop = (native.joinpath(name).read_bytes() for name in ("peak.c", "fma.h"))
+    source, *loops = (native.joinpath(name).read_bytes() for name in ("peak.c", "fma.h", "read.h"))
     key = {
         "schema": SCHEMA,
-        "program": hashlib.sha256(source + loop).hexdigest()[:16],
+        "program": hashlib.sha256(b"".join((source, *loops))).hexdigest()[:16],
         "cpu": [info.vendor, info.model_name, info.family, info.model, info.stepping, info.microcode],
         "cpus": list(topology.cpus),
         "isa": isa.name,
@@ -134,8 +134,8 @@ def peak_of(
     return best
 
 
-def fma_options(isa: Isa) -> tuple[str, ...]:
-    """What a program with the loop of native/fma.h is compiled with for an instruction set."""
+def loop_options(isa: Isa) -> tuple[str, ...]:
+    """What a program with the loops of native/fma.h or read.h is compiled with for an instruction set."""
     defines = (f"-DVECTOR_BYTES={4 * isa.wave_width}", f"-DCHAINS={isa.chains}")
     include = ("-I", str(files("haotuner.hw_profiles").joinpath("native")))
     return ("-std=gnu11", "-O2", "-ffp-contract=fast", "-pthread", *isa.compile_flags, *defines, *include)
@@ -156,7 +156,7 @@ def _run(source: bytes, *, isa: Isa, topology: Topology, compiler: str, limit_s:
     with tempfile.TemporaryDirectory(prefix="haotuner-peak-") as folder:
         text, program = Path(folder) / "peak.c", Path(folder) / "peak"
         text.write_bytes(source)
-        built = _command([compiler, *fma_options(isa), str(text), "-o", str(program)], COMPILE_LIMIT_S)
+        built = _command([compiler, *loop_options(isa), str(text), "-o", str(program)], COMPILE_LIMIT_S)
         if isinstance(built, NotMeasured):
             return built
         said = _command([str(program), str(topology.cores), str(alone), str(each), cpus], limit_s)

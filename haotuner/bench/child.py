@@ -54,8 +54,8 @@ class Stage:
         self._clock = Clock(calls)
         block = self._clock.block(0.0)
         plan = getattr(self._contender, "plan", lambda _: "")(m)
-        flops = getattr(self._contender, "flops", None)
-        return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, "flops": flops}
+        work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known
+        return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, **work}
 
     def time(self, seconds: float) -> Answer:
         """One block."""

@@ -17,7 +17,8 @@ Call = Callable[[], object]
 
 OURS = "ours"
 OURS_AGAIN = "ours-again"  # a second process of ours: what it differs by is the noise floor
-MACHINE = "machine"  # no library: the multiply-adds of this moment, what shares of peak are of
+MACHINE = "machine"  # no library: the multiply-adds and the reads of this moment, what shares of peak are of
+SMALL_M = 8  # rows up to which a cold call does little but stream the weight
 MACHINE_SPEC = "haotuner.bench.peers.machine:Machine"
 OURS_SPEC = "haotuner.bench.peers.ours:Ours"
 

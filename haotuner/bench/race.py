@@ -36,6 +36,7 @@ class Row:
     composition: str = ""  # what ours runs at this shape
     count: int = 1  # weights that the calls took in turn
     machine_flops: float | None = None  # of one call of the machine's own multiply-adds
+    machine_bytes: float | None = None  # or, where memory is the limit, of one call of its reads
 
     @staticmethod
     def empty(op: Op, shape: Shape, threads: int, weights: str, failed: Mapping[str, Failed]) -> Row:
@@ -160,6 +161,7 @@ def _row(lineup: Lineup, contest: Contest, seconds: float, start: Row, count: in
         count=count,
         composition=str(aimed.get(OURS, {}).get("plan", "")),
         machine_flops=aimed.get(MACHINE, {}).get("flops"),
+        machine_bytes=aimed.get(MACHINE, {}).get("bytes"),
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN
+from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, SMALL_M
 from haotuner.bench.intervals import LEAST_PAIRS, Draws, Ratio, geomean_ratio, paired_ratio, resampled_medians, spread
 from haotuner.bench.race import Outcome, Row
 from haotuner.device import Device
 
 LOSS = 0.95  # a shape is lost only if its whole interval lies under it (design, how good it has to be)
-SMALL_M, LARGE_M = 8, 64  # up to the first a cold call streams the weight, from the second on arithmetic is the limit
+LARGE_M = 64  # rows from which on arithmetic is the limit
 
 Json = dict[str, Any]
 
@@ -125,7 +125,7 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "best": None if one.best is None else {"peer": one.best_peer, **_ratio_json(one.best)},
         "noise": None if one.noise is None else _ratio_json(one.noise),
         "gflops": gflops,
-        "bandwidth_ratio": _share(gbps, None if device is None else device.memory_gbps) if row.weights == "cold" else None,
+        "bandwidth_ratio": _share(gbps, _read_gbps(row, device)) if row.weights == "cold" else None,
         "weights_bytes": 4 * row.op["n"] * row.op["k"] * row.count,
         "composition": row.composition,
         "rounds": max((len(times) for times in row.blocks_us.values()), default=0),
@@ -215,10 +215,18 @@ def _ratio_json(ratio: Ratio) -> Json:
 
 def _peak_gflops(row: Row, device: Device | None) -> float | None:
     """The machine's rate between the others' blocks; without it the device's best ever."""
+    return _machine(row, row.machine_flops) or (None if device is None else device.peak_gflops)
+
+
+def _read_gbps(row: Row, device: Device | None) -> float | None:
+    """The same of reading."""
+    return _machine(row, row.machine_bytes) or (None if device is None else device.memory_gbps)
+
+
+def _machine(row: Row, work: float | None) -> float | None:
+    """10^9 units of the machine's work a second; None where it did other work, or none."""
     times = row.blocks_us.get(MACHINE)
-    if times and row.machine_flops:
-        return row.machine_flops / float(np.median(times)) / 1e3
-    return None if device is None else device.peak_gflops
+    return work / float(np.median(times)) / 1e3 if times and work else None
 
 
 def _share(achieved: float | None, peak: float | None) -> float | None:

@@ -20,8 +20,8 @@
 #include <time.h>
 
 #include "fma.h"
+#include "read.h"
 
-typedef long long ivec __attribute__((vector_size(VECTOR_BYTES), may_alias));
 #define MAX_THREADS 1024
 #define SLICES 256
 #define WINDOWS 100 /* of 2 ms each: some of them meet no other process on any core */
@@ -48,39 +48,6 @@ static double add_seconds(uint64_t rounds) {
     int_sink = (long long)x;
     return now() - start;
 }
-
-/* Sum of all words of a buffer, read as 1, 4 or 8 streams at once, with or without software prefetch. */
-static inline __attribute__((always_inline)) long long read_as(const char *data, size_t bytes, int streams, int ahead) {
-    /* 1792 bytes off the page grid, so that streams do not meet in the same cache sets */
-    size_t part = ((bytes / (size_t)streams) & ~(size_t)4095) - 1792;
-    ivec sum[8] = {{0}};
-    for (size_t at = 0; at < part; at += 256) {
-#pragma GCC unroll 8
-        for (int s = 0; s < streams; s++) {
-            const char *block = data + (size_t)s * part + at;
-#pragma GCC unroll 16
-            for (int j = 0; j < 256; j += VECTOR_BYTES) {
-                if (ahead && j % 64 == 0) __builtin_prefetch(block + j + ahead, 0, 0);
-                sum[s] ^= *(const ivec *)(block + j);
-            }
-        }
-    }
-    long long all = 0;
-    for (int s = 0; s < streams; s++)
-        for (int l = 0; l < VECTOR_BYTES / 8; l++) all ^= sum[s][l];
-    return all;
-}
-
-static long long read_pass(const char *data, size_t bytes, int variant) {
-    switch (variant) {
-        case 0: return read_as(data, bytes, 1, 0);
-        case 1: return read_as(data, bytes, 1, 1024);
-        case 2: return read_as(data, bytes, 4, 0);
-        case 3: return read_as(data, bytes, 4, 1024);
-        default: return read_as(data, bytes, 8, 0);
-    }
-}
-#define VARIANTS 5
 
 static char *fresh(size_t bytes) {
     char *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -161,6 +161,14 @@ def test_the_peak_of_the_moment_is_what_shares_are_of():
     assert found["peak_ratio"] == pytest.approx(OP.flops(Shape.of(m=64)) / 100e-6 / 120e9)
 
 
+def test_the_bandwidth_of_the_moment_is_what_shares_are_of():
+    start = raced(4, 100.0, {"torch": 300.0})
+    row = replace(start, blocks_us={**start.blocks_us, MACHINE: (50.0,) * 6}, machine_bytes=2e6)
+    found = judged(row)["rows"][0]
+    assert found["bandwidth_ratio"] == pytest.approx(4 * OP["n"] * OP["k"] / 100e-6 / 40e9)
+    assert judged(start)["rows"][0]["bandwidth_ratio"] == pytest.approx(4 * OP["n"] * OP["k"] / 100e-6 / 30e9)
+
+
 def judged(*rows: Row, **facts: Any) -> dict[str, Any]:
     outcome = Outcome(
         rows=list(rows), missing={"zentorch": "No module named 'zentorch'"}, overhead_ns={1: 200.0}, seconds=1.0

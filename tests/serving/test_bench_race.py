@@ -61,6 +61,18 @@ def test_the_machine_takes_part_with_multiply_adds_of_its_own(threads):
     assert rate > 1, "GFLOP/s: any x86-64 core does more, however busy"
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_machine_reads_cold_weights_where_rows_are_few(threads):
+    wide = {"ops": (Op.parse("dense_n512_k512"),), "cache_bytes": 1 << 20, "threads": (threads,), "machine": True}
+    few, more = run(contest(ms=(8, 9), **wide)).rows
+    assert few.machine_flops is None and few.machine_bytes is not None
+    assert 0.8 * 2**20 < few.machine_bytes <= 2**20, "the weight less what streams leave out"
+    assert few.machine_bytes / min(few.blocks_us[MACHINE]) / 1e3 > 0.1, "GB/s: any memory does more"
+    assert more.machine_bytes is None and more.machine_flops is not None
+    (hot,) = run(contest(ms=(8,), weights=("hot",), **wide)).rows
+    assert hot.machine_bytes is None
+
+
 def test_a_machine_without_a_compiler_is_raced_without_its_peak():
     found = run(contest(machine=True, environment={**os.environ, "PATH": "/nowhere"}))
     assert set(found.rows[0].blocks_us) == {OURS, "slow"} and found.missing == {}

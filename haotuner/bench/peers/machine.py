@@ -1,6 +1,7 @@
-"""The machine itself: fp32 multiply-adds in registers, timed between the others, so that a share of peak is of this moment.
+"""The machine itself, timed between the others, so that a share of peak is of this moment.
 
-A shared or boosting host has no one clock: the best rate ever seen is not what the contenders had while they ran.
+It makes fp32 multiply-adds in registers or, at a few rows of cold weights, reads those weights. A shared or boosting host
+has no one clock and no one bandwidth: the best ever seen is not what the contenders had while they ran.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import SMALL_M, Array, Call, Setting
 from haotuner.compile.toolchain import Toolchain
 from haotuner.errors import EnvironmentMissing
-from haotuner.hw_profiles.cpu_peak import fma_options
+from haotuner.hw_profiles.cpu_peak import loop_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo
 from haotuner.op import Op
 
@@ -24,9 +27,9 @@ BUILD_LIMIT_S = 60.0
 
 
 class Machine:
-    """Answers no op: ``result`` is never asked for, and a call makes ``flops`` operations whatever the shape."""
+    """Answers no op: ``result`` is never asked for. A call makes ``flops`` operations or reads ``bytes``; the other is None."""
 
-    version = "1"
+    version = "2"
     width = 1
     alone = False
 
@@ -39,17 +42,47 @@ class Machine:
             self._library = _build(isa, Toolchain.find().compiler)
         except (EnvironmentMissing, OSError, subprocess.SubprocessError) as error:
             raise ImportError(str(error)) from error
-        self._library.machine_start.restype = ctypes.c_double
-        self.flops = float(self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)))
-        if not self.flops:
+        self._library.machine_start.restype = self._library.machine_read.restype = ctypes.c_double
+        self._flops = float(self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)))
+        if not self._flops:
             raise ImportError(f"could not start {setting.threads} threads")
+        self._weights: Sequence[Array] = ()
+        self.flops: float | None = None
+        self.bytes: float | None = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """There is nothing to prepare."""
+        """Weights to read, as they were given."""
+        self._weights = weights
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """The same work for every shape."""
-        return [self._library.machine_run]
+        """One read of each weight if they are many and the rows few; else the same arithmetic for every shape."""
+        self.flops, self.bytes = self._flops, None
+        if count == 1 or x.shape[0] > SMALL_M:
+            return [self._library.machine_compute]
+        ways = [self._reads(count, way) for way in range(self._library.machine_ways())]
+        if not ways[0][0]():  # too small to be cut into streams
+            return [self._library.machine_compute]
+        calls = min(ways, key=_seconds)
+        self.flops, self.bytes = None, float(calls[0]())
+        return calls
+
+    def _reads(self, count: int, way: int) -> list[Callable[[], float]]:
+        weights = self._weights[:count]
+        return [
+            partial(self._library.machine_read, ctypes.c_void_p(w.ctypes.data), ctypes.c_double(w.nbytes), way)
+            for w in weights
+        ]
+
+
+def _seconds(calls: Sequence[Call]) -> float:
+    """Of the faster of two rounds."""
+    found = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        for call in calls:
+            call()
+        found.append(time.perf_counter() - begin)
+    return min(found)
 
 
 def _build(isa: Isa, compiler: str) -> ctypes.CDLL:
@@ -57,6 +90,6 @@ def _build(isa: Isa, compiler: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="haotuner-machine-") as folder:
         text, library = Path(folder) / "machine.c", Path(folder) / "machine.so"
         text.write_bytes(source)
-        command = [compiler, *fma_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)]
+        command = [compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)]
         subprocess.run(command, check=True, timeout=BUILD_LIMIT_S)
         return ctypes.CDLL(str(library))
