@@ -14,6 +14,7 @@ from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
 from haotuner.transfer.judging import KEYS, Bench
 from haotuner.transfer.nearness import weights_of
+from haotuner.transfer.objectives import compare
 from haotuner.transfer.reading import Read
 from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, learn_sources
 from haotuner.transfer.table import Table
@@ -27,7 +28,7 @@ def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
 
     ``program``: forests of program features, the same whatever the devices. ``program+near``: the same, near profiles
     first. ``program+near+analysis``: half the analytic difference of the devices on top: what transfer uses.
-    ``resource``: one joint forest over all features. ``analysis``: no learning.
+    ``resource``: one joint forest over all features. ``analysis``: no learning. ``objectives``: regression against ranking.
     """
     tables = read.of(family)
     if len(tables) < 2:
@@ -42,7 +43,13 @@ def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
         name: {key: float(np.mean([scores[key] for scores in by_device.values()])) for key in KEYS}
         for name, by_device in found.items()
     }
-    return {"family": family, "devices": found, "means": means, "analytic_slope": ANALYTIC_SLOPE}
+    return {
+        "family": family,
+        "devices": found,
+        "means": means,
+        "analytic_slope": ANALYTIC_SLOPE,
+        "objectives": compare(tables, seed),
+    }
 
 
 def _program(others: Sequence[Table], target: Table, seed: int) -> Scores:

@@ -7,6 +7,7 @@ from typing import Any
 
 from haotuner.transfer.bars import bars, gaps
 from haotuner.transfer.modes import MODES
+from haotuner.transfer.objectives import DRAWS, SAMPLES
 
 KEYS = ("pairwise", "best@1", "best@5", "best@10")
 _SPLITS: Mapping[str, str] = {
@@ -132,6 +133,17 @@ def _extras(family: str, facts: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(
         ("what the model may see", *KEYS),
         [(name, *(f"{scores[key]:.3f}" for key in KEYS)) for name, scores in means.items()],
+    )
+    yield "Regression of log(throughput / roofline) against LightGBM's ranking objectives, trees and features alike: learnt"
+    yield f"from the other devices (program features, near ones first), or from {SAMPLES} random rows of its own ({DRAWS}x)."
+    yield ""
+    yield from _table(
+        ("learnt from", "objective", *KEYS),
+        [
+            (source, objective, *(f"{by[source][key]:.3f}" for key in KEYS))
+            for source in ("device out", "own samples")
+            for objective, by in facts["ablate"]["objectives"].items()
+        ],
     )
     permuted = facts["permute"]
     low, high = permuted["interval"]

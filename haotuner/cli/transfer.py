@@ -115,6 +115,10 @@ def ablate(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = F
     for report in reports:
         rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in report["means"].items()]
         typer.echo(columns([(report["family"], "pairwise", "best@1", "best@5", "best@10"), *rows]))
+        for source in ("device out", "own samples"):
+            by = {name: scores[source] for name, scores in report["objectives"].items()}
+            rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in by.items()]
+            typer.echo("\n" + columns([(f"objective, {source}", "pairwise", "best@1", "best@5", "best@10"), *rows]))
 
 
 @transfer_app.command()

@@ -29,6 +29,9 @@ class PackedPlan:
     entries: Sequence[Entry]
     row_block: int = 0
     row_block_from: int = 0
+    k_block: int = 0
+    k_block_from: int = 0
+    k_block_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,8 @@ def pack_data(ops: Sequence[PackedOp]) -> str:
             text.append("};")
         text.append(f"static const ht_plan plans_{index}[] = {{")
         text += [
-            f"  {{{p.threads}, {len(p.entries)}, entries_{index}_{place}, {p.row_block}, {p.row_block_from}}},"
+            f"  {{{p.threads}, {len(p.entries)}, entries_{index}_{place}, {p.row_block}, {p.row_block_from}, {p.k_block}, "
+            f"{p.k_block_from}, {p.k_block_rows}}},"
             for place, p in enumerate(op.plans)
         ]
         text.append("};")

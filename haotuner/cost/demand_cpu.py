@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from haotuner.cost.demand import Asked, Demand
+from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, k_block
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses
@@ -19,15 +20,15 @@ def cpu_dense(asked: Asked) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by an ``mr x nr`` register tile over packed panels ``[n/pw, k, pw]``.
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
-    Parameters: mr, nr, pw (packed width, divides nr), ku (k unroll), vl (fp32 lanes a vector); optional kc (k block)
-    and pf (0; under 8: row tiles within which the next panel is fetched; else steps of k fetched ahead).
+    Parameters: mr, nr, pw (packed width, divides nr), ku (k unroll), vl (fp32 lanes a vector); optional pf (0; under 8: row
+    tiles within which the next panel is fetched; else steps of k fetched ahead). Long sums over k come in parts.
     """
     mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
     pw = asked.params.get("pw", nr)
     m, n, k = asked.extents["m"], asked.extents["n"], asked.extents["k"]
     size = float(asked.element_bytes)
-    block = np.minimum(asked.param("kc", 0.0), k)
-    block = np.where(block > 0, block, k)  # kc 0 or absent: the whole depth in one go
+    part = np.array([k_block(int(depth)) or depth for depth in np.unique(k)])[np.unique(k, return_inverse=True)[1]]
+    block = np.where(m >= K_BLOCK_LEAST_ROWS, part, k)
     vectors = np.ceil(nr / np.minimum(vl, asked.device.wave_width))  # the compiler splits wider vectors
     accumulators = mr * vectors
     row_tiles, panels = np.ceil(m / mr), np.ceil(n / nr)

@@ -20,7 +20,7 @@ from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.shape import Shape
 
-FEATURES_VERSION = 3  # raise it whenever a feature is added, removed or computed differently
+FEATURES_VERSION = 4  # raise it whenever a feature is added, removed or computed differently
 
 
 class View:

@@ -40,7 +40,12 @@ class Table:
         worst = 0.0
         mr, nr, pw, k = (int(job[key]) for key in ("mr", "nr", "pw", "k"))
         rng = np.random.default_rng(int(job["seed"]))
-        for tiles, n, whole in ((1, nr, True), (2, 2 * nr + 1, False), (3, nr - 1 if nr > 1 else 1, False)):
+        for tiles, n, whole, block in (
+            (1, nr, True, 0),
+            (2, 2 * nr + 1, False, 0),
+            (3, nr - 1 if nr > 1 else 1, False, 0),
+            (2, nr, True, -(-k // 3)),  # the sum over k in parts
+        ):
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
 
@@ -56,7 +61,7 @@ class Table:
             y = np.full((m + 2, n + 2 * GUARD), SENTINEL, np.float32)
             inner = y[1 : m + 1, GUARD : GUARD + n]
             self._call(
-                {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]]},
+                {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
                 x[:m, :k],
                 packed,
                 inner,
@@ -93,6 +98,7 @@ class Table:
             job["threads"],
             job["split"],
             job["row_block"],
+            job["k_block"],
             copies,
             job["sample_ns"],
             job["limit_ns"],

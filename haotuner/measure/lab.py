@@ -203,9 +203,8 @@ class Lab:
             for name, tiles in parts
         ]
         job = {
-            **self._base(setting, self._places[parts[0][0]][0]),
+            **self._base(setting, self._places[parts[0][0]][0], trial.shape["m"]),
             "do": "time",
-            "m": trial.shape["m"],
             "parts": regions,
             "threads": trial.threads,
             "split": SPLITS[trial.split] if trial.threads > 1 else 0,
@@ -222,7 +221,7 @@ class Lab:
             kernel = MicroKernel.parse(name)
             library, index = self._places[name]
             tile = {key: kernel[key] for key in ("mr", "nr", "pw")}
-            job = {**self._base(setting, library), **tile, "do": "verify", "kernel": index, "seed": self.seed}
+            job = {**self._base(setting, library, kernel["mr"]), **tile, "do": "verify", "kernel": index, "seed": self.seed}
             try:
                 self._verified[name, setting.k] = float(self._timer.call(job, TIME_LIMIT_S)["max_error"])
             except (JobFailed, JobTimeout, JobCrashed) as error:
@@ -230,10 +229,11 @@ class Lab:
                 return self._broken[name]
         return self._verified[name, setting.k]
 
-    def _base(self, setting: Setting, library: str) -> dict[str, object]:
+    def _base(self, setting: Setting, library: str, m: int) -> dict[str, object]:
         return {
             "library": library,
-            **setting.words(),
+            "m": m,
+            **setting.words(m),
             "threads": 1,
             "split": 0,
             "sample_ns": self.policy.sample_us * 1000,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, k_block
 from haotuner.op import Op
 
 L2_SHARE = 0.5  # the weight of one column block; the other half is for X and for what the prefetchers bring
@@ -27,6 +28,9 @@ class Setting:
     panels: int
     col_block: int
     row_block: int
+    k_block: int = 0  # terms of a part of the sum over k; 0: it is never cut
+    k_block_from: int = 0  # rows from which on it is
+    k_block_rows: int = 0  # row_block there
 
     @staticmethod
     def of(op: Op, kernels: Sequence[MicroKernel], device: Device) -> Setting:
@@ -39,22 +43,32 @@ class Setting:
         panels = max(-(-n // kernel["nr"]) * (kernel["nr"] // pw) for kernel in kernels)
         l2 = device.l2_bytes or L2_DEFAULT_BYTES
         fits = int(l2 * L2_SHARE) // (4 * k)  # rows of X, or columns of the weight, in half of L2
+        part = k_block(k)
         return Setting(
             n=n,
             k=k,
             pw=pw,
             panels=panels,
             col_block=max(pw, fits // pw * pw),
-            row_block=min(max(fits, ROWS_LEAST), ROWS_MOST),
+            row_block=_rows(fits),
+            k_block=part,
+            k_block_from=K_BLOCK_LEAST_ROWS if part else 0,
+            k_block_rows=_rows(int(l2 * L2_SHARE) // (4 * part)) if part else 0,
         )
 
-    def words(self) -> dict[str, int]:
-        """The numbers by name."""
+    def words(self, m: int) -> dict[str, int]:
+        """What a call of m rows is computed with, by name."""
+        blocked = self.k_block > 0 and m >= self.k_block_from
         return {
             "n": self.n,
             "k": self.k,
             "pw": self.pw,
             "panels": self.panels,
             "col_block": self.col_block,
-            "row_block": self.row_block,
+            "row_block": self.k_block_rows if blocked else self.row_block,
+            "k_block": self.k_block if blocked else 0,
         }
+
+
+def _rows(fits: int) -> int:
+    return min(max(fits, ROWS_LEAST), ROWS_MOST)

@@ -84,11 +84,21 @@ def test_rows_may_lie_apart_and_in_reverse_and_x_rows_may_coincide(built: Built)
         mr, nr = kernel["mr"], kernel["nr"]
         x, w = whole_numbers((mr, 9), 1), whole_numbers((nr // kernel["pw"], 9, kernel["pw"]), 2)
         y = np.full((mr, nr), SENTINEL, np.float32)
-        built.functions[kernel](x[::-1], w, y[::-1], 1, 1)
+        built.functions[kernel](x[::-1], w, y[::-1], 1, 1, 0)
         np.testing.assert_array_equal(y, product(x, w))
         same = np.broadcast_to(x[:1], (mr, 9))
-        built.functions[kernel](np.lib.stride_tricks.as_strided(x[:1], (mr, 9), (0, 4)), w, y, 1, 1)
+        built.functions[kernel](np.lib.stride_tricks.as_strided(x[:1], (mr, 9), (0, 4)), w, y, 1, 1, 0)
         np.testing.assert_array_equal(y, product(same, w))
+
+
+def test_parts_of_a_sum_add_up_to_the_whole(built: Built) -> None:
+    for kernel in built.kernels:
+        mr, nr, pw, k = kernel["mr"], kernel["nr"], kernel["pw"], 29
+        x, w = whole_numbers((2 * mr, k), 1), whole_numbers((2 * nr // pw, k, pw), 2)
+        y = np.full((2 * mr, 2 * nr), np.nan, np.float32)  # the first part must not read it
+        for first, last in ((0, 8), (8, 9), (9, k)):
+            built.functions[kernel](x[:, first:last], w[:, first:last], y, 2, 2, int(first > 0))
+        np.testing.assert_array_equal(y, product(x, w))
 
 
 def test_nothing_is_touched_when_there_are_no_tiles_or_no_groups(built: Built) -> None:
@@ -96,7 +106,7 @@ def test_nothing_is_touched_when_there_are_no_tiles_or_no_groups(built: Built) -
         x, w = whole_numbers((kernel["mr"], 4), 1), whole_numbers((kernel["nr"] // kernel["pw"], 4, kernel["pw"]), 2)
         for tiles, groups in ((0, 1), (1, 0), (0, 0)):
             y = np.full((kernel["mr"], kernel["nr"]), SENTINEL, np.float32)
-            built.functions[kernel](x, w, y, tiles, groups)
+            built.functions[kernel](x, w, y, tiles, groups, 0)
             assert (y == SENTINEL).all()
 
 
@@ -106,7 +116,7 @@ def test_long_sums_stay_within_float32_rounding(built: Built) -> None:
         x = rng.standard_normal((kernel["mr"], 2003)).astype(np.float32)
         w = rng.standard_normal((kernel["nr"] // kernel["pw"], 2003, kernel["pw"])).astype(np.float32)
         y = np.empty((kernel["mr"], kernel["nr"]), np.float32)
-        built.functions[kernel](x, w, y, 1, 1)
+        built.functions[kernel](x, w, y, 1, 1, 0)
         size = product(np.abs(x), np.abs(w))
         assert (np.abs(y - product(x, w)) <= np.sqrt(2003) * np.finfo(np.float32).eps * size).all()
 
@@ -144,7 +154,7 @@ def check(
     w_memory[:-1] = whole_numbers((columns // pw, k, pw), seed + 1)
     y_memory = shifted((rows + 2, columns + more[1]), offsets[2], SENTINEL)
     x, w, y = x_memory[:rows, :k], w_memory[:-1], y_memory[1:-1, :columns]
-    built.functions[kernel](x, w, y, tiles, groups)
+    built.functions[kernel](x, w, y, tiles, groups, 0)
     np.testing.assert_array_equal(y, product(x, w), err_msg=f"{kernel.name} k={k} offsets={offsets} more={more}")
     y[:] = SENTINEL
     assert (y_memory == SENTINEL).all(), f"{kernel.name} wrote outside its tile"

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.saved import Saved, write
@@ -15,6 +17,7 @@ from haotuner.transfer.fitting import fit_model
 from haotuner.transfer.judging import Bench, first_reaching
 from haotuner.transfer.kept import load_model, save_model
 from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
+from haotuner.transfer.objectives import GRADES, OBJECTIVES, _grades
 from haotuner.transfer.permutation import permute
 from haotuner.transfer.reading import Read
 from haotuner.transfer.table import half_of_kernels, rows_within
@@ -152,6 +155,17 @@ def test_the_ablation_scores_every_variant_on_every_device(three: Read) -> None:
     assert {"program", "resource", "analysis"} <= set(found["means"])
     assert all(set(by_device) == set(DEVICES) for by_device in found["devices"].values())
     assert found["means"]["program+near+analysis"]["pairwise"] > found["means"]["program"]["pairwise"] - 0.01
+    assert set(found["objectives"]) == set(OBJECTIVES)
+    for objective, by_source in found["objectives"].items():  # made-up devices are easy: every objective must learn them
+        assert by_source["own samples"]["pairwise"] > 0.6, objective
+        assert by_source["device out"]["pairwise"] > 0.6, objective
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=300))
+def test_grades_keep_the_order_and_stay_within_what_lightgbm_takes(labels: list[float]) -> None:
+    grades = _grades(np.array(labels))
+    assert grades.min() >= 0 and grades.max() < GRADES
+    assert (np.diff(grades[np.argsort(labels, kind="stable")]) >= 0).all()
 
 
 # models to keep

@@ -20,13 +20,14 @@ LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "files.c", "manif
 KERNEL = """
 int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{
   (void)self, (void)result;
-  if (count != 5) return -1;
+  if (count != 6) return -1;
   const DLTensor *x = args[0].v_ptr, *w = args[1].v_ptr, *y = args[2].v_ptr;
   int64_t k = x->shape[1], rows = args[3].v_int64 * {mr}, columns = args[4].v_int64 * {nr};
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {{
-      const float *row = (const float*)x->data + i * x->strides[0], *panel = (const float*)w->data + j / {pw} * k * {pw};
-      float sum = 0;
+      const float *row = (const float*)x->data + i * x->strides[0];
+      const float *panel = (const float*)w->data + j / {pw} * w->strides[0];
+      float sum = args[5].v_int64 ? ((float*)y->data)[i * y->strides[0] + j] : 0;
       for (int64_t t = 0; t < k; ++t) sum += row[t] * panel[t * {pw} + j % {pw}];
       ((float*)y->data)[i * y->strides[0] + j] = sum;
     }}

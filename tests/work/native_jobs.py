@@ -42,16 +42,16 @@ static int kernel(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* r
   const float *x = tx->data, *w = tw->data;
   float* y = ty->data;
   int64_t tiles = args[3].v_int64, groups = args[4].v_int64, k = tx->shape[1];
-  int64_t ldx = tx->strides[0], ldy = ty->strides[0], rows = tiles * MR, columns = groups * NR;
+  int64_t ldx = tx->strides[0], ldw = tw->strides[0], ldy = ty->strides[0], rows = tiles * MR, columns = groups * NR;
   {before}
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {{
-      float sum = 0;
+      float sum = {start};
       for (int64_t at = 0; at < k; ++at) sum += {term};
       {store};
     }}
   {after}
-  (void)rows; (void)columns; (void)ldx; (void)ldy;
+  (void)rows; (void)columns; (void)ldx; (void)ldw; (void)ldy;
   return {status};
 }}
 const ht_kernel ht_kernels[] = {{{{"mutant", kernel, MR, NR, PW}}}};
@@ -59,7 +59,8 @@ const int ht_kernel_count = 1;
 """
 SOUND = {
     "before": "",
-    "term": "x[i * ldx + at] * w[(j / PW * k + at) * PW + j % PW]",
+    "start": "args[5].v_int64 ? y[i * ldy + j] : 0",
+    "term": "x[i * ldx + at] * w[j / PW * ldw + at * PW + j % PW]",
     "store": "y[i * ldy + j] = sum",
     "after": "",
     "status": "0",
@@ -87,6 +88,6 @@ def job(library: Path, **fields: object) -> Job:
     """A complete job for a library of one kernel."""
     return {
         "do": "time", "library": str(library), "n": 2 * NR, "k": K, "pw": PW, "panels": 2 * NR // PW, "col_block": 2 * NR,
-        "m": MR, "parts": [[0, 1]], "threads": 1, "split": 0, "row_block": 0, "sample_ns": 1000, "limit_ns": 10_000,
-        "least": 3, "most": 4, "cold_bytes": 0, "mr": MR, "nr": NR, "kernel": 0, "seed": 0, **fields,
+        "m": MR, "parts": [[0, 1]], "threads": 1, "split": 0, "row_block": 0, "k_block": 0, "sample_ns": 1000,
+        "limit_ns": 10_000, "least": 3, "most": 4, "cold_bytes": 0, "mr": MR, "nr": NR, "kernel": 0, "seed": 0, **fields,
     }  # fmt: skip

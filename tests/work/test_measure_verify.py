@@ -32,6 +32,8 @@ BUGS = {
     "one term too many is read": ({"before": "k += 1;"}, "verify/wrong"),
     "a tile is left out": ({"before": "if (tiles > 1) rows -= MR;"}, "verify/wrong"),
     "a column group is left out": ({"before": "if (groups > 1) columns -= NR;"}, "verify/wrong"),
+    "parts of the sum replace each other": ({"start": "0"}, "verify/wrong"),
+    "the first part adds too": ({"start": "y[i * ldy + j]"}, "verify/wrong"),
     "all panels are the first": ({"term": "x[i * ldx + at] * w[at * PW + j % PW]"}, "verify/wrong"),
     "row strides are ignored": ({"term": "x[i * k + at] * w[(j / PW * k + at) * PW + j % PW]"}, "verify/wrong"),
     "the output is added to": ({"store": "y[i * ldy + j] += sum"}, "verify/wrong"),

@@ -27,7 +27,7 @@ BUILD_LIMIT_S = 60.0
 
 
 class Machine:
-    """Answers no op: ``result`` is never asked for. A call makes ``flops`` operations or reads ``bytes``; the other is None."""
+    """Answers no op: ``result`` is never asked for. A call makes ``flops`` operations or reads ``bytes``, never both."""
 
     version = "2"
     width = 1

@@ -10,7 +10,7 @@ extern const ht_kernel ht_kernels[]; /* generated: the candidates in this librar
 extern const int ht_kernel_count;
 
 enum { /* the job: one int64 vector */
-  JOB_N, JOB_K, JOB_PW, JOB_PANELS, JOB_COL_BLOCK, JOB_M, JOB_LDX, JOB_LDY, JOB_THREADS, JOB_SPLIT, JOB_ROW_BLOCK,
+  JOB_N, JOB_K, JOB_PW, JOB_PANELS, JOB_COL_BLOCK, JOB_M, JOB_LDX, JOB_LDY, JOB_THREADS, JOB_SPLIT, JOB_ROW_BLOCK, JOB_K_BLOCK,
   JOB_WEIGHTS,     /* how many packed weights lie behind w; calls rotate over them */
   JOB_SAMPLE_NS,   /* a sample lasts at least this long */
   JOB_LIMIT_NS,    /* no new sample is started after this time */
@@ -47,7 +47,7 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   ht_op op = {.name = "candidate", .n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
               .pw = (int32_t)job[JOB_PW], .col_block = (int32_t)job[JOB_COL_BLOCK]};
   ht_composition c = {.count = (int32_t)job[JOB_PARTS], .split = (int32_t)job[JOB_SPLIT],
-                      .row_block = (int32_t)job[JOB_ROW_BLOCK]};
+                      .row_block = (int32_t)job[JOB_ROW_BLOCK], .k_block = (int32_t)job[JOB_K_BLOCK]};
   if (c.count < 1 || c.count > HT_MAX_PARTS) return fail("a composition has 1 to 4 regions");
   int64_t rows = 0;
   for (int i = 0; i < c.count; ++i) {

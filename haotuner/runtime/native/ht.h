@@ -35,6 +35,9 @@ typedef struct { /* shape -> composition for one thread count; entries[m-1] for 
   const ht_entry* entries;
   int32_t row_block;      /* rows whose X stays in L2 while the weight streams past; 0: do not block */
   int32_t row_block_from; /* blocking pays only from this m on */
+  int32_t k_block;        /* terms of the sum whose weight panel stays in L2 while rows pass; 0: all at once */
+  int32_t k_block_from;   /* from this m on */
+  int32_t k_block_rows;   /* row_block where k is blocked: X takes less of L2 there */
 } ht_plan;
 
 typedef struct {
@@ -59,6 +62,7 @@ typedef struct {
   int32_t count;
   int32_t split;
   int32_t row_block;
+  int32_t k_block;
 } ht_composition;
 
 typedef struct { /* one checked call: row strides in elements */

@@ -24,19 +24,24 @@ typedef struct {
   atomic_int failed;
 } ht_job;
 
-static int call_kernel(const ht_op* op, const ht_kernel* kernel, const float* x, int64_t ldx, int64_t first_column, float* y,
-                       int64_t ldy, const float* w, int64_t tiles, int64_t groups) {
-  int64_t x_shape[2] = {tiles * kernel->mr, op->k}, x_strides[2] = {ldx, 1};
-  int64_t w_shape[3] = {groups * (kernel->nr / op->pw), op->k, op->pw};
+/* What of the sum over k a kernel computes: `depth` terms from `from` on, added to Y unless they are the first. */
+typedef struct {
+  int64_t from, depth;
+} ht_terms;
+
+static int call_kernel(const ht_op* op, const ht_kernel* kernel, ht_terms terms, const float* x, int64_t ldx, int64_t first_column,
+                       float* y, int64_t ldy, const float* w, int64_t tiles, int64_t groups) {
+  int64_t x_shape[2] = {tiles * kernel->mr, terms.depth}, x_strides[2] = {ldx, 1};
+  int64_t w_shape[3] = {groups * (kernel->nr / op->pw), terms.depth, op->pw};
   int64_t y_shape[2] = {tiles * kernel->mr, groups * kernel->nr}, y_strides[2] = {ldy, 1};
   int64_t w_strides[3] = {op->k * op->pw, op->pw, 1};
   const DLDevice cpu = {kDLCPU, 0};
   const DLDataType fp32 = {kDLFloat, 32, 1};
   /* The kernel's contract is one aligned element; offsets go into the pointers. */
-  DLTensor tx = {(void*)x, cpu, 2, fp32, x_shape, x_strides, 0};
-  DLTensor tw = {(void*)(w + first_column * op->k), cpu, 3, fp32, w_shape, w_strides, 0};
+  DLTensor tx = {(void*)(x + terms.from), cpu, 2, fp32, x_shape, x_strides, 0};
+  DLTensor tw = {(void*)(w + first_column * op->k + terms.from * op->pw), cpu, 3, fp32, w_shape, w_strides, 0};
   DLTensor ty = {y, cpu, 2, fp32, y_shape, y_strides, 0};
-  TVMFFIAny args[5];
+  TVMFFIAny args[6];
   TVMFFIAny result;
   memset(args, 0, sizeof args);
   memset(&result, 0, sizeof result);
@@ -44,29 +49,31 @@ static int call_kernel(const ht_op* op, const ht_kernel* kernel, const float* x,
   args[0].v_ptr = &tx;
   args[1].v_ptr = &tw;
   args[2].v_ptr = &ty;
-  args[3].type_index = args[4].type_index = kTVMFFIInt;
+  args[3].type_index = args[4].type_index = args[5].type_index = kTVMFFIInt;
   args[3].v_int64 = tiles;
   args[4].v_int64 = groups;
-  return kernel->fn(NULL, args, 5, &result);
+  args[5].v_int64 = terms.from > 0;
+  return kernel->fn(NULL, args, 6, &result);
 }
 
 /* Columns [first, last) of `tiles` row tiles from `row` on. The last tile may reach past n: it is computed into a
- * scratch tile (its packed weight is zero there) and the columns that exist are copied. */
-static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, int64_t row, int64_t tiles, int64_t first,
-                  int64_t last) {
+ * scratch tile (its packed weight is zero there), with all terms at once, and the columns that exist are copied. */
+static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, ht_terms terms, int64_t row, int64_t tiles,
+                  int64_t first, int64_t last) {
   const float* x = call->x + row * call->ldx;
   float* y = call->y + row * call->ldy;
   int64_t groups = (last - first) / kernel->nr;
   if (groups > 0) {
-    int rc = call_kernel(op, kernel, x, call->ldx, first, y + first, call->ldy, call->w, tiles, groups);
+    int rc = call_kernel(op, kernel, terms, x, call->ldx, first, y + first, call->ldy, call->w, tiles, groups);
     if (rc != 0) return rc;
   }
   int64_t done = first + groups * kernel->nr;
-  if (done == last) return 0;
+  if (done == last || terms.from > 0) return 0;
+  const ht_terms all = {0, op->k};
   float scratch[HT_MAX_TILE];
   for (int64_t tile = 0; tile < tiles; ++tile) {
     int64_t top = tile * kernel->mr;
-    int rc = call_kernel(op, kernel, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
+    int rc = call_kernel(op, kernel, all, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
     if (rc != 0) return rc;
     for (int64_t i = 0; i < kernel->mr; ++i)
       memcpy(y + (top + i) * call->ldy + done, scratch + i * kernel->nr, (size_t)(last - done) * sizeof(float));
@@ -91,11 +98,15 @@ static int run_columns(const ht_job* job, int64_t block, int64_t first, int64_t 
   int64_t tile = block * job->bulk_per_block;
   int64_t tiles = bulk->tiles - tile < job->bulk_per_block ? bulk->tiles - tile : job->bulk_per_block;
   int64_t top = tile * bulk->kernel->mr, row = top + tiles * bulk->kernel->mr;
-  int rc = region(job->op, job->call, bulk->kernel, top, tiles, first, last);
-  if (block == job->row_blocks - 1) {
-    for (int i = 1; i < composition->count && rc == 0; ++i) {
+  int64_t bulk_end = row, block_terms = composition->k_block > 0 ? composition->k_block : job->op->k;
+  int rc = 0;
+  for (ht_terms terms = {0, block_terms}; terms.from < job->op->k && rc == 0; terms.from += terms.depth) {
+    if (terms.depth > job->op->k - terms.from) terms.depth = job->op->k - terms.from;
+    rc = region(job->op, job->call, bulk->kernel, terms, top, tiles, first, last);
+    row = bulk_end;
+    for (int i = 1; i < composition->count && rc == 0 && block == job->row_blocks - 1; ++i) {
       const ht_part* part = &composition->part[i];
-      rc = region(job->op, job->call, part->kernel, row, part->tiles, first, last);
+      rc = region(job->op, job->call, part->kernel, terms, row, part->tiles, first, last);
       row += part->tiles * part->kernel->mr;
     }
   }

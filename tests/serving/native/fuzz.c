@@ -131,7 +131,8 @@ static int plan(long count) {
       if (left > 0) entry.tiles[part] = (uint16_t)left; /* kernel 0 has one row */
       entries[m - 1] = entry;
     }
-    ht_plan one = {2, limit, entries, (int32_t)(draw() % 32), (int32_t)(draw() % 64)};
+    const int part = limit % 5, rows_of_part = 1 + limit % 7; /* not drawn: kept seeds keep their outcome */
+    ht_plan one = {2, limit, entries, (int32_t)(draw() % 32), (int32_t)(draw() % 64), part, limit, rows_of_part};
     if (kernels[entries[limit - 1].kernel[0]].mr > limit) return 7; /* the table's own promise */
     const ht_op op = {.name = "fuzz", .n = 16, .k = 1, .panels = 1, .pw = 16, .kernels = kernels, .plans = &one, .plan_count = 1};
     for (int probe = 0; probe < 40; ++probe) {
@@ -146,6 +147,8 @@ static int plan(long count) {
         rows += found.part[i].tiles * found.part[i].kernel->mr;
       }
       if (rows != m) return 10;
+      const int cut = part > 0 && m >= limit;
+      if (found.k_block != (cut ? part : 0) || (cut && found.row_block != rows_of_part)) return 11;
       if (count == 1 && probe == 39) printf("%d kernels, limit %d, %d parts\n", held, limit, found.count);
     }
   }
