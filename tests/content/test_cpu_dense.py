@@ -9,12 +9,23 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from haotuner.compile.cpu import object_code
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.microkernels import cpu_dense
-from haotuner.microkernels.cpu_dense import FP32_BYTES, PREFETCHES, TVM_STACK_BYTES, UNROLLS, CpuDense
+from haotuner.microkernels.cpu_dense import (
+    FP32_BYTES,
+    K_BLOCK,
+    K_BLOCK_LEAST_K,
+    PREFETCHES,
+    TVM_STACK_BYTES,
+    UNROLLS,
+    CpuDense,
+    k_block,
+)
 from haotuner.op import Op
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
 
@@ -24,6 +35,15 @@ FAMILY = CpuDense()
 def test_golden_program(golden: Callable[..., None]) -> None:
     golden(FAMILY.schedule(FAMILY.kernel(2, 32, 16, 2, 8), "tile").script() + "\n", part="plain")
     golden(FAMILY.schedule(FAMILY.kernel(1, 32, 16, 1, 8, 16), "tile").script() + "\n", part="prefetch")
+
+
+@given(st.integers(1, 200_000))
+def test_the_parts_of_a_long_sum_are_alike_and_a_short_one_has_none(k: int) -> None:
+    part = k_block(k)
+    assert (part == 0) == (k < K_BLOCK_LEAST_K)
+    if part:
+        count = -(-k // part)
+        assert 0.8 * K_BLOCK <= part <= 1.2 * K_BLOCK and k - (count - 1) * part > part - count
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NA
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS
+from haotuner.op import Op
 from haotuner.shape import Shape
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel
 
@@ -68,6 +70,16 @@ def test_cold_weights_take_longer_than_hot_ones_for_few_rows() -> None:
     pair = [(kernel(2, 64), Shape.of(m=2))]
     cold, hot = (expected_us(BIG_CORE, demand(BIG_CORE, CPU_DENSE, OP, pair, weights=w))[0] for w in ("cold", "hot"))
     assert cold > 1.5 * hot
+
+
+def test_long_sums_are_described_in_the_parts_they_are_computed_in() -> None:
+    wide = Op.parse("dense_n1024_k4096")
+    few, many = (
+        features(BIG_CORE, CPU_DENSE, wide, [(kernel(6, 64), Shape.of(m=m))]).iloc[0]
+        for m in (K_BLOCK_LEAST_ROWS - 1, K_BLOCK_LEAST_ROWS)
+    )
+    assert few["depth_blocks_log2"] == 0 and many["depth_blocks_log2"] == 2
+    assert many["l1_fill_log2"] == pytest.approx(few["l1_fill_log2"] - 2)
 
 
 def test_the_analysis_prefers_tiles_that_hide_latency_and_refuses_spills() -> None:
