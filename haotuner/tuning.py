@@ -30,7 +30,8 @@ STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two
 QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
 LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
-SEARCH_SHARE = 0.6  # of the time budget; the rest measures the kept kernels for every thread count
+SEARCH_SHARE = 0.6  # of the time budget; then the kept kernels are measured for every thread count
+MEASURE_SHARE = 0.88  # of the time budget; tables of 4,096 rows for two thread counts and the model's scores take 5 s more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     _recall(book, ordered, lab, clock)  # what an earlier run recorded counts, even if there was no time to come to it
     finished = [name for name in ordered if book.measured(name)]
     kept = cover(_complete(book, finished, ordered, lab), rows, weights)
-    clock = _Clock(begin + task.budget_s, watch, phase="plan", given_up=clock.given_up)
+    clock = _Clock(begin + task.budget_s * MEASURE_SHARE, watch, phase="plan", given_up=clock.given_up)
     tables = tuple(
         make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on) for threads in task.threads
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -44,7 +45,9 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    text = ["# Dense fp32 on the CPU: the race", "", f"Made by `python -m tests.bench.cpu_dense --ops {asked.ops}`", ""]
+    command = f"python -m tests.bench.cpu_dense --seconds-per-row {asked.seconds_per_row} --ops {asked.ops} "
+    command += f"--shapes {asked.shapes} --against {asked.against} --isas {asked.isas}"
+    text = ["# Dense fp32 on the CPU: the race", "", f"Made by `{command}`", ""]
     with tempfile.TemporaryDirectory() as folder:
         for state in STATES:
             tuned, found = raced(
@@ -75,9 +78,33 @@ def machine(tuned: Any) -> str:
     return f"Device `{tuned['device']}`, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
 
 
+def group_row(group: Any) -> str:
+    """Figures of one thread count."""
+    low, high = group["interval_vs_best"]
+    shares = (f"{group[key]:.2f}" if group[key] else "" for key in ("peak_ratio", "bandwidth_ratio"))
+    return (
+        f"| {group['threads']} | {group['geomean_vs_best']:.3f} ({low:.3f} to {high:.3f}) | "
+        f"{len(group['lost'])} of {group['rows']} | {' | '.join(shares)} |"
+    )
+
+
+def sharing(rows: Any) -> str:
+    """What all cores bring over one."""
+    us = {(row["op"], row["shape"]["m"], row["threads"]): row["ours_us"] for row in rows if row["ours_us"]}
+    most = max(threads for _, _, threads in us)
+    gains = [us[op, m, 1] / us[op, m, most] for op, m, threads in us if threads == most and m >= 8 and (op, m, 1) in us]
+    if most == 1 or not gains:
+        return ""
+    return f"{most} threads over one, m >= 8: {math.exp(sum(map(math.log, gains)) / len(gains)):.2f}x."
+
+
 def section(title: str, tuned: Any, found: Any, plot: str | None = None) -> list[str]:
     """Markdown of one race."""
     text = [f"## {title}", "", *([f"![time over m]({plot})", ""] if plot else [])]
+    text += ["| threads | best peer at each shape over ours | rows lost | of FMA peak, m >= 64 | of bandwidth, m <= 8 |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    text += [group_row(group) for group in found["groups"]]
+    text += ["", sharing(found["rows"]), ""]
     text += ["| op | candidates | measured | kernels | regret | packed | tuned in | model |", "|" + "---|" * 8]
     for op in tuned["ops"]:
         model = ", ".join(f"{key} {value:.2f}" for key, value in op["model"].items())
