@@ -34,9 +34,12 @@ class Memory:
 
     def recall(self, frame: pd.DataFrame) -> Scores:
         """The residual of each row's program; 0 where it is not remembered."""
+        return self.find(program_keys(frame))
+
+    def find(self, asked: Keys) -> Scores:
+        """The same for programs whose keys are known."""
         if not len(self.keys):
-            return np.zeros(len(frame))
-        asked = program_keys(frame)
+            return np.zeros(len(asked))
         at = np.minimum(np.searchsorted(self.keys, asked), len(self.keys) - 1)
         return np.where(self.keys[at] == asked, self.residuals[at], 0.0)
 

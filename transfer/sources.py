@@ -18,7 +18,7 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.device import Device
 from haotuner.errors import UsageError
-from haotuner.transfer.memory import Memory
+from haotuner.transfer.memory import Memory, program_keys
 from haotuner.transfer.nearness import joint_share, weights_of
 from haotuner.transfer.table import Table
 
@@ -64,8 +64,9 @@ class Sources:
 
     def columns(self, frame: pd.DataFrame) -> Scores:
         """What each source, the joint forest and the analysis say of each row in standard units; ``(rows, sources + 2)``."""
+        keys = program_keys(frame)
         said = [
-            scale.units(forest.predict(frame) + memory.recall(frame))
+            scale.units(forest.predict(frame) + memory.find(keys))
             for forest, memory, scale in zip(self.forests, self.memories, self.scales, strict=True)
         ]
         joint = _pooled(self.scales).units(self.joint.predict(frame))
