@@ -31,7 +31,7 @@ QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
 LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
 SEARCH_SHARE = 0.6  # of the time budget; then the kept kernels are measured for every thread count
-MEASURE_SHARE = 0.88  # of the time budget; tables of 4,096 rows for two thread counts and the model's scores take 5 s more
+MEASURE_SHARE = 0.85  # of the time budget; tables of 4,096 rows for two thread counts and the model's scores take 5 s more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

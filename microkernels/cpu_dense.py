@@ -27,13 +27,16 @@ MAX_TILE_VECTORS = 12  # a one-row tile needs latency x pipes = 8 accumulators; 
 MAX_STREAMS = 4  # more weight streams than this fell to half speed: they meet in the same L1 sets when k is a power of two
 UNROLLS = (1, 2, 4, 8)
 # Steps of k that the weight is fetched ahead of its use; 0 leaves it to the hardware. Measured cold on one core (Zen 5,
-# k=768): one-row tiles gain up to 1.3x at 4..16, tiles of 4..8 rows up to 1.2x at 16..32; 64 lost everywhere.
+# k=768): one-row tiles gain up to 1.3x at 4..16, tiles of 4..8 rows up to 1.2x at 16..32. From FAR steps on into L2, which
+# has room for more requests than L1: n=4096, k=1024, 8x32 at m=8, cold, from 126 (16 steps) to 150 GFLOP/s (64), 8x48 at
+# m=16, hot in L3, from 226 (32) to 234 (64) and 240 (128); into L1, 64 steps lost everywhere.
 # Fewer than 8 is another kind: the panel after this one is brought into L2 while so many row tiles pass, so that memory and
 # arithmetic overlap. Cold, k=n=1024, one core: 8x48 at m=16 went from 243 to 156 us, 6x64 at m=32 from 338 to 268 us. With a
 # hot weight that L2 does not hold (n=4096, m=504) 8x48 went from 20.0 to 19.2 ms, 6x64 from 19.0 to 18.4 ms.
 NEXT_PANEL_TILES = (2, 4)
 NEXT_PANEL_ROWS = range(4, 11)  # flatter tiles have no time for it; taller ones no pointer register left: they fall to 0.3
-PREFETCHES = (0, *NEXT_PANEL_TILES, 8, 16, 32)
+FAR = 64
+PREFETCHES = (0, *NEXT_PANEL_TILES, 8, 16, 32, FAR, 2 * FAR)
 LINE_BYTES = 64
 # From so many rows on the runtime computes a long sum over k in parts of about K_BLOCK terms, so that a weight panel of them
 # stays in L2 while the rows pass. Cold, one Zen 5 core, best of three tiles: k=4096 m=32 from 212 to 235 GFLOP/s, m=256 from
@@ -160,8 +163,8 @@ def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
                 starts = ((panel, column) for panel in range(nr // pw) for column in range(0, pw, LINE_BYTES // FP32_BYTES))
                 for panel, column in starts:  # one request a cache line of every panel
                     line = w[group * (nr // pw) + panel, at + ahead, int64(column)]
-                    # Read, keep in all levels, data. Past the last panel it names memory that is never touched: harmless.
-                    hint = (tirx.IntImm("int32", value) for value in (0, 3, 1))
+                    # Read, keep in all levels or from L2 on, data. Past the last panel nothing is ever touched: harmless.
+                    hint = (tirx.IntImm("int32", value) for value in (0, 2 if ahead >= FAR else 3, 1))
                     T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(line), *hint))
 
             # Lines of the next panel a step of the unrolled loop: all of it within so many row tiles. More tiles fetch on.

@@ -113,7 +113,7 @@ of survivors and random points. Each best is chosen among the {FINALISTS} best b
 medians over {PASSES} more. Noise: the plan's composition against itself, mean."""
 REGRET_HEAD = "| op | points | survivors | random | failed | kept | dispatch | cover | selection | noise |"
 REPLAY_TEXT = """Searches replayed on the same records. *Started*: what `haotuner tune` does, LightGBM that begins with
-the model of this device, here fitted without the op; *model*: LightGBM from cold; *analytic*: the same search with the
+the model of this device, here fitted without the op (behind the funnel only); *model*: LightGBM from cold; *analytic*: the same search with the
 roofline only; *random*: any order. *Without the funnel* they choose among survivors and random points. Quality is the
 geometric mean time over the traffic with every kernel of the same set measured. Median and 90 % range over seeds."""
 REPLAY_HEAD = "| op | search | candidates | median | 5 % | 95 % | against the model |"
@@ -253,7 +253,7 @@ def replayed(case: Case, known: dict[str, Record], device: Device, seeds: int) -
         pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, rows=rows,
                     weights=weights, state=WEIGHTS)  # fmt: skip
         ways = {name: (pool, strategy) for name, strategy in STRATEGIES.items()}
-        if start is not None:
+        if start is not None and not suffix:
             ways["started"] = (replace(pool, start=start), STRATEGIES["model"])
         for name, (among, strategy) in ways.items():
             begin = time.monotonic()
