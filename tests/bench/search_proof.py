@@ -113,9 +113,10 @@ of survivors and random points. Each best is chosen among the {FINALISTS} best b
 medians over {PASSES} more. Noise: the plan's composition against itself, mean."""
 REGRET_HEAD = "| op | points | survivors | random | failed | kept | dispatch | cover | selection | noise |"
 REPLAY_TEXT = """Searches replayed on the same records. *Started*: what `haotuner tune` does, LightGBM that begins with
-the model of this device, here fitted without the op (behind the funnel only); *model*: LightGBM from cold; *analytic*: the same search with the
-roofline only; *random*: any order. *Without the funnel* they choose among survivors and random points. Quality is the
-geometric mean time over the traffic with every kernel of the same set measured. Median and 90 % range over seeds."""
+the model of this device, here fitted without the op (behind the funnel only); *model*: LightGBM from cold; *analytic*: the
+same search with the roofline only; *random*: any order. *Without the funnel* they choose among survivors and random points.
+Quality is the geometric mean time over the traffic with every kernel of the same set measured. Median and 90 % range over
+seeds."""
 REPLAY_HEAD = "| op | search | candidates | median | 5 % | 95 % | against the model |"
 
 
