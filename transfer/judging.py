@@ -71,6 +71,11 @@ class Bench:
         return rows[here], rows[~here]
 
 
+def mean_of(points: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Mean of each score over several scorings."""
+    return {key: float(np.mean([point[key] for point in points])) for key in KEYS}
+
+
 def first_reaching(curve: Sequence[float] | Scores, share: float) -> int | None:
     """Measurements after which a curve reaches a share of the best; None if it never does."""
     reached = np.flatnonzero(np.asarray(curve) >= share)

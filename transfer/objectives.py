@@ -11,7 +11,7 @@ import numpy as np
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Settings
 from haotuner.cost.model import Scores
-from haotuner.transfer.judging import KEYS, Bench
+from haotuner.transfer.judging import Bench, mean_of
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.sources import Scale
 from haotuner.transfer.table import Rows, Table
@@ -42,7 +42,7 @@ def compare(tables: Sequence[Table], seed: int) -> dict[str, dict[str, dict[str,
             for draw in range(DRAWS):
                 rows = np.random.default_rng([seed, draw]).permutation(len(target))[:SAMPLES]
                 own.append(bench.score(_said(objective, target, rows, target, NAMES, seed), rows))
-        found[objective] = {"device out": _mean(out), "own samples": _mean(own)}
+        found[objective] = {"device out": mean_of(out), "own samples": mean_of(own)}
     return found
 
 
@@ -78,7 +78,3 @@ def _grades(labels: Scores) -> Scores:
     places = np.empty(len(labels))
     places[np.argsort(labels, kind="stable")] = np.arange(len(labels))
     return np.asarray(places * GRADES // len(labels), dtype=np.float64)
-
-
-def _mean(scores: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {key: float(np.mean([one[key] for one in scores])) for key in KEYS}

@@ -10,7 +10,7 @@ import numpy as np
 from haotuner.cost.model import Analytic, Scores
 from haotuner.transfer.copying import copied, said_by
 from haotuner.transfer.gauge import Verdict, judge
-from haotuner.transfer.judging import KEYS, Bench, first_reaching
+from haotuner.transfer.judging import Bench, first_reaching, mean_of
 from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank, shared_head
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.samples import next_batch, program_units
@@ -144,14 +144,10 @@ def _baselines(target: Table, tables: Sequence[Table], known: Scores, bench: Ben
     nearest[int(np.argmax(weights_of([table.device for table in tables], target.device)))] = 1.0
     found = {
         "analytic": bench.score(Analytic().predict(target.frame)),
-        "random": _mean([bench.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
+        "random": mean_of([bench.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
     }
     for name, weights in (("copy", nearest), ("copy-mean", np.full(len(tables), 1.0 / len(tables)))):
         values = copied(known, weights)
         if not np.isnan(values).all():
             found[name] = bench.score(np.where(np.isnan(values), np.nanmin(values) - 1.0, values))
     return found
-
-
-def _mean(points: Sequence[Point]) -> Point:
-    return {key: float(np.mean([point[key] for point in points])) for key in KEYS}
