@@ -235,9 +235,6 @@ def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
                 threads=table.threads,
                 entries=[(tuple((index[k], t) for k, t in choice.parts), split) for choice, split in table.entries],
                 row_block=setting.row_block,
-                k_block=setting.k_block,
-                k_block_from=setting.k_block_from,
-                k_block_rows=setting.k_block_rows,
             )
             for table in tuned.tables
         ],

@@ -29,9 +29,6 @@ class PackedPlan:
     entries: Sequence[Entry]
     row_block: int = 0
     row_block_from: int = 0
-    k_block: int = 0
-    k_block_from: int = 0
-    k_block_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +57,7 @@ def pack_data(ops: Sequence[PackedOp]) -> str:
             text.append("};")
         text.append(f"static const ht_plan plans_{index}[] = {{")
         text += [
-            f"  {{{p.threads}, {len(p.entries)}, entries_{index}_{place}, {p.row_block}, {p.row_block_from}, {p.k_block}, "
-            f"{p.k_block_from}, {p.k_block_rows}}},"
+            f"  {{{p.threads}, {len(p.entries)}, entries_{index}_{place}, {p.row_block}, {p.row_block_from}}},"
             for place, p in enumerate(op.plans)
         ]
         text.append("};")
@@ -69,7 +65,8 @@ def pack_data(ops: Sequence[PackedOp]) -> str:
     for index, op in enumerate(ops):
         s = op.setting
         text.append(
-            f'  {{"{op.name}", {s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, {op.first_m}, {op.last_m}, '
+            f'  {{"{op.name}", {s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, '
+            f"{s.k_block}, {s.k_block_from}, {s.k_block_rows}, {op.first_m}, {op.last_m}, "
             f"kernels_{index}, plans_{index}, {len(op.plans)}, {int(Op.parse(op.name).weight == 'kn')}}},"
         )
     text += ["};", f"const int ht_op_count = {len(ops)};"]

@@ -74,20 +74,17 @@ def _covers(kernels: Sequence[MicroKernel], m: int) -> list[tuple[tuple[int, int
     return found
 
 
-BLOCKS: tuple[dict[str, int], ...] = (
-    {},
-    {"k_block": 7, "k_block_from": 5, "k_block_rows": 8},
-    {"row_block": 8, "row_block_from": 16, "k_block": 3, "k_block_from": 24, "k_block_rows": 4},
-)
-
-
 def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3)) -> PackedOp:
-    """An op with one plan a thread count: serial, split by columns (k in parts), split by rows (rows and k in blocks)."""
+    """An op with one plan a thread count: serial, split by columns, split by rows (blocked); k in parts from 24 rows on."""
     op = Op.parse(name)
     kernels = kernels_for(lanes, pw)
     panels = max(-(-op["n"] // k["nr"]) * (k["nr"] // pw) for k in kernels)
-    setting = Setting(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8)
-    plans = [plan_for(kernels, count, SPLITS[i % 3], i, **BLOCKS[i % 3]) for i, count in enumerate(counts)]
+    setting = Setting(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8,
+                      k_block=7, k_block_from=24, k_block_rows=4)  # fmt: skip
+    plans = [
+        plan_for(kernels, count, SPLITS[i % 3], i, **({"row_block": 8, "row_block_from": 16} if i == 2 else {}))
+        for i, count in enumerate(counts)
+    ]
     return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)
 
 

@@ -35,9 +35,6 @@ typedef struct { /* shape -> composition for one thread count; entries[m-1] for 
   const ht_entry* entries;
   int32_t row_block;      /* rows whose X stays in L2 while the weight streams past; 0: do not block */
   int32_t row_block_from; /* blocking pays only from this m on */
-  int32_t k_block;        /* terms of the sum whose weight panel stays in L2 while rows pass; 0: all at once */
-  int32_t k_block_from;   /* from this m on */
-  int32_t k_block_rows;   /* row_block where k is blocked: X takes less of L2 there */
 } ht_plan;
 
 typedef struct {
@@ -45,6 +42,9 @@ typedef struct {
   int64_t n, k, panels; /* panels allocated, >= what any kernel of the op reads */
   int32_t pw;
   int32_t col_block; /* columns whose weight stays in L2 between the regions of one shape */
+  int32_t k_block;      /* terms of the sum whose weight panel stays in L2 while rows pass; 0: all at once */
+  int32_t k_block_from; /* from this m on */
+  int32_t k_block_rows; /* row_block where k is blocked: X takes less of L2 there */
   int64_t first_m, last_m; /* tuned range */
   const ht_kernel* kernels;
   const ht_plan* plans;

@@ -30,8 +30,8 @@ void ht_plan_look_up(const ht_op* op, const ht_plan* plan, int64_t m, ht_composi
   out->split = m > plan->limit ? plan->entries[plan->limit - 1].split : entry->split;
   out->row_block = plan->row_block > 0 && m >= plan->row_block_from ? plan->row_block : 0;
   out->k_block = 0;
-  if (plan->k_block > 0 && m >= plan->k_block_from) {
-    out->k_block = plan->k_block;
-    out->row_block = plan->k_block_rows;
+  if (op->k_block > 0 && m >= op->k_block_from) {
+    out->k_block = op->k_block;
+    out->row_block = op->k_block_rows;
   }
 }

@@ -132,9 +132,10 @@ static int plan(long count) {
       entries[m - 1] = entry;
     }
     const int part = limit % 5, rows_of_part = 1 + limit % 7; /* not drawn: kept seeds keep their outcome */
-    ht_plan one = {2, limit, entries, (int32_t)(draw() % 32), (int32_t)(draw() % 64), part, limit, rows_of_part};
+    ht_plan one = {2, limit, entries, (int32_t)(draw() % 32), (int32_t)(draw() % 64)};
     if (kernels[entries[limit - 1].kernel[0]].mr > limit) return 7; /* the table's own promise */
-    const ht_op op = {.name = "fuzz", .n = 16, .k = 1, .panels = 1, .pw = 16, .kernels = kernels, .plans = &one, .plan_count = 1};
+    const ht_op op = {.name = "fuzz", .n = 16, .k = 1, .panels = 1, .pw = 16, .kernels = kernels, .plans = &one, .plan_count = 1,
+                      .k_block = part, .k_block_from = limit, .k_block_rows = rows_of_part};
     for (int probe = 0; probe < 40; ++probe) {
       int64_t m = probe < 20 ? 1 + (int64_t)(draw() % 256) : 1 + (int64_t)(draw() % 2147483647);
       if (probe == 20) m = 2147483647;
