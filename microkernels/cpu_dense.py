@@ -31,9 +31,9 @@ UNROLLS = (1, 2, 4, 8)
 # has room for more requests than L1: n=4096, k=1024, 8x32 at m=8, cold, from 126 (16 steps) to 150 GFLOP/s (64), 8x48 at
 # m=16, hot in L3, from 226 (32) to 234 (64) and 240 (128); into L1, 64 steps lost everywhere.
 # Fewer than 8 is another kind: the panel after this one is brought into L2 while so many row tiles pass, so that memory and
-# arithmetic overlap. Cold, k=n=1024, one core: 8x48 at m=16 went from 243 to 156 us, 6x64 at m=32 from 338 to 268 us. With a
-# hot weight that L2 does not hold (n=4096, m=504) 8x48 went from 20.0 to 19.2 ms, 6x64 from 19.0 to 18.4 ms.
-NEXT_PANEL_TILES = (2, 4)
+# arithmetic overlap; the tiles after those fetch nothing. Cold, one core, 8x48, GFLOP/s: n=k=1024 m=16 from 155 (no kind
+# but this one) to 205 (2 tiles), m=32 from 181 to 223 (4), m=96 from 204 to 224 (6). Hot, n=4096, m=64 from 205 to 229 (6).
+NEXT_PANEL_TILES = (2, 4, 6)
 NEXT_PANEL_ROWS = range(4, 11)  # flatter tiles have no time for it; taller ones no pointer register left: they fall to 0.3
 FAR = 64
 PREFETCHES = (0, *NEXT_PANEL_TILES, 8, 16, 32, FAR, 2 * FAR)
@@ -199,8 +199,10 @@ def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
                         for j, (buffer, slot) in enumerate(row):
                             T.buffer_store(buffer, y[tile * mr + i, columns_of(j)], [slot])
             with T.serial(k // ku) as step:
-                for number in range(next_lines):
-                    fetch_next_panel(step, number)
+                if next_lines:
+                    with T.If(tile < ahead), T.Then():
+                        for number in range(next_lines):
+                            fetch_next_panel(step, number)
                 for u in range(ku):
                     multiply_add(step * ku + u)
             with T.serial(k % ku) as left:

@@ -18,8 +18,7 @@ typedef struct {
   int64_t unit, units;     /* columns that no chunk divides: a multiple of every kernel's nr; how many of them cover n */
   int64_t step;            /* columns computed before the bias is added to them, a multiple as well */
   int64_t column_chunks;
-  int64_t bulk_per_block;  /* row tiles of part[0] in one row block; the last block takes the other parts as well */
-  int64_t row_blocks;
+  int64_t row_blocks;      /* the row tiles of part[0] are shared among them evenly; the last takes the other parts as well */
   int rows_major;
   atomic_int failed;
 } ht_job;
@@ -95,8 +94,8 @@ static void add_bias(const ht_call* call, int64_t row, int64_t rows, int64_t fir
 static int run_columns(const ht_job* job, int64_t block, int64_t first, int64_t last) {
   const ht_composition* composition = job->composition;
   const ht_part* bulk = &composition->part[0];
-  int64_t tile = block * job->bulk_per_block;
-  int64_t tiles = bulk->tiles - tile < job->bulk_per_block ? bulk->tiles - tile : job->bulk_per_block;
+  /* Even blocks: a short last one would stream the whole weight for a few rows. */
+  int64_t tile = bulk->tiles * block / job->row_blocks, tiles = bulk->tiles * (block + 1) / job->row_blocks - tile;
   int64_t top = tile * bulk->kernel->mr, row = top + tiles * bulk->kernel->mr;
   int64_t bulk_end = row, block_terms = composition->k_block > 0 ? composition->k_block : job->op->k;
   int rc = 0;
@@ -178,9 +177,14 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
     if (column_chunks < least) column_chunks = split == HT_COLUMNS ? up(least, threads) * threads : least;
   }
   if (column_chunks > units) column_chunks = units;
+  int64_t row_blocks = up(bulk->tiles, bulk_per_block);
+  if (split == HT_ROWS) { /* as many for each thread */
+    row_blocks = up(row_blocks, threads) * threads;
+    if (row_blocks > bulk->tiles) row_blocks = bulk->tiles;
+  }
   int64_t step = up(units, column_chunks) * unit;
   if (call->bias != NULL) { /* Y must still be in L2 when the bias comes; columns are the outer loop, so it costs nothing */
-    int64_t rows = (bulk_per_block + 1) * bulk->kernel->mr;
+    int64_t rows = (up(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
     int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit * unit;
     if (step > most) step = most > unit ? most : unit;
   }
@@ -191,11 +195,10 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
                 .units = units,
                 .step = step,
                 .column_chunks = column_chunks,
-                .bulk_per_block = bulk_per_block,
-                .row_blocks = up(bulk->tiles, bulk_per_block),
+                .row_blocks = row_blocks,
                 .rows_major = split != HT_COLUMNS};
   atomic_init(&job.failed, 0);
-  int64_t chunks = job.row_blocks * job.column_chunks;
+  int64_t chunks = row_blocks * column_chunks;
   if (threads == 1 || chunks == 1) {
     for (int64_t i = 0; i < chunks; ++i) run_chunk(&job, i);
   } else {
