@@ -166,7 +166,7 @@ def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_need
     fake = FakeLab(CORE, pause_s=0.01)
     begin = time.monotonic()
     result = tune(replace(TASK, budget_s=2.0), fake.as_lab(), FAMILY)
-    least = LEAST_KERNELS * 4  # probes of the kernels that are measured in any case
+    least = LEAST_KERNELS * 5  # probes of the kernels that are measured in any case
     late = [moment for moment in fake.started[least:] if moment > begin + 2.0]
     assert len(late) <= 1, "one may have been allowed in time and then held up"
     assert result.stopped == "budget"
@@ -176,7 +176,7 @@ def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_need
 def test_a_budget_of_nothing_measures_only_the_least() -> None:
     fake = FakeLab(CORE)
     result = tune(replace(TASK, budget_s=0.0), fake.as_lab(), FAMILY)
-    assert result.stopped == "budget" and len(fake.measured) <= LEAST_KERNELS * 4
+    assert result.stopped == "budget" and len(fake.measured) <= LEAST_KERNELS * 5
     assert len(set(fake.prepared)) <= LEAST_KERNELS
     check_served(result.tables[0])
 
