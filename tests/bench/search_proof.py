@@ -6,7 +6,7 @@ Survivors of the funnel and random points of the unpruned space (all tiles that 
 cold, on one core, and kept in the database (run it again to go on). An op is tuned, and at every shape four compositions
 are timed against each other: the plan's, the best of the kept kernels, of the survivors, and of everything; chosen in one
 pass of measurements, quoted from others. Then searches are replayed on the records, so that they differ in nothing but
-their choices. About ten minutes for an op on a quiet machine; the replays take five more.
+their choices. About fifteen minutes for an op on a quiet machine; the replays take five more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ CHUNK = 48  # kernels built before their turn to be timed
 SHAPES = 40  # at which the best of both sets are timed against each other
 FINALISTS = 5  # of each set a shape: predicted times err by more than the sets differ
 STAGES = ("plan", "kept", "survivors", "all")
-PASSES = 5  # after the one that chooses; ratios are taken within a pass and their median counts
+TWICE = ("n", "m")  # on one thread a split says nothing: the same work under two names
+PASSES = 9  # after the one that chooses; ratios are taken within a pass and their median counts
+REPLAYED = 500  # random points that searches without the funnel choose among: each is measured twice
+WORST = 3  # shapes named for each regret
 PATIENCE_S = 600.0  # until the search converges
 SHARE = 0.98
 
@@ -71,6 +74,11 @@ class Case:
     def everybody(self) -> list[str]:
         return list(self.probes)
 
+    @property
+    def replayed(self) -> list[str]:
+        """Those among which searches choose: survivors and some of those drawn."""
+        return list(dict.fromkeys([*self.survivors, *self.drawn[:REPLAYED]]))
+
 
 def main() -> None:
     """Measure, judge, replay, write."""
@@ -82,21 +90,22 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
     device = find_device("cpu")
-    store = open_store(f"sqlite:///{asked.db}")
+    store, twice = open_store(f"sqlite:///{asked.db}"), open_store(f"sqlite:///{asked.db}.again")
     text = ["# Do selection and the cost model earn their place?", "",
             f"Made by `python -m tests.bench.search_proof --ops {asked.ops} --random {asked.random} --seeds {asked.seeds}` "
             f"on `{device.id}`, weights {WEIGHTS}, one core, m log-uniform in 1..{MOST_ROWS}.", ""]  # fmt: skip
     regrets, replays = list[str](), list[str]()
     summary: dict[str, dict[str, Any]] = {}
     cases = [case_of(Op.parse(name), device, asked.random) for name in asked.ops.split(",")]
-    records = [measured(case, device, store) for case in cases]
+    records = [measured(case, device, store, case.everybody) for case in cases]
     for case, known in zip(cases, records, strict=True):  # everything that is timed comes first
         regret = regrets_of(case, known, device, store)
         print(f"{case.op.name}: {regret}", file=sys.stderr, flush=True)
         regrets.append(regret_row(case, known, regret))
         summary[case.op.name] = {"regrets": regret}
-    for case, known in zip(cases, records, strict=True):
-        found = replayed(case, known, device, asked.seeds)
+    again = [measured(case, device, twice, case.replayed) for case in cases]
+    for case, known, other in zip(cases, records, again, strict=True):
+        found = replayed(case, known, other, device, asked.seeds)
         replays += replay_rows(case, found)
         summary[case.op.name]["kernels_to_98"] = {key: counts.tolist() for key, counts in found.items()}
     text += ["## Three regrets", "", REGRET_TEXT, "", REGRET_HEAD, "|" + "---|" * 10, *regrets, ""]
@@ -110,13 +119,15 @@ def main() -> None:
 REGRET_TEXT = f"""Mean and 99th percentile over {SHAPES} shapes. *Dispatch*: the plan against the best composition of the
 kept kernels. *Cover*: that one against the best of all survivors of the funnel. *Selection*: that one against the best
 of survivors and random points. Each best is chosen among the {FINALISTS} best by curve in one pass; ratios are
-medians over {PASSES} more. Noise: the plan's composition against itself, mean."""
+medians over {PASSES} more, each timed twice. In brackets the {WORST} shapes that lose most. Noise: the plan's composition
+against itself."""
 REGRET_HEAD = "| op | points | survivors | random | failed | kept | dispatch | cover | selection | noise |"
-REPLAY_TEXT = """Searches replayed on the same records. *Started*: what `haotuner tune` does, LightGBM that begins with
+REPLAY_TEXT = f"""Searches replayed on the same records. *Started*: what `haotuner tune` does, LightGBM that begins with
 the model of this device, here fitted without the op (behind the funnel only); *model*: LightGBM from cold; *analytic*: the
-same search with the roofline only; *random*: any order. *Without the funnel* they choose among survivors and random points.
-Quality is the geometric mean time over the traffic with every kernel of the same set measured. Median and 90 % range over
-seeds."""
+same search with the roofline only; *random*: any order. *Without the funnel* they choose among survivors and
+{REPLAYED} random points. A plan is chosen with the times that the search saw and judged by those of a second round of
+measurements (the best of hundreds of noisy times is the luckiest, too). Its quality is the geometric mean time over the
+traffic; the best is the plan chosen with all kernels of the set measured. Median and 90 % range over seeds."""
 REPLAY_HEAD = "| op | search | candidates | median | 5 % | 95 % | against the model |"
 
 
@@ -146,17 +157,17 @@ def lab_of(device: Device, store: RecordStore, *, resume: bool, what: str) -> La
     return lab
 
 
-def measured(case: Case, device: Device, store: RecordStore) -> dict[str, Record]:
-    """Records of every probe of every kernel by trial key; what the store holds is not measured again."""
+def measured(case: Case, device: Device, store: RecordStore, names: Sequence[str]) -> dict[str, Record]:
+    """Records of every probe of these kernels by trial key; what the store holds is not measured again."""
     lab = lab_of(device, store, resume=True, what=f"search proof {case.op.name}")
     try:
         found: dict[str, Record] = {}
-        for start in range(0, len(case.everybody), CHUNK):
-            chunk = case.everybody[start : start + CHUNK]
+        for start in range(0, len(names), CHUNK):
+            chunk = names[start : start + CHUNK]
             lab.prepare([n for n in chunk if any(lab.known(t) is None for t in case.probes[n].trials())])
             for name in chunk:
                 found |= {r.trial.key(): r for r in lab.measure(case.probes[name].trials())}
-            print(f"{case.op.name}: {start + len(chunk)}/{len(case.everybody)}", file=sys.stderr, flush=True)
+            print(f"{case.op.name}: {start + len(chunk)}/{len(names)}", file=sys.stderr, flush=True)
         return found
     finally:
         lab.close()
@@ -191,16 +202,28 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     first = _timed(case.op, device, wanted)
     best = {m: _stages(finalists, first, m) for m in shapes}
     passes = [_timed(case.op, device, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]
-    losses: dict[str, list[float]] = {"dispatch": [], "cover": [], "selection": [], "noise": []}
+    losses: dict[str, dict[int, float]] = {"dispatch": {}, "cover": {}, "selection": {}, "noise": {}}
     for m in shapes:
         pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
         for loss, (one, other) in pairs.items():
-            ratios = [found[m, best[m][one], "n"] / found[m, best[m][other], "n"] for found in passes]
-            losses[loss].append(float(np.median(ratios)) - 1)
+            ratios = [found[m, best[m][one], way] / found[m, best[m][other], way] for found in passes for way in TWICE]
+            losses[loss][m] = float(np.median(ratios)) - 1
         again = [found[m, best[m]["plan"], "m"] / found[m, best[m]["plan"], "n"] for found in passes]
-        losses["noise"].append(abs(float(np.median(again)) - 1))
-    found = {name: {"mean": float(np.mean(all_)), "p99": float(np.percentile(all_, 99))} for name, all_ in losses.items()}
-    return {**found, "kept": {"count": float(len(tuned.kernels))}}
+        losses["noise"][m] = abs(float(np.median(again)) - 1)
+    for name, (one, other) in zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False):
+        for m in sorted(shapes, key=lambda m: -losses[name][m])[:WORST]:
+            print(
+                f"{case.op.name} {name} m={m}: {losses[name][m]:.1%}, {best[m][one]} against {best[m][other]}",
+                file=sys.stderr,
+            )
+    return {name: _figures(found) for name, found in losses.items()} | {"kept": {"count": float(len(tuned.kernels))}}
+
+
+def _figures(losses: Mapping[int, float]) -> dict[str, float]:
+    """Mean, 99th percentile, and the shapes that lose most as ``m=...``."""
+    worst = sorted(losses, key=lambda m: -losses[m])[:WORST]
+    every = list(losses.values())
+    return {"mean": float(np.mean(every)), "p99": float(np.percentile(every, 99)), **{f"m={m}": losses[m] for m in worst}}
 
 
 def _best(layouts: Mapping[int, Sequence[Curve]], m: int) -> list[Choice]:
@@ -218,16 +241,13 @@ def _stages(finalists: dict[tuple[str, int], list[Choice]], us: dict[tuple[int, 
 
 
 def _timed(op: Op, device: Device, wanted: dict[int, set[str]]) -> dict[tuple[int, str, str], float]:
-    """One pass, measured anew: the compositions of a shape one after the other, twice.
-
-    On one thread a split says nothing, so "n" and "m" are the same work under two names.
-    """
+    """One pass, measured anew: the compositions of a shape one after the other, twice."""
     lab = lab_of(device, open_store("memory://"), resume=False, what="finals")
     found: dict[tuple[int, str, str], float] = {}
     try:
         lab.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel, _ in parts_of(name)}))
         for m, names_ in sorted(wanted.items()):
-            for split in ("n", "m"):
+            for split in TWICE:
                 trials = [
                     Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, split=split) for name in names_
                 ]
@@ -239,20 +259,23 @@ def _timed(op: Op, device: Device, wanted: dict[int, set[str]]) -> dict[tuple[in
     return found
 
 
-def replayed(case: Case, known: dict[str, Record], device: Device, seeds: int) -> dict[str, NDArray[np.int64]]:
+def replayed(
+    case: Case, known: dict[str, Record], again: dict[str, Record], device: Device, seeds: int
+) -> dict[str, NDArray[np.int64]]:
     """Kernels measured until the plan is good enough, by search and seed."""
     rows = np.array([shape["m"] for shape in case.traffic.shapes()], np.int64)
     weights = np.array([weight for _, weight in case.traffic], np.float64)
-    full = book_of(case, known, device, note=True)
+    times = [{key for key, record in round_.items() if isinstance(record.outcome, Timed)} for round_ in (known, again)]
+    usable = {n for n, p in case.probes.items() if all(t.key() in seen for t in p.trials() for seen in times)}
     pools = {
-        "": [n for n in case.survivors if full.measured(n)],
-        " without the funnel": [n for n in case.everybody if full.measured(n)],
+        "": [n for n in case.survivors if n in usable],
+        " without the funnel": [n for n in case.replayed if n in usable],
     }
     found = {}
     start = next((fit_without(own, case.op.name) for own in all_records() if own.device.id == device.id), None)
     for suffix, members in pools.items():
-        pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, rows=rows,
-                    weights=weights, state=WEIGHTS)  # fmt: skip
+        pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, again=again,
+                    rows=rows, weights=weights, state=WEIGHTS)  # fmt: skip
         ways = {name: (pool, strategy) for name, strategy in STRATEGIES.items()}
         if start is not None and not suffix:
             ways["started"] = (replace(pool, start=start), STRATEGIES["model"])
@@ -267,12 +290,18 @@ def regret_row(case: Case, known: dict[str, Record], regret: dict[str, dict[str,
     """One line of the first table."""
     failed = {r.trial.kernel for r in known.values() if not isinstance(r.outcome, Timed)}
     shares = " | ".join(
-        f"{regret[name]['mean']:.1%}, {regret[name]['p99']:.1%}" for name in ("dispatch", "cover", "selection")
+        f"{found['mean']:.1%}, {found['p99']:.1%} ({worst(found)})"
+        for found in (regret[name] for name in ("dispatch", "cover", "selection"))
     )
     return (
         f"| {case.op.name} | {case.points:,} | {len(case.survivors)} | {len(case.drawn):,} | {len(failed)} | "
-        f"{regret['kept']['count']:.0f} | {shares} | {regret['noise']['mean']:.1%} |"
+        f"{regret['kept']['count']:.0f} | {shares} | {regret['noise']['mean']:.1%}, {regret['noise']['p99']:.1%} |"
     )
+
+
+def worst(found: Mapping[str, float]) -> str:
+    """The shapes that lose most, and how much."""
+    return ", ".join(f"{key} {loss:.0%}" for key, loss in found.items() if key.startswith("m="))
 
 
 def replay_rows(case: Case, found: dict[str, NDArray[np.int64]]) -> list[str]:
@@ -281,7 +310,7 @@ def replay_rows(case: Case, found: dict[str, NDArray[np.int64]]) -> list[str]:
     for name, counts in found.items():
         low, middle, high = np.percentile(counts, (5, 50, 95))
         least = float(np.median(found["model" + (" without the funnel" if "without" in name else "")]))
-        size = len(case.everybody) if "without" in name else len(case.survivors)
+        size = len(case.replayed) if "without" in name else len(case.survivors)
         text.append(
             f"| {case.op.name} | {name} | {size:,} | {middle:.0f} | {low:.0f} | {high:.0f} | {middle / least:.1f}x |"
         )
