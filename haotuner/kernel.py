@@ -73,7 +73,7 @@ class Candidate:
 
     kernel: MicroKernel
     footprint: Footprint
-    score: float = 0.0  # analytic expectation over the traffic, share of the roofline; higher is better
+    score: float = 0.0  # expected share of the roofline, mean over uses; higher is better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

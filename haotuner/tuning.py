@@ -80,7 +80,8 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     begin = time.monotonic()
     rows = np.array([shape["m"] for shape in task.traffic.shapes()], np.int64)
     weights = np.array([weight for _, weight in task.traffic], np.float64)
-    funnel = select(task.op, family, lab.device, task.traffic, expectation(task.op, family, lab.device, task.weights))
+    expected = expectation(task.op, family, lab.device, task.weights, model)
+    funnel = select(task.op, family, lab.device, task.traffic, expected)
     ordered = names(funnel.kept)
     most = int(rows.max())
     probes = [probe(c.kernel, task.op, lab.device, most, weights=task.weights) for c in funnel.kept]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,41 +38,74 @@ class Fillers:
     """For every remainder of rows, the cheapest one or two following regions that cover it exactly."""
 
     def __init__(self, curves: Sequence[Curve], limit: int) -> None:
-        self.us = np.full(limit + 1, np.inf)
-        self.parts: list[tuple[Part, ...]] = [()] * (limit + 1)
+        self._curves = sorted(curves, key=lambda curve: curve.kernel)
+        alone = np.full((len(curves), limit + 1), np.inf)
+        for costs, curve in zip(alone, self._curves, strict=True):
+            costs[curve.mr :: curve.mr] = curve.follow_us * np.arange(1, limit // curve.mr + 1)
+        self._who = alone.argmin(axis=0)
+        single = alone.min(axis=0)
+        one, other = _pairs(limit)
+        both = single[one] + single[other]
+        self._first = both.argmin(axis=1) + 1
+        pair = both.min(axis=1)
+        self._paired = pair < single
+        self.us = np.where(self._paired, pair, single)
         self.us[0] = 0.0
-        singles: list[list[tuple[float, Part]]] = [[] for _ in range(limit + 1)]
-        for curve in curves:
-            for tiles in range(1, limit // curve.mr + 1):
-                singles[tiles * curve.mr].append((tiles * curve.follow_us, (curve.kernel, tiles)))
-        cheapest = [min(found, default=(np.inf, ("", 0))) for found in singles]
-        alone = np.array([us for us, _ in cheapest])
-        for rows in range(1, limit + 1):
-            self.us[rows], part = cheapest[rows]
-            self.parts[rows] = (part,)
-            pairs = alone[1 : rows // 2 + 1] + alone[rows - 1 : rows - rows // 2 - 1 : -1]
-            if len(pairs) and pairs.min() < self.us[rows]:
-                first = int(pairs.argmin()) + 1
-                self.us[rows] = pairs[first - 1]
-                self.parts[rows] = (cheapest[rows - first][1], cheapest[first][1])
+
+    def parts(self, rows: int) -> tuple[Part, ...]:
+        """The regions that cover so many rows; none for none."""
+        if rows == 0:
+            return ()
+        first = int(self._first[rows])
+        return tuple(self._single(more) for more in ((rows - first, first) if self._paired[rows] else (rows,)))
+
+    def _single(self, rows: int) -> Part:
+        curve = self._curves[int(self._who[rows])]
+        return curve.kernel, rows // curve.mr
 
 
-def best_us(curves: Sequence[Curve], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64], Fillers]:
-    """For each m: the least cost, and which (curve, tiles given up) reaches it, coded as ``curve * (BACK+1) + back``."""
-    fillers = Fillers(curves, (BACK + 1) * max(curve.mr for curve in curves))
-    best = np.full(len(rows), np.inf)
-    code = np.full(len(rows), -1, np.int64)
-    for index, curve in enumerate(curves):
-        full = rows // curve.mr
-        for back in range(BACK + 1):
-            tiles = full - back
+@lru_cache
+def _pairs(limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both halves of every way to cut 0..``limit`` rows in two, a row of arrays each; (0, 0) where there are fewer ways."""
+    rows, first = np.arange(limit + 1)[:, None], np.arange(1, max(limit // 2, 1) + 1)[None, :]
+    cut = first <= rows // 2
+    return np.where(cut, first, 0), np.where(cut, rows - first, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """What every curve costs as the leading region, by (curve, tiles given up, m), and the rows that it leaves to others."""
+
+    us: NDArray[np.float64]
+    rest: NDArray[np.int64]
+
+    @staticmethod
+    def of(curves: Sequence[Curve], rows: NDArray[np.int64]) -> Leads:
+        """``rows`` of shape ``(shapes,)``; inf where no tile would be left."""
+        us = np.empty((len(curves), BACK + 1, len(rows)))
+        rest = np.zeros(us.shape, np.int64)
+        back = np.arange(BACK + 1)[:, None]
+        for index, curve in enumerate(curves):
+            tiles = rows // curve.mr - back
             fits = tiles >= 1
-            rest = np.where(fits, rows - tiles * curve.mr, 0)
-            us = np.where(fits, curve.lead(np.maximum(tiles, 1)) + fillers.us[rest], np.inf)
-            better = us < best
-            best = np.where(better, us, best)
-            code = np.where(better, index * (BACK + 1) + back, code)
-    return best, code, fillers
+            us[index] = np.where(fits, curve.lead(np.maximum(tiles, 1)), np.inf)
+            rest[index] = np.where(fits, rows - tiles * curve.mr, 0)
+        return Leads(us, rest)
+
+
+def best_us(
+    curves: Sequence[Curve], rows: NDArray[np.int64], leads: Leads | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64], Fillers]:
+    """For each m: the least cost, and which (curve, tiles given up) reaches it as ``curve * (BACK+1) + back``; -1: none does.
+
+    ``leads``: those of the same curves and rows, if they are known.
+    """
+    fillers = Fillers(curves, (BACK + 1) * max(curve.mr for curve in curves))
+    known = leads or Leads.of(curves, rows)
+    every = (known.us + fillers.us[known.rest]).reshape(-1, len(rows))
+    code = every.argmin(axis=0)
+    best = every[code, np.arange(len(rows))]
+    return best, np.where(np.isfinite(best), code, -1), fillers
 
 
 def mean_us(us: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
@@ -111,7 +145,7 @@ def alternatives(curves: Sequence[Curve], m: int, count: int) -> list[Choice]:
 
 def _choice(curve: Curve, tiles: int, m: int, fillers: Fillers, us: float) -> Choice:
     parts = {curve.kernel: tiles}
-    for kernel, more in fillers.parts[m - tiles * curve.mr] if m > tiles * curve.mr else ():
+    for kernel, more in fillers.parts(m - tiles * curve.mr):
         parts[kernel] = parts.get(kernel, 0) + more  # one region a kernel
     assert len(parts) <= MAX_REGIONS
     return Choice(tuple(parts.items()), us)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from haotuner.plan.compose import BACK, best_us
+from haotuner.plan.compose import BACK, Leads, best_us
 from haotuner.plan.curves import Curve
 
 # Past ten nothing was gained (510 kernels of n=k=1024 measured cold: mean loss against them all 4.8 % with 6, 3.5 % with 8,
@@ -199,12 +199,18 @@ def _value(kept: tuple[Curve, ...], rows: NDArray[np.int64], scale: NDArray[np.f
 
 def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64]) -> tuple[Curve, ...]:
     """Add what helps most, drop what does not: a good start, and the answer if the solver runs out of time."""
-    kept: tuple[Curve, ...] = (min((c for c in curves if c.mr == 1), key=_alone),)
-    value = _value(kept, rows, scale)
+    every = Leads.of(curves, rows)
+
+    def value_of(places: Sequence[int]) -> float:
+        leads = Leads(every.us[list(places)], every.rest[list(places)])
+        return float(scale @ best_us([curves[i] for i in places], rows, leads)[0]) + PENALTY * len(places)
+
+    kept = [min((i for i, c in enumerate(curves) if c.mr == 1), key=lambda i: _alone(curves[i]))]
+    value = value_of(kept)
     while len(kept) < MAX_KEPT:
-        options = [(_value((*kept, c), rows, scale), c.kernel, c) for c in curves if c not in kept]
+        options = [(value_of([*kept, i]), c.kernel, i) for i, c in enumerate(curves) if i not in kept]
         if not options or min(options)[0] >= value:
             break
-        value, _, more = min(options, key=lambda option: option[:2])
-        kept = (*kept, more)
-    return kept
+        value, _, more = min(options)
+        kept.append(more)
+    return tuple(curves[i] for i in kept)

@@ -142,16 +142,20 @@ class Book:
 
 
 def expectation(
-    op: Op, family: Family, device: Device, weights: str
+    op: Op, family: Family, device: Device, weights: str, model: CostModel | None = None
 ) -> Callable[[Sequence[MicroKernel]], NDArray[np.float64]]:
-    """The analytic score of kernels for selection: mean share of the roofline over one tile, 32 and 256 rows."""
+    """The score of kernels for selection: the share of the roofline that a model (None: the analytic one) expects of each.
+
+    A column for every use: one row tile, two, 32 rows and 256. The kernel that is best alone is rarely the best in bulk.
+    """
+    ranks = Analytic() if model is None else model
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        total = np.zeros(len(kernels))
-        for rows in (1, 32, 256):
-            pairs = [(k, Shape.of(m=max(1, round(rows / k["mr"])) * k["mr"])) for k in kernels]
-            total += np.exp(Analytic().predict(features(device.with_units(1), family, op, pairs, weights=weights)))
-        return total / 3
+        uses = []
+        for tiles in (lambda mr: 1, lambda mr: 2, lambda mr: round(32 / mr), lambda mr: round(256 / mr)):
+            pairs = [(k, Shape.of(m=max(1, tiles(k["mr"])) * k["mr"])) for k in kernels]
+            uses.append(np.exp(ranks.predict(features(device.with_units(1), family, op, pairs, weights=weights))))
+        return np.stack(uses, axis=1)
 
     return score
 

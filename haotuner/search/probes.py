@@ -13,8 +13,8 @@ from haotuner.shape import Shape
 
 # One tile (small m is all about the weight stream), about 32 rows (decode batches), about 256 (in bulk the curve is a line).
 PROBE_ROWS = (1, 32, 256)
-# And two tiles, whatever their height: from there on the next panel can be fetched while rows pass, and a straight line from one
-# tile to 32 rows had missed it by 20 % (8x48 at m=16, cold, n=k=1024: 164 us, 201 on the line).
+# And two tiles, whatever their height: from there on the next panel can be fetched while rows pass, and a straight line from
+# one tile to 32 rows had missed it by 20 % (8x48 at m=16, cold, n=k=1024: 164 us, 201 on the line).
 PROBE_TILES = (2,)
 # The kept kernels get a denser curve for every thread count: doubling steps, where a straight line between errs under 2 %.
 DENSE_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)

@@ -2,8 +2,9 @@
 
 Laws first (limits.py, limits_gpu.py), then padding, on a GPU also parallel fill, over the traffic with thresholds that
 relax until something is left (Roller, OSDI 2022; FTuner section 3.2), then a frontier that keeps the best by expectation
-of every group of tiles. On a CPU a group is a tile height and panel width: exact row covers need small tiles whatever
-their rank, and kernels are kept together only when they share a packed weight. On a GPU it is the tile of Y.
+of every group of tiles, for every use of them. On a CPU a group is a tile height and panel width: exact row covers need
+small tiles whatever their rank, and kernels are kept together only when they share a packed weight. On a GPU it is the
+tile of Y.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Funnel:
 def select(op: Op, family: Family, device: Device, traffic: Traffic, score: Score, *, most: int = FRONTIER) -> Funnel:
     """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
 
-    ``score`` gives the analytic expectation of each kernel over the traffic, higher is better.
+    ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
     """
     rows = max(op.extents(shape)["m"] for shape in traffic.shapes())
     cpu, suits = device.kind == "cpu", family.suits(device)
@@ -96,13 +97,15 @@ def _frontier(
     legal: list[Candidate], score: Score, most: int, ledger: Ledger, group_by: tuple[str, str]
 ) -> tuple[Candidate, ...]:
     scores = score([c.kernel for c in legal])
-    ranked = sorted(zip(scores.tolist(), legal, strict=True), key=lambda pair: (-pair[0], pair[1].kernel.name))
-    depth: Counter[tuple[int, int]] = Counter()
-    places: list[tuple[int, float, Candidate]] = []
-    for value, candidate in ranked:
-        group = (candidate.kernel[group_by[0]], candidate.kernel[group_by[1]])
-        places.append((depth[group], value, candidate))
-        depth[group] += 1
+    scores = scores[:, None] if scores.ndim == 1 else scores
+    groups = [(c.kernel[group_by[0]], c.kernel[group_by[1]]) for c in legal]
+    depth = np.full(len(legal), len(legal))  # how many of its group a kernel stands behind, in the use it suits best
+    for use in scores.T:
+        seen: Counter[tuple[int, int]] = Counter()
+        for at in sorted(range(len(legal)), key=lambda i: (-use[i], legal[i].kernel.name)):
+            depth[at] = min(depth[at], seen[groups[at]])
+            seen[groups[at]] += 1
+    places = list(zip(depth.tolist(), scores.mean(axis=1).tolist(), legal, strict=True))
     places.sort(key=lambda place: (place[0], -place[1], place[2].kernel.name))  # the best of every group, then the seconds
     for rank, (_, _, candidate) in enumerate(places[most:], most + 1):
         ledger.refuse(candidate.kernel, "frontier", rank, most)

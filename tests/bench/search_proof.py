@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.cost.forest import Forest
+from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
 from haotuner.kernel import MicroKernel
@@ -132,12 +134,12 @@ REPLAY_HEAD = "| op | search | candidates | median | 5 % | 95 % | against the mo
 
 
 def case_of(op: Op, device: Device, count: int) -> Case:
-    """Survivors and random points of one op; the draw depends on the count only.
+    """Survivors, as tune selects them, and random points of one op; the draw depends on the count only.
 
     Points are all those that can be served: the runtime's scratch tile is all registers of a core, whatever they hold.
     """
     family, traffic = CpuDense(), Traffic.of_range(ShapeRange.parse(f"m=1..{MOST_ROWS}"))
-    funnel = select(op, family, device, traffic, expectation(op, family, device, WEIGHTS))
+    funnel = select(op, family, device, traffic, expectation(op, family, device, WEIGHTS, started(device, op)))
     survivors = names(funnel.kept)
     points = [
         k.name for k in family.points(op, device) if k["mr"] * k["nr"] <= device.registers_per_thread * device.wave_width
@@ -148,6 +150,11 @@ def case_of(op: Op, device: Device, count: int) -> Case:
         for name in dict.fromkeys([*survivors, *drawn])
     }
     return Case(op=op, traffic=traffic, survivors=tuple(survivors), drawn=tuple(drawn), points=len(points), probes=probes)
+
+
+def started(device: Device, op: Op) -> Forest | None:
+    """The shipped model of this device, fitted without the op; None for a device without one."""
+    return next((fit_without(own, op.name) for own in all_records() if own.device.id == device.id), None)
 
 
 def lab_of(device: Device, store: RecordStore, *, resume: bool, what: str) -> Lab:
@@ -187,7 +194,9 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     """Mean and p99 of the loss at every stage, and of the same composition against itself."""
     lab = lab_of(device, store, resume=True, what=f"search proof {case.op.name}")
     try:
-        tuned = tune(Task(op=case.op, traffic=case.traffic, weights=WEIGHTS, budget_s=PATIENCE_S), lab, CpuDense())
+        task = Task(op=case.op, traffic=case.traffic, weights=WEIGHTS, budget_s=PATIENCE_S)
+        start = started(device, case.op)
+        tuned = tune(task, lab, CpuDense(), model=None if start is None else Started(start))
     finally:
         lab.close()
     book = book_of(case, known, device, note=True)
@@ -272,7 +281,7 @@ def replayed(
         " without the funnel": [n for n in case.replayed if n in usable],
     }
     found = {}
-    start = next((fit_without(own, case.op.name) for own in all_records() if own.device.id == device.id), None)
+    start = started(device, case.op)
     for suffix, members in pools.items():
         pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, again=again,
                     rows=rows, weights=weights, state=WEIGHTS)  # fmt: skip

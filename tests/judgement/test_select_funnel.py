@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haotuner.cost.model import Analytic
 from haotuner.device import Device
 from haotuner.errors import NothingLegal
 from haotuner.kernel import MicroKernel
@@ -117,6 +119,30 @@ def test_a_small_frontier_still_spreads_over_tile_heights_and_keeps_the_best() -
     groups = Counter((c.kernel["mr"], c.kernel["pw"]) for c in funnel.kept)
     assert max(groups.values()) == 1  # the best of every group comes before anybody's second
     assert all(r.asked > r.allowed == 20 for r in funnel.examples if r.law == "frontier")
+
+
+def test_the_best_of_every_use_comes_before_the_seconds_of_any() -> None:
+    def by_use(kernels: Sequence[MicroKernel]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        alone = np.array([1.0 if k["pf"] == 16 else 0.5 for k in kernels])
+        bulk = np.array([1.0 if k["pf"] == 4 else 0.1 for k in kernels])
+        return np.stack([alone, bulk], axis=1)
+
+    every = select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=10_000).kept
+    heights = {c.kernel["mr"] for c in every if c.kernel["pf"] == 4}
+    groups = {(c.kernel["mr"], c.kernel["pw"]) for c in every}
+    kept = [c.kernel for c in select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=2 * len(groups)).kept]
+    for group in groups:
+        fetches = {k["pf"] for k in kept if (k["mr"], k["pw"]) == group}
+        assert 16 in fetches and (4 in fetches or group[0] not in heights)
+
+
+def test_a_model_decides_what_is_kept() -> None:
+    class LikesUnroll(Analytic):
+        def predict(self, frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+            return np.asarray(frame["unroll_log2"], np.float64)
+
+    score = expectation(OP, FAMILY, BIG_CORE, "cold", LikesUnroll())
+    assert {c.kernel["ku"] for c in select(OP, FAMILY, BIG_CORE, RANGE, score, most=40).kept} == {8}
 
 
 def test_a_device_too_small_for_any_tile_says_which_laws_refused() -> None:

@@ -165,11 +165,9 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
   if (split == HT_COLUMNS) {
     int64_t least = (int64_t)(HT_CHUNK_FLOPS / (column_flops * (double)unit)) + 1;
     column_chunks = pieces(units, threads, least) * threads;
-  } else if (split == HT_ROWS) {
-    double tile_flops = 2.0 * (double)bulk->kernel->mr * (double)op->k * (double)op->n;
+  } else if (split == HT_ROWS) { /* every block streams the whole weight: no more of them than threads and caches ask for */
     int64_t share = up(bulk->tiles, threads);
-    int64_t most = up(share, pieces(bulk->tiles, threads, (int64_t)(HT_CHUNK_FLOPS / tile_flops) + 1));
-    if (bulk_per_block > most) bulk_per_block = most;
+    if (bulk_per_block > share) bulk_per_block = share;
   }
   if (composition->count > 1) { /* the next region finds the weight in cache */
     int64_t most = op->col_block / unit; /* units */
