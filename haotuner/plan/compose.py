@@ -96,7 +96,7 @@ class Leads:
 def best_us(
     curves: Sequence[Curve], rows: NDArray[np.int64], leads: Leads | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], Fillers]:
-    """For each m: the least cost, and which (curve, tiles given up) reaches it as ``curve * (BACK+1) + back``; -1: none does.
+    """For each m: the least cost, and which (curve, tiles given up) reaches it as ``curve * (BACK+1) + back``; -1: none.
 
     ``leads``: those of the same curves and rows, if they are known.
     """
