@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from haotuner.measure.lab import Lab
 from haotuner.measure.setting import Setting
 from haotuner.op import Op
 from haotuner.plan.compose import best_us, mean_us
-from haotuner.plan.cover import Cover, cover
+from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
-from haotuner.record import Record
+from haotuner.record import Record, Timed
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.planning import Table, make_table
 from haotuner.search.probes import probe
@@ -30,6 +30,7 @@ STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two
 QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
 LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
+CONFIRM_ROUNDS = 6  # a round times at most ten kernels, a second; later ones bring one or two new names
 SEARCH_SHARE = 0.6  # of the time budget; then the kept kernels are measured for every thread count
 MEASURE_SHARE = 0.85  # of the time budget; tables of 4,096 rows for two thread counts and the model's scores take 5 s more
 
@@ -89,9 +90,9 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     clock = _Clock(begin + task.budget_s * SEARCH_SHARE, watch)
     stopped = _search(book, ordered, rows, weights, lab, clock, task.seed)
     _recall(book, ordered, lab, clock)  # what an earlier run recorded counts, even if there was no time to come to it
-    finished = [name for name in ordered if book.measured(name)]
-    kept = cover(_complete(book, finished, ordered, lab), rows, weights)
     clock = _Clock(begin + task.budget_s * MEASURE_SHARE, watch, phase="plan", given_up=clock.given_up)
+    _confirm(book, ordered, rows, weights, lab, clock)
+    kept = cover(_complete(book, ordered, lab), rows, weights)
     tables = tuple(
         make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on) for threads in task.threads
     )
@@ -177,13 +178,35 @@ def _value(book: Book, measured: Sequence[str], rows: Ints, weights: Floats) -> 
     return min((mean_us(us, weights) for us in found), default=float("inf"))
 
 
-def _complete(book: Book, finished: Sequence[str], ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:
+def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock) -> None:
+    """Time those once more that would be kept, until the set stands: the best of many noisy times is the luckiest, too.
+
+    In other processes, where code and data lie elsewhere, and as compositions of one region, so that the second time is a
+    record of its own.
+    """
+    confirmed: set[str] = set()
+    for _ in range(CONFIRM_ROUNDS):
+        set_ = sketch(book.layouts([name for name in ordered if book.measured(name)]), rows, weights)
+        fresh = [curve.kernel for curve in set_ if curve.kernel not in confirmed]
+        if not fresh or not clock.goes_on():
+            return
+        lab.renew()
+        for name in fresh:
+            leads = book.probes[name].lead
+            again = [replace(trial, kernel=f"{name}*{tiles}") for tiles, trial in leads]
+            for (_, trial), record in zip(leads, lab.measure(again, clock.goes_on), strict=False):
+                if isinstance(record.outcome, Timed):
+                    book.confirm(trial, record.outcome.median_us)
+        confirmed.update(fresh)
+
+
+def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:
     """Layouts that can cover every m: those with a one-row kernel, measured ones if there are any.
 
     A run that was stopped before anything was measured still gets a plan, from predictions alone; the caller sees
     ``measured == 0``. HaotunerError when every candidate failed, or every one of those with one row.
     """
-    for names_known in (finished, ordered):
+    for names_known in ([name for name in ordered if book.measured(name)], ordered):
         layouts = {pw: curves for pw, curves in book.layouts(names_known).items() if any(c.mr == 1 for c in curves)}
         if layouts:
             return layouts

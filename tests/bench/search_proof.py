@@ -208,9 +208,14 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     finalists = {(stage, m): _best(found, m) for stage, found in layouts.items() for m in shapes}
     finalists |= {("plan", m): [tuned.tables[0].entries[m - 1][0]] for m in shapes}
     wanted = {m: {choice.name for stage in STAGES for choice in finalists[stage, m]} for m in shapes}
-    first = _timed(case.op, device, wanted)
-    best = {m: _stages(finalists, first, m) for m in shapes}
-    passes = [_timed(case.op, device, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]
+    finals = lab_of(device, open_store("memory://"), resume=False, what="finals")
+    try:
+        finals.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel, _ in parts_of(name)}))
+        first = _timed(case.op, finals, wanted)
+        best = {m: _stages(finalists, first, m) for m in shapes}
+        passes = [_timed(case.op, finals, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]
+    finally:
+        finals.close()
     losses: dict[str, dict[int, float]] = {"dispatch": {}, "cover": {}, "selection": {}, "noise": {}}
     for m in shapes:
         pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
@@ -249,22 +254,16 @@ def _stages(finalists: dict[tuple[str, int], list[Choice]], us: dict[tuple[int, 
     return best
 
 
-def _timed(op: Op, device: Device, wanted: dict[int, set[str]]) -> dict[tuple[int, str, str], float]:
-    """One pass, measured anew: the compositions of a shape one after the other, twice."""
-    lab = lab_of(device, open_store("memory://"), resume=False, what="finals")
+def _timed(op: Op, lab: Lab, wanted: dict[int, set[str]]) -> dict[tuple[int, str, str], float]:
+    """One pass, measured anew in a process of its own: the compositions of a shape one after the other, twice."""
     found: dict[tuple[int, str, str], float] = {}
-    try:
-        lab.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel, _ in parts_of(name)}))
-        for m, names_ in sorted(wanted.items()):
-            for split in TWICE:
-                trials = [
-                    Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, split=split) for name in names_
-                ]
-                for trial, record in zip(trials, lab.measure(trials), strict=True):
-                    if isinstance(record.outcome, Timed):
-                        found[m, trial.kernel, split] = record.outcome.median_us
-    finally:
-        lab.close()
+    lab.anew("finals")
+    for m, names_ in sorted(wanted.items()):
+        for split in TWICE:
+            trials = [Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, split=split) for name in names_]
+            for trial, record in zip(trials, lab.measure(trials), strict=True):
+                if isinstance(record.outcome, Timed):
+                    found[m, trial.kernel, split] = record.outcome.median_us
     return found
 
 

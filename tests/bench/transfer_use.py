@@ -72,12 +72,17 @@ class Replay:
     def gather(self, names: Sequence[str]) -> None:
         pass
 
+    def renew(self) -> None:
+        pass
+
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         found = []
         for trial in trials:
-            record = Record(trial=trial, outcome=Timed(samples_us=(self.us[trial],)), device_id=self.device.id,
+            name, *_ = trial.kernel.split("*")  # a kernel timed once more takes as long again
+            us = self.us[replace(trial, kernel=name)]
+            record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
                             fingerprint="replay", session="replay", when=0.0)  # fmt: skip
-            self.order[trial.kernel] = None
+            self.order[name] = None
             found.append(record)
             goes_on(record)
         return found

@@ -38,6 +38,9 @@ class FakeLab:
     def prepare(self, names: Sequence[str]) -> None:
         self.prepared += names
 
+    def renew(self) -> None:
+        pass
+
     def gather(self, names: Sequence[str]) -> None:
         self.prepared += names
 
