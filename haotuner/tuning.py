@@ -18,10 +18,10 @@ from haotuner.op import Op
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
-from haotuner.record import Record, Timed
+from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.planning import Table, make_table
-from haotuner.search.probes import probe
+from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.select.funnel import Funnel, select
 from haotuner.shape import Traffic
@@ -188,15 +188,18 @@ def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, la
     for _ in range(CONFIRM_ROUNDS):
         set_ = sketch(book.layouts([name for name in ordered if book.measured(name)]), rows, weights)
         fresh = [curve.kernel for curve in set_ if curve.kernel not in confirmed]
-        if not fresh or not clock.goes_on():
+        again = {name: _as_regions(book.probes[name]) for name in fresh}
+        if not fresh:
             return
-        lab.renew()
-        for name in fresh:
-            leads = book.probes[name].lead
-            again = [replace(trial, kernel=f"{name}*{tiles}") for tiles, trial in leads]
-            for (_, trial), record in zip(leads, lab.measure(again, clock.goes_on), strict=False):
+        if any(lab.known(trial) is None for trials in again.values() for trial in trials):
+            lab.renew()
+        for name, trials in again.items():
+            records = lab.measure(trials, clock.goes_on)
+            for (_, trial), record in zip(book.probes[name].lead, records, strict=False):
                 if isinstance(record.outcome, Timed):
                     book.confirm(trial, record.outcome.median_us)
+            if len(records) < len(trials):
+                return
         confirmed.update(fresh)
 
 
@@ -216,3 +219,8 @@ def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Cu
         f"{book.op.name}: every {what} failed ({seen}); look at them with `haotuner records check`, "
         "or at the toolchain with `haotuner doctor`"
     )
+
+
+def _as_regions(probe_: Probe) -> list[Trial]:
+    """The leading trials of a probe as compositions of one region."""
+    return [replace(trial, kernel=f"{trial.kernel}*{tiles}") for tiles, trial in probe_.lead]
