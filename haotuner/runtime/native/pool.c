@@ -9,7 +9,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -19,7 +18,6 @@
 #include "ht.h"
 
 #define HT_SPIN_US 50      /* a server's next layer follows within this; longer burns a core that others could use */
-#define HT_YIELD_SPINS 4096 /* about 50 us of waiting, after which a worker may be waiting for the caller's own core */
 #define HT_GATE_CLOSED INT_MIN
 #define HT_STACK_BYTES (256 * 1024) /* a chunk needs under 8 KiB */
 
@@ -34,7 +32,6 @@ static struct {
   _Alignas(64) atomic_int busy;     /* a caller owns the pool */
   _Alignas(64) atomic_int sleepers;
   _Alignas(64) atomic_int callers;  /* parallel calls that run now, the owner's included */
-  atomic_int caller_cpu;            /* where the owner of the last job ran */
   atomic_int stop;
   atomic_int workers;               /* started; written by the owner of `busy` only */
   int atfork_done;
@@ -80,19 +77,6 @@ static int enter(void) { /* count in, unless the gate is closed */
   return 0;
 }
 
-/* A woken worker may find itself on the caller's core, and stay there for many calls while another core idles: the system
- * balances load every few milliseconds only. Two system calls move it; it may go anywhere afterwards. */
-static void leave_callers_cpu(void) {
-  int cpu = sched_getcpu();
-  if (cpu < 0 || cpu != atomic_load_explicit(&pool.caller_cpu, memory_order_relaxed)) return;
-  cpu_set_t allowed, others;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  others = allowed;
-  CPU_CLR(cpu, &others);
-  if (CPU_COUNT(&others) < atomic_load_explicit(&pool.workers, memory_order_relaxed)) return; /* fewer cores than threads */
-  if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
-}
-
 static void* worker(void* arg) {
   int self = (int)(intptr_t)arg;
   int seen = 0; /* started before the first job: epoch 0 */
@@ -111,7 +95,6 @@ static void* worker(void* arg) {
     }
     seen = epoch;
     if (atomic_load_explicit(&pool.stop, memory_order_acquire)) return NULL;
-    leave_callers_cpu();
     if (!enter()) continue;
     if (self < pool.lane_count) work(self);
     atomic_fetch_sub_explicit(&pool.gate, 1, memory_order_release);
@@ -192,17 +175,13 @@ static void help_one(void (*body)(void*, int64_t), void* arg, int64_t chunks, in
     return;
   }
   share(body, arg, chunks, threads);
-  atomic_store_explicit(&pool.caller_cpu, sched_getcpu(), memory_order_relaxed);
   atomic_store_explicit(&pool.gate, 0, memory_order_release);
   atomic_fetch_add_explicit(&pool.epoch, 1, memory_order_seq_cst);
   if (atomic_load_explicit(&pool.sleepers, memory_order_seq_cst) > 0)
     syscall(SYS_futex, &pool.epoch, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
   work(0);
   atomic_fetch_add_explicit(&pool.gate, HT_GATE_CLOSED, memory_order_acq_rel);
-  for (int spins = 1; atomic_load_explicit(&pool.gate, memory_order_acquire) != HT_GATE_CLOSED; ++spins) {
-    relax();
-    if (spins % HT_YIELD_SPINS == 0) sched_yield();
-  }
+  while (atomic_load_explicit(&pool.gate, memory_order_acquire) != HT_GATE_CLOSED) relax();
   atomic_store_explicit(&pool.busy, 0, memory_order_release);
 }
 
