@@ -102,7 +102,7 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
         funnel=funnel,
         cover=kept,
         tables=tables,
-        measured=sum(book.measured(name) for name in ordered),
+        measured=len(book.finished(ordered)),
         seconds=time.monotonic() - begin,
         stopped="signal" if clock.given_up else ("budget" if clock.expired else stopped),
         model=book.scores(),
@@ -150,7 +150,7 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
             if clock.expired or clock.given_up:
                 return "budget"
         book.learn()
-        value = _value(book, [name for name in ordered if book.measured(name)], rows, weights)
+        value = _value(book, book.finished(ordered), rows, weights)
         quiet = quiet + 1 if value > best * (1 - BETTER) else 0
         best = min(best, value)
         if quiet >= (STARTED_QUIET_ROUNDS if book.started else QUIET_ROUNDS):
@@ -186,8 +186,8 @@ def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, la
     """
     confirmed: set[str] = set()
     for _ in range(CONFIRM_ROUNDS):
-        set_ = sketch(book.layouts([name for name in ordered if book.measured(name)]), rows, weights)
-        fresh = [curve.kernel for curve in set_ if curve.kernel not in confirmed]
+        wanted = sketch(book.layouts(book.finished(ordered)), rows, weights)
+        fresh = [curve.kernel for curve in wanted if curve.kernel not in confirmed]
         again = {name: _as_regions(book.probes[name]) for name in fresh}
         if not fresh:
             return
@@ -209,7 +209,7 @@ def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Cu
     A run that was stopped before anything was measured still gets a plan, from predictions alone; the caller sees
     ``measured == 0``. HaotunerError when every candidate failed, or every one of those with one row.
     """
-    for names_known in ([name for name in ordered if book.measured(name)], ordered):
+    for names_known in (book.finished(ordered), ordered):
         layouts = {pw: curves for pw, curves in book.layouts(names_known).items() if any(c.mr == 1 for c in curves)}
         if layouts:
             return layouts

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +63,6 @@ class Fillers:
         return curve.kernel, rows // curve.mr
 
 
-@lru_cache
 def _pairs(limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Both halves of every way to cut 0..``limit`` rows in two, a row of arrays each; (0, 0) where there are fewer ways."""
     rows, first = np.arange(limit + 1)[:, None], np.arange(1, max(limit // 2, 1) + 1)[None, :]

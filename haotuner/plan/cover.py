@@ -193,17 +193,16 @@ def _solve(
     return min(values, key=lambda kept: (values[kept], len(kept)))
 
 
-def _value(kept: tuple[Curve, ...], rows: NDArray[np.int64], scale: NDArray[np.float64]) -> float:
-    return float(scale @ best_us(kept, rows)[0]) + PENALTY * len(kept) if kept else np.inf
+def _value(kept: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64], leads: Leads | None = None) -> float:
+    return float(scale @ best_us(kept, rows, leads)[0]) + PENALTY * len(kept) if kept else np.inf
 
 
 def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64]) -> tuple[Curve, ...]:
     """Add what helps most, drop what does not: a good start, and the answer if the solver runs out of time."""
     every = Leads.of(curves, rows)
 
-    def value_of(places: Sequence[int]) -> float:
-        leads = Leads(every.us[list(places)], every.rest[list(places)])
-        return float(scale @ best_us([curves[i] for i in places], rows, leads)[0]) + PENALTY * len(places)
+    def value_of(places: list[int]) -> float:
+        return _value([curves[i] for i in places], rows, scale, Leads(every.us[places], every.rest[places]))
 
     kept = [min((i for i, c in enumerate(curves) if c.mr == 1), key=lambda i: _alone(curves[i]))]
     value = value_of(kept)

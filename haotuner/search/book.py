@@ -18,7 +18,7 @@ from haotuner.kernel import Candidate, Family, MicroKernel
 from haotuner.op import Op
 from haotuner.plan.curves import Curve
 from haotuner.record import Record, Timed, Trial
-from haotuner.search.probes import Probe
+from haotuner.search.probes import Probe, uses
 from haotuner.shape import Shape
 
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
@@ -78,6 +78,10 @@ class Book:
     def measured(self, name: str) -> bool:
         """Whether every trial of the kernel's probe has a time."""
         return all(trial.key() in self.us for trial in self.probes[name].trials())
+
+    def finished(self, names: Sequence[str]) -> list[str]:
+        """Those of the kernels that are measured."""
+        return [name for name in names if self.measured(name)]
 
     def done(self, name: str) -> bool:
         """Whether there is nothing left to learn about the kernel."""
@@ -150,16 +154,14 @@ def expectation(
 ) -> Callable[[Sequence[MicroKernel]], NDArray[np.float64]]:
     """The score of kernels for selection: the share of the roofline that a model (None: the analytic one) expects of each.
 
-    A column for every use: one row tile, two, 32 rows and 256. The kernel that is best alone is rarely the best in bulk.
+    A column for every use (``uses``): the kernel that is best alone is rarely the best in bulk.
     """
     ranks = Analytic() if model is None else model
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        uses = []
-        for tiles in (lambda mr: 1, lambda mr: 2, lambda mr: round(32 / mr), lambda mr: round(256 / mr)):
-            pairs = [(k, Shape.of(m=max(1, tiles(k["mr"])) * k["mr"])) for k in kernels]
-            uses.append(np.exp(ranks.predict(features(device.with_units(1), family, op, pairs, weights=weights))))
-        return np.stack(uses, axis=1)
+        pairs = [(k, Shape.of(m=tiles * k["mr"])) for k in kernels for tiles in uses(k["mr"])]
+        said = ranks.predict(features(device.with_units(1), family, op, pairs, weights=weights))
+        return np.asarray(np.exp(said).reshape(len(kernels), -1), np.float64)
 
     return score
 

@@ -34,6 +34,12 @@ class Probe:
         return (self.follow, *(trial for _, trial in self.lead))
 
 
+def uses(mr: int, rows: tuple[int, ...] = PROBE_ROWS, most_rows: int = max(PROBE_ROWS)) -> tuple[int, ...]:
+    """Row tiles of a kernel in each of its uses: those of ``rows``, then two tiles. Uses of a tall tile may coincide."""
+    asked = (*(round(min(row, most_rows) / mr) for row in rows), *(min(t, most_rows // mr) for t in PROBE_TILES))
+    return tuple(max(1, tiles) for tiles in asked)
+
+
 def probe(
     kernel: MicroKernel,
     op: Op,
@@ -47,10 +53,9 @@ def probe(
 ) -> Probe:
     """The trials of one kernel; no shape has more than about ``most_rows`` rows."""
     mr = kernel["mr"]
-    tiles = {max(1, round(min(row, most_rows) / mr)) for row in rows} | {t for t in PROBE_TILES if t * mr <= most_rows}
     lead = tuple(
         (t, Trial(op=op.name, kernel=kernel.name, shape=Shape.of(m=t * mr), threads=threads, weights=weights, split=split))
-        for t in sorted(tiles)
+        for t in sorted(set(uses(mr, rows, most_rows)))
     )
     nr, n = kernel["nr"], op["n"]
     columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)

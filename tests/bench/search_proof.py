@@ -217,14 +217,14 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     finally:
         finals.close()
     losses: dict[str, dict[int, float]] = {"dispatch": {}, "cover": {}, "selection": {}, "noise": {}}
+    pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
     for m in shapes:
-        pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
         for loss, (one, other) in pairs.items():
             ratios = [found[m, best[m][one], way] / found[m, best[m][other], way] for found in passes for way in TWICE]
             losses[loss][m] = float(np.median(ratios)) - 1
         again = [found[m, best[m]["plan"], "m"] / found[m, best[m]["plan"], "n"] for found in passes]
         losses["noise"][m] = abs(float(np.median(again)) - 1)
-    for name, (one, other) in zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False):
+    for name, (one, other) in pairs.items():
         for m in sorted(shapes, key=lambda m: -losses[name][m])[:WORST]:
             print(
                 f"{case.op.name} {name} m={m}: {losses[name][m]:.1%}, {best[m][one]} against {best[m][other]}",
