@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from haotuner.shape import Shape
 
+# What threads share of a call: nothing, columns, rows, terms of the sum. Places are the runtime's numbers (native/ht.h).
+SPLITS = ("serial", "n", "m", "k")
 MAX_REGIONS = 3  # more never paid in trials: the third region is already a remainder of a few rows
 
 

@@ -123,6 +123,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 weights=request.weights,
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
+                one_order=request.batch_invariant,
             )
             family = families_for(op, "cpu")[0]
             found = tune_op(task, lab, family, _named(watch, op), start.model)

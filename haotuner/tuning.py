@@ -45,6 +45,7 @@ class Task:
     weights: str = "cold"
     budget_s: float = 60.0
     seed: int = 0
+    one_order: bool = False  # every element sums its terms in one order, whatever m and threads: a batch-invariant pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,8 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     _confirm(book, ordered, rows, weights, lab, clock)
     kept = cover(_complete(book, ordered, lab), rows, weights)
     tables = tuple(
-        make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on) for threads in task.threads
+        make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
+        for threads in task.threads
     )
     return Tuned(
         task=task,

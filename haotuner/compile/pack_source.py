@@ -14,7 +14,7 @@ from haotuner.measure.setting import Setting
 from haotuner.op import Op
 
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "plan.c", "run.c", "pool.c")
-SPLIT_WORDS = {"serial": "HT_SERIAL", "n": "HT_COLUMNS", "m": "HT_ROWS"}
+SPLIT_WORDS = {"serial": "HT_SERIAL", "n": "HT_COLUMNS", "m": "HT_ROWS", "k": "HT_TERMS"}
 TILES_LIMIT = 65535  # uint16 in ht_entry
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
 from haotuner.compile.toolchain import Toolchain
+from haotuner.composition import SPLITS
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.measure.policy import Policy, fingerprint
@@ -26,7 +27,6 @@ BUILD_LIMIT_S = 120.0
 LOOK_AGAIN_S = 0.05
 TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds hangs
 GoesOn = Callable[[Record | None], bool]
-SPLITS = {"serial": 0, "n": 1, "m": 2}
 
 
 class Lab:
@@ -212,7 +212,7 @@ class Lab:
             "do": "time",
             "parts": regions,
             "threads": trial.threads,
-            "split": SPLITS[trial.split] if trial.threads > 1 else 0,
+            "split": SPLITS.index(trial.split) if trial.threads > 1 else 0,
             "cold_bytes": self.policy.cold_bytes(self.device) if trial.weights == "cold" else 0,
         }
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.composition import Composition, Region
+from haotuner.composition import SPLITS, Composition, Region
 from haotuner.errors import PackClosed, UsageError
 from haotuner.pack.manifest import PackOp
 from haotuner.runtime.host import usable_cores
@@ -18,7 +18,6 @@ from haotuner.runtime.linear import Bound, Linear
 
 MAX_THREADS = 256  # HT_MAX_THREADS in native/ht.h
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
-SPLITS = ("serial", "n", "m")
 
 
 class Pack:

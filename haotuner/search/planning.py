@@ -19,6 +19,7 @@ from haotuner.measure.lab import GoesOn, Lab
 from haotuner.op import Op
 from haotuner.plan.compose import Choice, alternatives, choose
 from haotuner.plan.curves import Curve
+from haotuner.plan.sharing import rows_of, ways
 from haotuner.record import Timed, Trial
 from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.shape import Shape, Traffic
@@ -53,19 +54,25 @@ def make_table(
     threads: int,
     weights: str,
     goes_on: GoesOn,
+    *,
+    one_order: bool = False,
 ) -> Table:
     """Measure curves and contenders of the kept kernels, and decide for every m of the table."""
     if goes_on(None):
         lab.gather([curve.kernel for curve in kept])
     last = max(shape["m"] for shape in traffic.shapes())
     limit = min(last, TABLE_LIMIT)
-    splits = ("serial",) if threads == 1 else ("n", "m", "serial")
-    curves = {s: _curves(lab, op, kept, limit, 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
+    rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
+    splits = [way for way in rows if rows[way] > 0]
+    curves = {s: _curves(lab, op, kept, rows[s], 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
     every = list(range(1, limit + 1))
     chosen = {split: choose(found, every) for split, found in curves.items()}
     sampled = _samples(traffic, limit)
-    measured = {m: _contend(lab, op, curves, m, threads, weights, goes_on) for m in sampled}
+    measured = {
+        m: _contend(lab, op, {s: curves[s] for s in splits if m <= rows[s]}, m, threads, weights, goes_on) for m in sampled
+    }
     corrected = {s: np.array([c.us for c in chosen[s]]) * _correction(chosen[s], s, measured, limit) for s in splits}
+    corrected = {s: np.where(np.array(every) <= rows[s], us, np.inf) for s, us in corrected.items()}
     if threads > 1:
         corrected["serial"] = np.where(corrected["serial"] > ALONE_US, np.inf, corrected["serial"])
         measured = {m: _worth_sharing(times) for m, times in measured.items()}

@@ -20,7 +20,7 @@ from haotuner.pack.write import write_pack
 
 LANES = {"x86-64-v4": 16, "x86-64-v3": 8, "x86-64-v2": 4}
 LIMIT = 40  # rows in every table; tuned range 2..40, so that both m = 1 and m > 40 are outside
-SPLITS = ("serial", "n", "m")
+SPLITS = ("serial", "n", "m")  # of the plans of a packed op, in turn, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _covers(kernels: Sequence[MicroKernel], m: int) -> list[tuple[tuple[int, int
     return found
 
 
-def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3)) -> PackedOp:
+def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3), splits: Sequence[str] = SPLITS) -> PackedOp:
     """An op with one plan a thread count: serial, split by columns, split by rows (blocked); k in parts from 24 rows on."""
     op = Op.parse(name)
     kernels = kernels_for(lanes, pw)
@@ -82,7 +82,7 @@ def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3))
     setting = Setting(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8,
                       k_block=7, k_block_from=24, k_block_rows=4)  # fmt: skip
     plans = [
-        plan_for(kernels, count, SPLITS[i % 3], i, **({"row_block": 8, "row_block_from": 16} if i == 2 else {}))
+        plan_for(kernels, count, splits[i % 3], i, **({"row_block": 8, "row_block_from": 16} if i == 2 else {}))
         for i, count in enumerate(counts)
     ]
     return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)

@@ -16,6 +16,7 @@ from haotuner.op import Op
 from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
+from haotuner.plan.sharing import rows_of
 from haotuner.record import Record, Trial
 from haotuner.search.planning import Table
 from haotuner.search.probes import probe
@@ -226,3 +227,34 @@ def test_a_long_call_is_shared_even_where_one_thread_looked_faster() -> None:
     assert not alone[255], "a seventh of a millisecond is shared"
     assert all(np.isfinite(choice.us) for choice, _ in entries)
     assert result.tables[0].plan.regret_max < 0.1
+
+
+class Narrow(FakeLab):
+    """Columns and rows cannot be shared there, terms can: an output of one tile."""
+
+    def true_us(self, trial: Trial) -> float:
+        alone = replace(trial, threads=1)
+        return super().true_us(trial if trial.split == "k" else alone) + (2.0 if trial.threads > 1 else 0.0)
+
+
+def test_terms_are_shared_where_the_output_is_too_narrow_for_the_threads() -> None:
+    task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(1, 2))
+    one, two = tune(task, Narrow(CORE).as_lab(), FAMILY).tables
+    assert {split for _, split in one.entries} == {"serial"}
+    assert {split for _, split in two.entries[7:]} == {"k"}
+    assert all(two.entries[m][0].us < 0.7 * one.entries[m][0].us for m in (15, 63, 255))
+
+
+def test_terms_are_shared_only_for_as_many_rows_as_the_runtime_has_room_for() -> None:
+    task = replace(TASK, op=Op.parse("dense_n96_k4096"), threads=(2,))
+    entries = tune(task, Narrow(CORE).as_lab(), FAMILY).tables[0].entries
+    most = rows_of("k", task.op, 2, 256)
+    assert most < 256 and entries[most - 1][1] == "k"
+    assert "k" not in {split for _, split in entries[most:]}
+
+
+def test_a_batch_invariant_pack_sums_in_one_order() -> None:
+    task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(2,), one_order=True)
+    lab = Narrow(CORE)
+    assert "k" not in {split for _, split in tune(task, lab.as_lab(), FAMILY).tables[0].entries}
+    assert "k" not in {trial.split for trial in lab.measured}

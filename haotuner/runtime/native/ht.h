@@ -24,10 +24,11 @@ typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns fro
 typedef struct { /* a row of the plan table: the regions of one m, largest first; tiles[i] == 0 ends the list */
   uint16_t tiles[3];
   uint8_t kernel[3];
-  uint8_t split; /* HT_SERIAL, HT_COLUMNS, HT_ROWS */
+  uint8_t split; /* HT_SERIAL and on */
 } ht_entry;
 
-enum { HT_SERIAL = 0, HT_COLUMNS = 1, HT_ROWS = 2 };
+/* What threads share: nothing, the columns of Y, its rows, the terms of the sum over k (outputs too narrow for all threads). */
+enum { HT_SERIAL = 0, HT_COLUMNS = 1, HT_ROWS = 2, HT_TERMS = 3 };
 
 typedef struct { /* shape -> composition for one thread count; entries[m-1] for 1 <= m <= limit */
   int32_t threads;

@@ -1,13 +1,19 @@
 /* One call: the output is cut into chunks (row block x column block); in each chunk every region's kernel runs.
  *
  * Columns are the outer order inside a chunk, so a weight panel is read from memory once for all regions of a shape.
- * The result of an element depends on its kernel only, never on the thread that computed it. */
+ * The result of an element depends on its kernel only, never on the thread that computed it. An output too narrow for all
+ * threads is not cut: each sums a part of k, and the parts are added in order, whoever computed them. */
 #include <string.h>
 
 #include "ht.h"
 
 /* Work below which splitting further costs more than it balances: about 10 us at 200 GFLOP/s. */
 #define HT_CHUNK_FLOPS 2000000
+
+/* Of the caller's stack: the sums of all parts of k but the first. With it, the few shapes that need such a split have it. */
+#define HT_PARTIAL_FLOATS 8192
+#define HT_PART_TERMS 256 /* fewer terms a part are done before a thread wakes */
+#define HT_TERMS_STEP 16  /* parts begin at whole cache lines of X */
 
 #define HT_WARM_BYTES (128 * 1024) /* half of the smallest private L2 of server cores */
 
@@ -20,12 +26,15 @@ typedef struct {
   int64_t column_chunks;
   int64_t row_blocks;      /* the row tiles of part[0] are shared among them evenly; the last takes the other parts as well */
   int rows_major;
+  int64_t parts;           /* of the sum over k, each computed by itself; 1 unless terms are shared */
+  float* partial;          /* the sums of part 1 and on, m x n each */
   atomic_int failed;
 } ht_job;
 
-/* What of the sum over k a kernel computes: `depth` terms from `from` on, added to Y unless they are the first. */
+/* What of the sum over k a kernel computes: `depth` terms from `from` on, added to what Y holds or not. */
 typedef struct {
   int64_t from, depth;
+  int add;
 } ht_terms;
 
 static int call_kernel(const ht_op* op, const ht_kernel* kernel, ht_terms terms, const float* x, int64_t ldx, int64_t first_column,
@@ -51,14 +60,14 @@ static int call_kernel(const ht_op* op, const ht_kernel* kernel, ht_terms terms,
   args[3].type_index = args[4].type_index = args[5].type_index = kTVMFFIInt;
   args[3].v_int64 = tiles;
   args[4].v_int64 = groups;
-  args[5].v_int64 = terms.from > 0;
+  args[5].v_int64 = terms.add;
   return kernel->fn(NULL, args, 6, &result);
 }
 
 /* Columns [first, last) of `tiles` row tiles from `row` on. The last tile may reach past n: it is computed into a
- * scratch tile (its packed weight is zero there), with all terms at once, and the columns that exist are copied. */
-static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, ht_terms terms, int64_t row, int64_t tiles,
-                  int64_t first, int64_t last) {
+ * scratch tile (its packed weight is zero there), with all terms of `share` at once, and the columns that exist are copied. */
+static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, ht_terms share, ht_terms terms, int64_t row,
+                  int64_t tiles, int64_t first, int64_t last) {
   const float* x = call->x + row * call->ldx;
   float* y = call->y + row * call->ldy;
   int64_t groups = (last - first) / kernel->nr;
@@ -67,12 +76,11 @@ static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel,
     if (rc != 0) return rc;
   }
   int64_t done = first + groups * kernel->nr;
-  if (done == last || terms.from > 0) return 0;
-  const ht_terms all = {0, op->k};
+  if (done == last || terms.add) return 0;
   float scratch[HT_MAX_TILE];
   for (int64_t tile = 0; tile < tiles; ++tile) {
     int64_t top = tile * kernel->mr;
-    int rc = call_kernel(op, kernel, all, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
+    int rc = call_kernel(op, kernel, share, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
     if (rc != 0) return rc;
     for (int64_t i = 0; i < kernel->mr; ++i)
       memcpy(y + (top + i) * call->ldy + done, scratch + i * kernel->nr, (size_t)(last - done) * sizeof(float));
@@ -80,49 +88,85 @@ static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel,
   return 0;
 }
 
-/* y[row, first..last) += bias[first..last): one rounding after the sum over k, as in addmm. */
-static void add_bias(const ht_call* call, int64_t row, int64_t rows, int64_t first, int64_t last) {
+/* y[j] += more[j] for j of [first, last). */
+static void add_row(float* y, const float* more, int64_t first, int64_t last) {
   typedef float quad __attribute__((vector_size(16), aligned(4), may_alias)); /* every x86-64 has four lanes */
-  for (int64_t i = row; i < row + rows; ++i) {
-    float* y = call->y + i * call->ldy;
-    int64_t j = first;
-    for (; j + 4 <= last; j += 4) *(quad*)(y + j) += *(const quad*)(call->bias + j);
-    for (; j < last; ++j) y[j] += call->bias[j];
-  }
+  int64_t j = first;
+  for (; j + 4 <= last; j += 4) *(quad*)(y + j) += *(const quad*)(more + j);
+  for (; j < last; ++j) y[j] += more[j];
 }
 
-static int run_columns(const ht_job* job, int64_t block, int64_t first, int64_t last) {
+/* y[row, first..last) += bias[first..last): one rounding after the sum over k, as in addmm. */
+static void add_bias(const ht_call* call, int64_t row, int64_t rows, int64_t first, int64_t last) {
+  for (int64_t i = row; i < row + rows; ++i) add_row(call->y + i * call->ldy, call->bias, first, last);
+}
+
+/* The terms of `share` for columns [first, last) of a row block. */
+static int run_columns(const ht_job* job, const ht_call* call, ht_terms share, int64_t block, int64_t first, int64_t last) {
   const ht_composition* composition = job->composition;
   const ht_part* bulk = &composition->part[0];
   /* Even blocks: a short last one would stream the whole weight for a few rows. */
   int64_t tile = bulk->tiles * block / job->row_blocks, tiles = bulk->tiles * (block + 1) / job->row_blocks - tile;
   int64_t top = tile * bulk->kernel->mr, row = top + tiles * bulk->kernel->mr;
-  int64_t bulk_end = row, block_terms = composition->k_block > 0 ? composition->k_block : job->op->k;
+  int64_t bulk_end = row, end = share.from + share.depth;
   int rc = 0;
-  for (ht_terms terms = {0, block_terms}; terms.from < job->op->k && rc == 0; terms.from += terms.depth) {
-    if (terms.depth > job->op->k - terms.from) terms.depth = job->op->k - terms.from;
-    rc = region(job->op, job->call, bulk->kernel, terms, top, tiles, first, last);
+  for (ht_terms terms = {share.from, composition->k_block > 0 ? composition->k_block : share.depth, 0};
+       terms.from < end && rc == 0; terms.from += terms.depth, terms.add = 1) {
+    if (terms.depth > end - terms.from) terms.depth = end - terms.from;
+    rc = region(job->op, call, bulk->kernel, share, terms, top, tiles, first, last);
     row = bulk_end;
     for (int i = 1; i < composition->count && rc == 0 && block == job->row_blocks - 1; ++i) {
       const ht_part* part = &composition->part[i];
-      rc = region(job->op, job->call, part->kernel, terms, row, part->tiles, first, last);
+      rc = region(job->op, call, part->kernel, share, terms, row, part->tiles, first, last);
       row += part->tiles * part->kernel->mr;
     }
   }
-  if (rc == 0 && job->call->bias != NULL) add_bias(job->call, top, row - top, first, last);
+  if (rc == 0 && call->bias != NULL) add_bias(call, top, row - top, first, last);
   return rc;
+}
+
+/* Part `index` of the sum over k for the whole output: the first into Y, the others beside it. */
+static void run_part(void* arg, int64_t index) {
+  ht_job* job = arg;
+  int64_t lines = job->op->k / HT_TERMS_STEP, n = job->op->n;
+  int64_t from = lines * index / job->parts * HT_TERMS_STEP;
+  int64_t end = index + 1 < job->parts ? lines * (index + 1) / job->parts * HT_TERMS_STEP : job->op->k;
+  ht_terms share = {from, end - from, 0};
+  ht_call call = *job->call;
+  call.bias = NULL; /* added to the whole sum */
+  if (index > 0) {
+    call.y = job->partial + (index - 1) * call.m * n;
+    call.ldy = n;
+  }
+  for (int64_t first = 0; first < n; first += job->step) {
+    int64_t last = first + job->step < n ? first + job->step : n;
+    if (run_columns(job, &call, share, 0, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
+  }
+}
+
+/* The terms shared by threads. The parts and the order of their addition depend on `threads` alone, not on who is free. */
+static void run_terms(ht_job* job, int threads) {
+  _Alignas(64) float partial[HT_PARTIAL_FLOATS];
+  const ht_call* call = job->call;
+  int64_t n = job->op->n;
+  job->partial = partial;
+  ht_pool_run(run_part, job, job->parts, threads);
+  for (int64_t part = 0; part + 1 < job->parts; ++part)
+    for (int64_t i = 0; i < call->m; ++i) add_row(call->y + i * call->ldy, partial + (part * call->m + i) * n, 0, n);
+  if (call->bias != NULL) add_bias(call, 0, call->m, 0, n);
 }
 
 static void run_chunk(void* arg, int64_t index) {
   ht_job* job = arg;
   int64_t block = job->rows_major ? index / job->column_chunks : index % job->row_blocks;
   int64_t column = job->rows_major ? index % job->column_chunks : index / job->row_blocks;
+  const ht_terms all = {0, job->op->k, 0};
   /* Chunks differ by one unit at most: a short last one would leave a thread idle. */
   int64_t end = job->units * (column + 1) / job->column_chunks * job->unit;
   if (end > job->op->n) end = job->op->n;
   for (int64_t first = job->units * column / job->column_chunks * job->unit; first < end; first += job->step) {
     int64_t last = first + job->step < end ? first + job->step : end;
-    if (run_columns(job, block, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
+    if (run_columns(job, job->call, all, block, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
   }
 }
 
@@ -144,6 +188,14 @@ static int64_t pieces(int64_t units, int threads, int64_t least) {
   return found > 0 ? found : 1;
 }
 
+/* Into how many parts the sum is cut for so many threads; 1 where it is too short, or the output too large for that. */
+static int64_t parts_of(const ht_op* op, const ht_call* call, int threads) {
+  int64_t parts = op->k / HT_PART_TERMS, most = HT_PARTIAL_FLOATS / op->n / call->m + 1;
+  if (parts > threads) parts = threads;
+  if (parts > most) parts = most;
+  return parts > 1 ? parts : 1;
+}
+
 int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* call, int threads) {
   if (composition->count == 0) return 0;
   const ht_part* bulk = &composition->part[0];
@@ -154,6 +206,8 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
   }
   int split = threads > 1 ? composition->split : HT_SERIAL;
   if (split == HT_SERIAL) threads = 1;
+  int64_t parts = split == HT_TERMS ? parts_of(op, call, threads) : 1;
+  if (split == HT_TERMS && parts == 1) split = HT_COLUMNS;
   int64_t bulk_per_block = bulk->tiles;
   if (composition->row_block > 0) {
     bulk_per_block = composition->row_block / bulk->kernel->mr;
@@ -194,8 +248,14 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
                 .step = step,
                 .column_chunks = column_chunks,
                 .row_blocks = row_blocks,
-                .rows_major = split != HT_COLUMNS};
+                .rows_major = split != HT_COLUMNS,
+                .parts = parts};
   atomic_init(&job.failed, 0);
+  if (parts > 1) {
+    job.row_blocks = 1;
+    run_terms(&job, threads);
+    return atomic_load_explicit(&job.failed, memory_order_relaxed) ? -1 : 0;
+  }
   int64_t chunks = row_blocks * column_chunks;
   if (threads == 1 || chunks == 1) {
     for (int64_t i = 0; i < chunks; ++i) run_chunk(&job, i);
