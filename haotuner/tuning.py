@@ -18,6 +18,7 @@ from haotuner.op import Op
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
+from haotuner.plan.sharing import ways
 from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.planning import Table, make_table
@@ -31,7 +32,8 @@ QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 BETTER = 0.003  # a smaller gain of the plan is noise
 LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
 CONFIRM_ROUNDS = 6  # a round times at most ten kernels, a second; later ones bring one or two new names
-SEARCH_SHARE = 0.6  # of the time budget; then the kept kernels are measured for every thread count
+SEARCH_SHARE = 0.6  # of the time budget; then what would be kept is timed once more
+CONFIRM_SHARE = 0.7  # of the time budget; then the kept kernels are measured for every thread count
 MEASURE_SHARE = 0.85  # of the time budget; tables of 4,096 rows for two thread counts and the model's scores take 5 s more
 
 
@@ -127,9 +129,26 @@ class _Clock:
     def goes_on(self, record: Record | None = None) -> bool:
         """Whether there is time left and nobody asked to stop."""
         self.not_given_up(record)
-        if time.monotonic() >= self._until:
-            self.expired = True
-        return not (self.expired or self.given_up)
+        late = time.monotonic() >= self._until
+        self.expired |= late
+        return not (late or self.given_up)
+
+    def move(self, until: float) -> None:
+        """Another deadline, for the next step; that one was missed is not forgotten."""
+        self._until = until
+
+
+def _tables(task: Task, kept: Cover, lab: Lab, clock: _Clock, until: float) -> tuple[Table, ...]:
+    """A plan for every thread count. The time that is left is shared by what there is to time, so that none goes without."""
+    asked = [len(ways(task.op, threads, one_order=task.one_order)) for threads in task.threads]
+    tables = []
+    for place, threads in enumerate(task.threads):
+        now = time.monotonic()
+        clock.move(now + (until - now) * asked[place] / sum(asked[place:]))
+        tables.append(
+            make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
+        )
+    return tuple(tables)
 
 
 def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:

@@ -13,6 +13,7 @@ from haotuner.microkernels.index import family_named
 _PACKAGE = Path(__file__).resolve().parent.parent
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
 TIMING_SOURCES = _PACKAGE / "measure" / "native"
+TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
 SERVING = ("pool.c", "plan.c", "run.c")  # in every library: what is timed is what is served
 
 
@@ -50,4 +51,4 @@ def measuring_library(kernels: Sequence[MicroKernel], mcpu: str, toolchain: Tool
         code = Path(scratch) / "kernels.o"
         object_code(kernels, mcpu, code)
         sources = [table, TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
-        toolchain.link([code], sources, [RUNTIME_SOURCES], out)
+        toolchain.link([code], sources, [*TIMING_INCLUDES], out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from haotuner.measure.job import Job, Refusal
 KEPT_LIBRARIES = 48
 GUARD = 24  # floats around every output row that a kernel must leave alone
 SENTINEL = np.float32(-7.25e30)  # no result of the test data comes near it
+# A look at the machine before anything is timed: pauses make it a tenth of a second, in which other load comes and goes.
+WATCH_LOOKS, WATCH_PAUSE_S = 16, 0.008
+WATCH_SAMPLES = 4  # reads of two MiB a look
+WATCH_FLOATS = WATCH_LOOKS * WATCH_SAMPLES * (2 << 20) // 4
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -31,9 +36,21 @@ class Table:
         x = self._buffer("x", m * k).reshape(m, k)
         y = self._buffer("y", m * n).reshape(m, n)
         w = self._buffer("w", copies * weight_floats)
-        samples = np.zeros(int(job["most"]), np.float64)
+        samples = np.zeros((3, int(job["most"])), np.float64)
         taken = self._call(job, x, w, y, m, (k, n), copies, samples)
-        return {"samples_us": [float(s) / 1e3 for s in samples[:taken]]}
+        us = samples[:, :taken] / 1e3
+        return dict(zip(("samples_us", "memory_us", "compute_us"), us.tolist(), strict=True))
+
+    def watch(self, job: Job) -> Job:
+        """What the machine gives just now, in microseconds of two fixed loops (watch.h), over about a tenth of a second."""
+        floats = max(WATCH_FLOATS, int(job["cold_bytes"]) // 4)
+        seen = []
+        for part in np.array_split(self._buffer("w", floats), WATCH_LOOKS):  # each elsewhere: nothing is cached
+            samples = np.zeros((2, WATCH_SAMPLES), np.float64)
+            self._function(job["library"], "ht_watch")(part, samples)
+            seen.append(samples / 1e3)
+            time.sleep(WATCH_PAUSE_S)
+        return dict(zip(("memory_us", "compute_us"), np.concatenate(seen, axis=1).tolist(), strict=True))
 
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
@@ -107,19 +124,22 @@ class Table:
             *parts,
         ]
         try:
-            return int(self._function(job["library"])(x, w, y, np.array(words, np.int64), samples))
+            return int(self._function(job["library"], "ht_time")(x, w, y, np.array(words, np.int64), samples))
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
 
-    def _function(self, path: str) -> Any:
+    def _function(self, path: str, name: str) -> Any:
         if path not in self._libraries:
             if len(self._libraries) >= KEPT_LIBRARIES:
                 self._libraries.pop(next(iter(self._libraries)))
             try:
-                self._libraries[path] = tvm_ffi.load_module(path).get_function("ht_time")
+                self._libraries[path] = tvm_ffi.load_module(path)
             except Exception as error:  # the border of the worker: a library that does not load is data
                 raise Refusal("load", "error", str(error)[:2000]) from error
-        return self._libraries[path]
+        try:
+            return self._libraries[path].get_function(name)
+        except Exception as error:
+            raise Refusal("load", "error", str(error)[:2000]) from error
 
     def _buffer(self, name: str, floats: int) -> np.ndarray[Any, Any]:
         """A flat buffer that only grows, so that jobs of one kind see the same memory."""

@@ -64,7 +64,7 @@ def main() -> None:
         from haotuner.measure.bench_table import Table
 
         table = Table()
-        roles["time"] = {"time": table.time, "verify": table.verify}
+        roles["time"] = {"time": table.time, "verify": table.verify, "watch": table.watch}
     else:
         from haotuner.compile.cpu import warm
 

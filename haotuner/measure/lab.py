@@ -15,6 +15,7 @@ from haotuner.compile.toolchain import Toolchain
 from haotuner.composition import SPLITS
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
+from haotuner.measure.drift import Pace, undisturbed
 from haotuner.measure.policy import Policy, fingerprint
 from haotuner.measure.setting import Setting
 from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
@@ -48,6 +49,7 @@ class Lab:
         self._toolchain = Toolchain.find()
         package = Path(__file__).resolve().parent.parent
         timed = [package / "microkernels" / "cpu_dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
+        timed += [TIMING_SOURCES / "watch.h", package / "measure" / "drift.py"]
         timed += [RUNTIME_SOURCES / name for name in SERVING]
         self.fingerprint = fingerprint(device, self.policy, self._toolchain.words(), timed)
         self.session: Session = store.start(self.fingerprint, resume=resume, what=what)
@@ -61,6 +63,7 @@ class Lab:
         self._broken: dict[str, Failed] = {}
         self._verified: dict[tuple[str, int], float] = {}
         self.failures: dict[str, int] = {}
+        self._quiet: Pace | None = None
 
     def start(self) -> None:
         """Start all processes side by side: importing the compiler takes seconds and is no part of a budget."""
@@ -140,7 +143,8 @@ class Lab:
             time.sleep(LOOK_AGAIN_S)
         return None
 
-    def _record(self, trial: Trial, outcome: Outcome) -> Record:
+    def _record(self, trial: Trial, found: Failed | tuple[Timed, float]) -> Record:
+        outcome: Outcome = found if isinstance(found, Failed) else found[0]
         record = Record(
             trial=trial,
             outcome=outcome,
@@ -149,6 +153,7 @@ class Lab:
             session=self.session.id,
             when=time.time(),
             seed=self.seed,
+            facts={} if isinstance(found, Failed) else {"drift": found[1]},  # times it, a sample is what the clock said
         )
         self.store.append([record])
         self._known[trial.key()] = record
@@ -185,7 +190,8 @@ class Lab:
         self._places.update({name: (out, index) for index, name in enumerate(names)})
         return None
 
-    def _outcome(self, trial: Trial) -> Outcome:
+    def _outcome(self, trial: Trial) -> Failed | tuple[Timed, float]:
+        """What came of a trial; with a time the drift that was taken out of it."""
         parts = parts_of(trial.kernel)
         for name, _ in parts:
             if name in self._broken:
@@ -216,10 +222,19 @@ class Lab:
             "cold_bytes": self.policy.cold_bytes(self.device) if trial.weights == "cold" else 0,
         }
         try:
+            quiet = self._pace(job)
             answer = self._timer.call(job, TIME_LIMIT_S)
-            return Timed(samples_us=tuple(answer["samples_us"]), max_error=verify_error)
+            samples, drift = undisturbed(trial, self.device, answer, quiet)
+            return Timed(samples_us=samples, max_error=verify_error), drift
         except (JobFailed, JobTimeout, JobCrashed) as error:
             return _failed(error, "time")
+
+    def _pace(self, job: Mapping[str, object]) -> Pace:
+        """How fast the machine was before the first trial, for all processes that time."""
+        if self._quiet is None:
+            look = {"do": "watch", "library": job["library"], "cold_bytes": self.policy.cold_bytes(self.device)}
+            self._quiet = Pace.quiet(self._timer.call(look, TIME_LIMIT_S))
+        return self._quiet
 
     def _verify(self, name: str, setting: Setting) -> float | Failed:
         if (name, setting.k) not in self._verified:

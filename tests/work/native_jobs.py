@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
+from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
 from haotuner.compile.toolchain import Toolchain
 from haotuner.measure.job import Job
 
@@ -80,7 +80,7 @@ def mutant_library(folder: Path, **mutation: str) -> Path:
     source, out = folder / "mutant.c", folder / "mutant.so"
     source.write_text(KERNEL_SOURCE.format(mr=MR, nr=NR, pw=PW, **{**SOUND, **mutation}))
     runtime = [TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
-    Toolchain.find().link([], [source, *runtime], [RUNTIME_SOURCES], out)
+    Toolchain.find().link([], [source, *runtime], [*TIMING_INCLUDES], out)
     return out
 
 

@@ -81,6 +81,17 @@ def test_gathered_kernels_lie_in_one_library(lab: Lab, device: Device) -> None:
     assert isinstance(lab.measure([trial("+".join(f"{k}*1" for k in kernels), 6)])[0].outcome, Timed)
 
 
+def test_a_record_says_what_drift_was_taken_out_of_it(lab: Lab, device: Device) -> None:
+    """One look at the machine serves all processes that time: their times stay comparable."""
+    (first,) = lab.measure([trial(name(device, 1), 60)])
+    quiet = lab._quiet
+    assert quiet is not None and quiet.compute_us > 0
+    lab.anew()
+    (again,) = lab.measure([trial(name(device, 1), 60)])
+    assert lab._quiet is quiet
+    assert all(0 < float(record.facts["drift"]) < 16 for record in (first, again))
+
+
 def test_a_composition_that_does_not_cover_m_is_a_failed_record(lab: Lab, device: Device) -> None:
     (record,) = lab.measure([trial(f"{name(device, 2)}*2", 5)])
     assert isinstance(record.outcome, Failed) and (record.outcome.stage, record.outcome.reason) == ("run", "error")

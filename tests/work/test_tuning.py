@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
-from haotuner.record import Record, Trial
+from haotuner.record import Outcome, Record, Trial
 from haotuner.search.planning import Table
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
@@ -173,6 +175,26 @@ def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_need
     assert len(late) <= 1, "one may have been allowed in time and then held up"
     assert result.stopped == "budget"
     check_served(result.tables[0])
+
+
+class Ticking(FakeLab):
+    """Every measurement takes ten milliseconds of the lab's own clock, and nothing else takes any."""
+
+    now = 0.0
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        self.now += 0.01
+        return super()._outcome(trial)
+
+
+def test_a_short_budget_is_shared_by_the_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first plan does not use up what the second needs."""
+    lab = Ticking(CORE)
+    monkeypatch.setattr("haotuner.tuning.time", SimpleNamespace(monotonic=lambda: lab.now))
+    result = tune(replace(TASK, threads=(1, 2), budget_s=6.0), lab.as_lab(), FAMILY)
+    assert result.stopped == "budget" and lab.now < 6.0
+    timed = Counter(trial.threads for trial in lab.measured)
+    assert timed[2] > 50
 
 
 def test_a_budget_of_nothing_measures_only_the_least() -> None:

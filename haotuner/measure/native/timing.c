@@ -24,25 +24,32 @@ static int64_t now_ns(void) {
   return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+#include "watch.h"
+
+#define MOST_LOOKS 8 /* under a millisecond */
+
 static int fail(const char* text) {
   TVMFFIErrorSetRaisedFromCStr("ValueError", text);
   return -1;
 }
 
+static const DLTensor* tensor(const TVMFFIAny* arg) { /* NULL: it is none */
+  if (arg->type_index == kTVMFFIDLTensorPtr) return arg->v_ptr;
+  if (arg->type_index == kTVMFFITensor) return (const DLTensor*)((const char*)arg->v_ptr + sizeof(TVMFFIObject));
+  return NULL;
+}
+
 /* The kernel's own words may lie in the thread that ran it: a failing call with no error set here crashes tvm-ffi. */
 static int refused(void) { return fail("a micro-kernel refused its arguments"); }
 
-/* time(x, w, y, job, samples float64): returns how many samples (ns per call) were taken. No samples: one bare call. */
+/* time(x, w, y, job, samples float64 [3, room]): returns how many samples were taken: ns per call; with cold weights each is
+ * followed by a look at the machine (watch.h): ns of its read and of its multiply-adds. No room: one bare call. */
 HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
   const DLTensor* t[5];
   if (count != 5) return fail("expected (x, w, y, job, samples)");
-  for (int i = 0; i < 5; ++i) {
-    if (args[i].type_index == kTVMFFIDLTensorPtr) t[i] = args[i].v_ptr;
-    else if (args[i].type_index == kTVMFFITensor)
-      t[i] = (const DLTensor*)((const char*)args[i].v_ptr + sizeof(TVMFFIObject));
-    else return fail("arguments must be tensors");
-  }
+  for (int i = 0; i < 5; ++i)
+    if ((t[i] = tensor(&args[i])) == NULL) return fail("arguments must be tensors");
   const int64_t* job = t[3]->data;
   ht_op op = {.name = "candidate", .n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
               .pw = (int32_t)job[JOB_PW], .col_block = (int32_t)job[JOB_COL_BLOCK]};
@@ -65,7 +72,7 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
                   .y = (float*)((char*)t[2]->data + t[2]->byte_offset), .ldy = job[JOB_LDY], .m = job[JOB_M]};
   int threads = (int)job[JOB_THREADS];
   double* samples = t[4]->data;
-  int64_t room = t[4]->shape[0], taken = 0;
+  int64_t room = t[4]->ndim == 2 ? t[4]->shape[1] : 0, taken = 0, bytes = copies * stride * (int64_t)sizeof(float);
   if (ht_run(&op, &c, &call, threads) != 0) return refused();
   int64_t begin = now_ns(), batch = 1, once = 0;
   while (room > 0 && once == 0) { /* how many calls make a sample */
@@ -87,10 +94,37 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
       turn = turn + 1 == copies ? 0 : turn + 1;
       if (ht_run(&op, &c, &call, threads) != 0) return refused();
     }
-    samples[taken++] = (double)(now_ns() - start) / (double)batch;
+    samples[taken] = (double)(now_ns() - start) / (double)batch;
+    /* A long sample is looked at longer: one look is a moment. */
+    int64_t looks = (now_ns() - start) / job[JOB_SAMPLE_NS];
+    looks = looks < 1 ? 1 : looks > MOST_LOOKS ? MOST_LOOKS : looks;
+    for (int64_t i = 0; i < looks; ++i) {
+      double memory_ns, compute_ns;
+      /* Half a round away: neither read lately nor soon. Hot weights must not be driven out: no read. */
+      watch((const char*)weights, copies > 1 ? bytes : 0, turn * stride * (int64_t)sizeof(float) + bytes / 2 + i * WATCH_BYTES,
+            &memory_ns, &compute_ns);
+      samples[room + taken] += memory_ns / (double)looks;
+      samples[2 * room + taken] += compute_ns / (double)looks;
+    }
+    ++taken;
   }
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
   result->v_int64 = taken;
+  return 0;
+}
+
+/* watch(w, samples float64 [2, room]): looks at the machine until there is no more room, going through the weights. */
+HT_EXPORT int __tvm_ffi_ht_watch(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  const DLTensor *w = count == 2 ? tensor(&args[0]) : NULL, *out = count == 2 ? tensor(&args[1]) : NULL;
+  if (w == NULL || out == NULL || out->ndim != 2) return fail("expected (w, samples)");
+  int64_t room = out->shape[1], bytes = w->shape[0] * (int64_t)sizeof(float);
+  double* samples = out->data;
+  for (int64_t i = 0; i < room; ++i)
+    watch((const char*)w->data + w->byte_offset, bytes, 2 * i * WATCH_BYTES, &samples[i], &samples[room + i]);
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = room;
   return 0;
 }

@@ -1,0 +1,73 @@
+"""Drift: how much slower than at the start the machine was while something was timed.
+
+On a shared host other tenants take memory bandwidth, and half a core through its other hyperthread, for tenths of a second
+at a time. Beside every sample the worker times two fixed loops (native/watch.h): a read of memory and multiply-adds.
+What a trial owes to each is its share of the roofline (Williams, Waterman & Patterson, CACM 2009): bytes over bandwidth and
+flops over peak, over the time it took.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from haotuner.device import Device
+from haotuner.op import Op
+from haotuner.record import Trial
+
+QUIET = 0.25  # quantile of the looks at the start: less than half of them are disturbed, and the least is a lucky one
+MOST = 4.0  # a machine this much slower is not measured by dividing; the loops themselves were held up
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Microseconds that the two loops take; 0: not timed."""
+
+    memory_us: float
+    compute_us: float
+
+    @staticmethod
+    def quiet(answer: Mapping[str, Sequence[float]]) -> Pace:
+        """From the looks before anything was timed."""
+        return Pace(
+            memory_us=float(np.quantile(answer["memory_us"], QUIET)),
+            compute_us=float(np.quantile(answer["compute_us"], QUIET)),
+        )
+
+    @staticmethod
+    def during(answer: Mapping[str, Sequence[float]]) -> Pace:
+        """From the looks between the samples of one trial."""
+        return Pace(memory_us=statistics.median(answer["memory_us"]), compute_us=statistics.median(answer["compute_us"]))
+
+
+def drift(trial: Trial, device: Device, us: float, seen: Pace, quiet: Pace) -> float:
+    """How many times longer a trial of ``us`` microseconds took for what the machine had lost since it was looked at first.
+
+    1 where the device's peaks or the loops' times are unknown. Weights that are hot owe nothing to memory.
+    """
+    op, m = Op.parse(trial.op), trial.shape["m"]
+    n, k = op["n"], op["k"]
+    flops, read = 2.0 * m * n * k, FP32_BYTES * n * k if trial.weights == "cold" else 0
+    gflops = (device.peak_gflops_unit or 0.0) * trial.threads
+    gbps = (device.memory_gbps_unit if trial.threads == 1 else device.memory_gbps) or 0.0
+    memory = min(1.0, read / (gbps * 1e3) / us) if gbps else 0.0
+    compute = min(1.0, flops / (gflops * 1e3) / us) if gflops else 0.0
+    both = max(1.0, memory + compute)
+    found = _slower(seen.memory_us, quiet.memory_us) ** (memory / both)
+    return float(found * _slower(seen.compute_us, quiet.compute_us) ** (compute / both))
+
+
+def _slower(now: float, then: float) -> float:
+    return min(max(now / then, 1 / MOST), MOST) if now > 0 and then > 0 else 1.0
+
+
+def undisturbed(trial: Trial, device: Device, answer: Mapping[str, Any], quiet: Pace) -> tuple[tuple[float, ...], float]:
+    """The samples as they would have been at the pace of the start, and what they were divided by."""
+    samples = answer["samples_us"]
+    factor = drift(trial, device, statistics.median(samples), Pace.during(answer), quiet)
+    return tuple(us / factor for us in samples), factor

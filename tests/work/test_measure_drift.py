@@ -1,0 +1,79 @@
+"""Drift: what a disturbed machine adds to a time is taken out again, by the share of memory and of arithmetic in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haotuner.device import Device
+from haotuner.measure.bench_table import Table
+from haotuner.measure.drift import MOST, Pace, drift, undisturbed
+from haotuner.record import Trial
+from haotuner.shape import Shape
+from tests.work.native_jobs import job, mutant_library
+
+CORE = Device(
+    id="fake-core", kind="cpu", name="fake", arch="x86-64-v3", compute_units=2, wave_width=8, registers_per_thread=16,
+    peak_gflops_unit=100.0, memory_gbps_unit=20.0, memory_gbps=30.0,
+)  # fmt: skip
+QUIET = Pace(memory_us=50.0, compute_us=10.0)
+ONE_ROW = Trial(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=1))  # 4 MB: 200 us at 20 GB/s, 20 us at 100 GFLOP/s
+MANY = replace(ONE_ROW, shape=Shape.of(m=100))  # 2 ms of arithmetic
+times = st.floats(1.0, 1e6)
+
+
+def test_a_quiet_machine_changes_nothing() -> None:
+    for trial in (ONE_ROW, MANY):
+        assert drift(trial, CORE, 400.0, QUIET, QUIET) == 1.0
+
+
+def test_a_stream_of_weights_owes_to_memory_and_many_rows_to_arithmetic() -> None:
+    memory, compute = replace(QUIET, memory_us=100.0), replace(QUIET, compute_us=20.0)
+    assert drift(ONE_ROW, CORE, 400.0, memory, QUIET) == pytest.approx(2**0.5)  # half of the time is the read
+    assert drift(ONE_ROW, CORE, 400.0, compute, QUIET) == pytest.approx(2**0.05)
+    assert drift(MANY, CORE, 2500.0, compute, QUIET) == pytest.approx(2**0.8)
+    assert drift(replace(ONE_ROW, weights="hot"), CORE, 400.0, memory, QUIET) == 1.0
+    assert drift(replace(ONE_ROW, threads=2), CORE, 400.0, memory, QUIET) == pytest.approx(2 ** (4e3 / 30 / 400))
+
+
+def test_what_is_not_known_is_not_corrected() -> None:
+    slow = Pace(memory_us=500.0, compute_us=100.0)
+    assert drift(ONE_ROW, replace(CORE, peak_gflops_unit=None, memory_gbps_unit=None), 400.0, slow, QUIET) == 1.0
+    assert drift(ONE_ROW, CORE, 400.0, slow, Pace(memory_us=0.0, compute_us=0.0)) == 1.0
+    assert drift(ONE_ROW, CORE, 400.0, Pace(memory_us=0.0, compute_us=10.0), QUIET) == 1.0
+
+
+@given(times, times, times, st.integers(1, 4096), st.sampled_from(["cold", "hot"]))
+def test_it_is_bounded_and_grows_with_what_was_lost(us: float, memory: float, compute: float, m: int, weights: str) -> None:
+    trial = replace(ONE_ROW, shape=Shape.of(m=m), weights=weights)
+    found = drift(trial, CORE, us, Pace(memory_us=memory, compute_us=compute), QUIET)
+    assert 1 / MOST - 1e-9 <= found <= MOST + 1e-9
+    assert drift(trial, CORE, us, Pace(memory_us=2 * memory, compute_us=compute), QUIET) >= found
+    assert drift(trial, CORE, us, Pace(memory_us=memory, compute_us=2 * compute), QUIET) >= found
+
+
+def test_samples_times_the_drift_are_what_the_clock_said() -> None:
+    answer = {"samples_us": [400.0, 410.0, 390.0], "memory_us": [100.0, 90.0, 110.0], "compute_us": [10.0, 10.0, 30.0]}
+    samples, factor = undisturbed(ONE_ROW, CORE, answer, QUIET)
+    assert factor == pytest.approx(2**0.5)
+    assert np.allclose(np.array(samples) * factor, answer["samples_us"])
+
+
+def test_the_worker_looks_beside_every_sample_and_never_drives_hot_weights_out(tmp_path) -> None:
+    library, table = mutant_library(tmp_path), Table()
+    cold = table.time(job(library, cold_bytes=16 << 20, most=5, least=5))
+    assert len(cold["samples_us"]) == len(cold["memory_us"]) == len(cold["compute_us"]) == 5
+    assert min(cold["memory_us"]) > 1 and min(cold["compute_us"]) > 1
+    hot = table.time(job(library))
+    assert set(hot["memory_us"]) == {0.0} and min(hot["compute_us"]) > 1
+
+
+def test_a_look_at_the_start_sees_both(tmp_path) -> None:
+    found = Table().watch({"library": str(mutant_library(tmp_path)), "cold_bytes": 0})
+    pace = Pace.quiet(found)
+    assert len(found["memory_us"]) == len(found["compute_us"]) > 30
+    assert min(found["memory_us"]) <= pace.memory_us <= max(found["memory_us"]) and pace.compute_us > 1
