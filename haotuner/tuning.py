@@ -93,13 +93,10 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     clock = _Clock(begin + task.budget_s * SEARCH_SHARE, watch)
     stopped = _search(book, ordered, rows, weights, lab, clock, task.seed)
     _recall(book, ordered, lab, clock)  # what an earlier run recorded counts, even if there was no time to come to it
-    clock = _Clock(begin + task.budget_s * MEASURE_SHARE, watch, phase="plan", given_up=clock.given_up)
+    clock = _Clock(begin + task.budget_s * CONFIRM_SHARE, watch, phase="plan", given_up=clock.given_up)
     _confirm(book, ordered, rows, weights, lab, clock)
     kept = cover(_complete(book, ordered, lab), rows, weights)
-    tables = tuple(
-        make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
-        for threads in task.threads
-    )
+    tables = _tables(task, kept, lab, clock, begin + task.budget_s * MEASURE_SHARE)
     return Tuned(
         task=task,
         family=family,

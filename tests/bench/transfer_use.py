@@ -174,8 +174,8 @@ def _compared(records: Path, at: int, op: str, seeds: int) -> list[list[str]]:
 
 
 def short(device: Device) -> str:
-    """``avx512`` of ``cpu-amd-epyc-f26m2-avx512``."""
-    return device.id.rpartition("-")[2]
+    """``f26m2-avx512`` of ``cpu-amd-epyc-f26m2-avx512``."""
+    return "-".join(device.id.split("-")[-2:])
 
 
 HEAD = ["op", "device", "start", "kernels measured", "to 98 % of cold", "share", "loss at its stop", "loss at a tenth",
@@ -237,23 +237,25 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--records", type=Path, default=FOLDER)
     words.add_argument("--ops", default=",".join(OPS))
+    words.add_argument("--on", default="", help="only devices whose id has this in it; models of all of them are tried there")
     words.add_argument("--seeds", type=int, default=5)
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
     owns = all_records(asked.records)
-    wanted = [(asked.records, at, name, asked.seeds) for name in asked.ops.split(",") for at in range(len(owns))]
+    places = [at for at, own in enumerate(owns) if asked.on in own.device.id]
+    wanted = [(asked.records, at, name, asked.seeds) for name in asked.ops.split(",") for at in places]
     rows = [HEAD]
     with ProcessPoolExecutor() as pool:
         for found in pool.map(_compared, *zip(*wanted, strict=True)):
             rows += found
             print("\n".join(" | ".join(row) for row in found), flush=True)
     text = ["# What a shipped model saves", "",
-            f"Made by `python -m tests.bench.transfer_use --ops {asked.ops} --seeds {asked.seeds}`.", "",
+            f"Made by `python -m tests.bench.transfer_use --ops {asked.ops} --seeds {asked.seeds} --on '{asked.on}'`.", "",
             TEXT.format(devices=", ".join(short(own.device) for own in owns)), "", *markdown(rows), "",
             "## Ranking on the same device", "",
             "Weights cold, one thread; means over tasks (op, shape) of at least ten kernels.", "",
             *markdown([["device", "ranked by", "pairwise", "best@1", "best@10", f"pairwise, over {CLEAR:.0%} apart",
-                        "tasks"], *ranking(owns)]), ""]  # fmt: skip
+                        "tasks"], *ranking([owns[at] for at in places])]), ""]  # fmt: skip
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "transfer-use.md").write_text("\n".join(text), encoding="utf-8")
 

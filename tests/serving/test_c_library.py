@@ -161,6 +161,17 @@ def test_races_under_thread_sanitizer(tmp_path):
     run([drive, "race", tmp_path / "one", tmp_path / "two", "3000", "64"], 100, TSAN_OPTIONS="halt_on_error=1")
 
 
+@pytest.mark.parametrize("flags", [ASAN, TSAN], ids=["address", "thread"])
+def test_shared_terms_under_sanitizers(tmp_path, flags):
+    """Sums over k whose parts are computed by several threads, called by several at once while packs are swapped."""
+    op = "dense_n100_k600"  # two parts
+    for name, pw in (("one", 8), ("two", 4)):
+        c_pack(tmp_path / name, [packed_op(op, 4, pw, splits=("serial", "k", "k"))], *flags)
+    drive = cc([HERE / "drive.c", *LIBRARY], tmp_path / "drive", *flags, *WRAPPED, "-DK=600", f'-DOP="{op}"')
+    command = [drive, "race", tmp_path / "one", tmp_path / "two", "1500", "4"]
+    run(command, 100, TSAN_OPTIONS="halt_on_error=1", **SANITIZED)
+
+
 def test_sixty_four_threads_while_packs_are_swapped_and_closed(plain, made, tmp_path):
     """Zero errors, zero wrong results, and memory that does not grow over the second half."""
     other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 4)], "-O2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,8 +20,8 @@ from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
-from haotuner.record import Outcome, Record, Trial
-from haotuner.search.planning import Table
+from haotuner.record import Outcome, Record, Timed, Trial
+from haotuner.search.planning import CLOSE, Table, make_table
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.shape import Shape, ShapeRange, Traffic
@@ -280,3 +281,43 @@ def test_a_batch_invariant_pack_sums_in_one_order() -> None:
     lab = Narrow(CORE)
     assert "k" not in {split for _, split in tune(task, lab.as_lab(), FAMILY).tables[0].entries}
     assert "k" not in {trial.split for trial in lab.measured}
+
+
+class Moody(FakeLab):
+    """From the next process on half of the compositions are half as slow again at small shapes, once ``moody`` is set."""
+
+    moody, processes = False, 0
+
+    def renew(self) -> None:
+        self.processes += self.moody
+
+    def true_us(self, trial: Trial) -> float:
+        return super().true_us(trial) * (1.5 if self.processes and trial.shape["m"] <= 64 and unlucky(trial.kernel) else 1.0)
+
+
+def unlucky(composition: str) -> bool:
+    return zlib.crc32(composition.encode()) % 2 == 0
+
+
+def test_close_compositions_of_small_shapes_are_timed_in_another_process_too() -> None:
+    lab = Moody(CORE)
+    kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
+    lab.moody = True
+    table = make_table(lab.as_lab(), OP, kept, TASK.traffic, 1, "hot", lambda _: True)
+    assert lab.processes == 1
+    seen = Counter[str]()
+    for m, times in table.measured.items():
+        first = {
+            name: lab.store[Trial(op=OP.name, kernel=name.partition("@")[0], shape=Shape.of(m=m), weights="hot").key()]
+            for name in times
+        }
+        us = {name: record.outcome.median_us for name, record in first.items() if isinstance(record.outcome, Timed)}
+        for name in times:
+            close = m <= 64 and us[name] <= min(us.values()) * CLOSE
+            slower = close and unlucky(name.partition("@")[0])
+            assert times[name] / us[name] == pytest.approx(1.5**0.5 if slower else 1.0, rel=0.011)
+            seen["slower" if slower else "close" if close else "far"] += 1
+    assert min(seen[what] for what in ("slower", "close", "far")) > 10
+    again = len(lab.measured)
+    make_table(lab.as_lab(), OP, kept, TASK.traffic, 1, "hot", lambda _: True)
+    assert len(lab.measured) == again and lab.processes == 1, "what is recorded is not timed a third time"

@@ -14,9 +14,11 @@
 
 #include "haotuner.h"
 
-#define N 100 /* tests/serving/conftest.py: DENSE */
+#define N 100 /* tests/serving/conftest.py: DENSE, unless the build says another depth */
+#ifndef K
 #define K 37
 #define OP "dense_n100_k37"
+#endif
 #define MOST 64
 
 static atomic_llong allocations, fail_at; /* fail_at: counts down to the allocation that fails */
