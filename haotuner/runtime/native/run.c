@@ -144,8 +144,9 @@ static void run_part(void* arg, int64_t index) {
   }
 }
 
-/* The terms shared by threads. The parts and the order of their addition depend on `threads` alone, not on who is free. */
-static void run_terms(ht_job* job, int threads) {
+/* The terms shared by threads. The parts and the order of their addition depend on `threads` alone, not on who is free. A
+ * function of its own, so that no other call has its partial sums in the stack's frame. */
+__attribute__((noinline)) static void run_terms(ht_job* job, int threads) {
   _Alignas(64) float partial[HT_PARTIAL_FLOATS];
   const ht_call* call = job->call;
   int64_t n = job->op->n;
