@@ -237,7 +237,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--records", type=Path, default=FOLDER)
     words.add_argument("--ops", default=",".join(OPS))
-    words.add_argument("--on", default="", help="only devices whose id has this in it; models of all of them are tried there")
+    words.add_argument("--on", default="", help="only devices with this in their id; models of all are tried there")
     words.add_argument("--seeds", type=int, default=5)
     words.add_argument("--out", type=Path, default=Path("docs/results"))
     asked = words.parse_args()
