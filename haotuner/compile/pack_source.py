@@ -9,12 +9,13 @@ from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, kernel_table, object_code
 from haotuner.compile.toolchain import Toolchain
+from haotuner.composition import SPLITS
 from haotuner.kernel import MicroKernel
 from haotuner.measure.setting import Setting
 from haotuner.op import Op
 
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "plan.c", "run.c", "pool.c")
-SPLIT_WORDS = {"serial": "HT_SERIAL", "n": "HT_COLUMNS", "m": "HT_ROWS", "k": "HT_TERMS"}
+SPLIT_WORDS = dict(zip(SPLITS, ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS"), strict=True))
 TILES_LIMIT = 65535  # uint16 in ht_entry
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]

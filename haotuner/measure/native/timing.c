@@ -1,8 +1,8 @@
 /* Times compositions through the very code that serves them (run.c, pool.c). Part of measuring libraries only. */
 #include <string.h>
-#include <time.h>
 
 #include "ht.h"
+#include "watch.h"
 
 #define HT_EXPORT __attribute__((visibility("default")))
 
@@ -17,14 +17,6 @@ enum { /* the job: one int64 vector */
   JOB_LEAST,       /* samples that are taken in any case */
   JOB_PARTS, JOB_FIRST_PART /* then kernel index and tiles of each part */
 };
-
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t); /* never steps back */
-  return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-#include "watch.h"
 
 #define MOST_LOOKS 8 /* under a millisecond */
 

@@ -1,6 +1,7 @@
 /* What the moment leaves of the machine: a read of memory and a loop of multiply-adds, each some tens of microseconds long. Other
  * tenants of a shared host take bandwidth, and half a core through its other hyperthread, for tenths of a second at a time. */
 #include <stdint.h>
+#include <time.h>
 
 #define VECTOR_BYTES 16 /* any x86-64 has it, and what slows it slows wider vectors alike */
 #define CHAINS 12
@@ -12,6 +13,12 @@
 #define WATCH_WAY 0 /* one plain stream, as a kernel reads its weight: what slows the one slows the other */
 
 static volatile long long watch_sink;
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t); /* never steps back */
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
 
 /* Nanoseconds of a read of WATCH_BYTES from `at` on, wrapped into `bytes`, and of WATCH_ROUNDS rounds of multiply-adds. Memory is
  * not read where there is too little of it: 0. */
