@@ -12,7 +12,7 @@ from haotuner.op import Op
 from haotuner.pack.write import check_destination
 from haotuner.trace import traffic_of
 
-BUDGET_PER_OP_S = 60.0  # the default workload of four ops then ends within five minutes, pack and report included
+BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
