@@ -1,7 +1,7 @@
 """Records of this host as several devices: AVX-512, AVX2 and SSE, one and two threads, weights cold and hot.
 
-``python -m tests.bench.own_devices --db sqlite:///own.db`` measures everything ``ROUNDS`` times (about 15 minutes, alone on
-the machine) and writes the medians as text to ``tests/bench/records``, where ``ship_models`` and ``transfer_use`` read them.
+``python -m tests.bench.own_devices --db sqlite:///own.db`` measures everything twice (about half an hour, alone on the
+machine) and writes the medians as text to ``tests/bench/records``, where ``ship_models`` and ``transfer_use`` read them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
     return next(refusals(question), None) is None
 
 
-def measure(lab: Lab, part: Part) -> None:
+def measure(lab: Lab, part: Part, rounds: int) -> None:
     """Measure one part in rounds."""
     probes = [
         probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
@@ -87,7 +87,7 @@ def measure(lab: Lab, part: Part) -> None:
     ]
     trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]
     lab.prepare(sorted({trial.kernel for trial in trials}))
-    for again in range(ROUNDS):
+    for again in range(rounds):
         lab.anew(f"own devices, round {again + 1}")
         begin = time.monotonic()
         lab.measure(trials)
@@ -100,15 +100,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--db", default="sqlite:///own.records.db")
     parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--isas", default=",".join(ISAS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     store = open_store(arguments.db)
-    for isa in ISAS:
+    for isa in arguments.isas.split(","):
         device = find_device(isa, cache_dir=cache_folder(os.environ))
         lab = Lab(device, store, environment=dict(os.environ), what="own devices")
         try:
             lab.start()
             for part in parts(device):
-                measure(lab, part)
+                measure(lab, part, arguments.rounds)
         finally:
             lab.close()
         OwnRecords.of(device, store.records(fingerprint=lab.fingerprint)).write(arguments.out)
