@@ -184,8 +184,8 @@ HEAD = ["op", "device", "start", "kernels measured", "to 98 % of cold", "share",
 TEXT = """Kernels that the search measures until it stops by itself; kernels until its plan is within 2 % of the from-cold
 result, and that as a share of what the search from cold measures; loss against the from-cold result where the started search
 stops, and after a tenth of the from-cold measurements; loss of its stop against every recorded kernel. A search sees the
-first round of measurements, the later ones (the least of two, where there are three) judge its plan (all kernels it measured, the
-best layout). Means over seeds.
+first round of measurements, the later ones (the least of two, where there are three) judge its plan (all kernels it
+measured, the best layout). Means over seeds.
 Starts are models of {devices}, each fitted without the op in question."""
 
 

@@ -13,7 +13,7 @@ from haotuner import starting
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.roofline import roofline_us
-from haotuner.cost.started import Started
+from haotuner.cost.started import TREE_ROWS, Started
 from haotuner.errors import UsageError
 from haotuner.kernel import MicroKernel
 from haotuner.plan.compose import best_us, mean_us
@@ -56,6 +56,20 @@ def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatc
     monkeypatch.setattr(starting, "nearest", lambda *_: replace(found, path=copy))
     start = start_of(None, CORE, "cpu_dense_fp32")
     assert start.model is None and "damaged" in start.words
+
+
+def test_few_rows_put_level_and_slope_right_and_many_rows_more_than_that() -> None:
+    start = Forest().fit(FRAME, TRUTH)
+    said = start.predict(FRAME)
+    wrong = TRUTH + 0.3 * np.sin(np.arange(len(TRUTH)))  # what no line through the start's words can follow
+
+    def bend(rows: int) -> float:
+        found = Started(start).fit(FRAME.iloc[:rows], wrong[:rows]).predict(FRAME)
+        level, slope = np.linalg.lstsq(np.stack([np.ones(len(said)), said], axis=1), found, rcond=None)[0]
+        return float(np.abs(found - level - slope * said).max())
+
+    assert len(TRUTH) >= TREE_ROWS
+    assert bend(TREE_ROWS - 1) < 1e-9 < bend(TREE_ROWS)
 
 
 def test_a_model_that_the_user_names_must_be_there() -> None:
