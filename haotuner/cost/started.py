@@ -10,10 +10,11 @@ from haotuner.cost.forest import Forest, Settings, line_through
 from haotuner.cost.model import CostModel, Scores, check_columns, check_rows
 
 BAG = 4  # forests, averaged: one forest of 30 rows is mostly chance
-# Rows before trees learn what the start gets wrong; fewer teach level and slope only. Six ops, loss after a tenth of the
-# measurements with trees from eight rows on and with these: AVX2 to AVX-512 and back 3.9 -> 2.6 %, the other host's AVX
-# models 4.0 -> 3.9, own models 0.2 -> 0.3; a start as far off as SSE loses by it (4.5 -> 10). 48 and 120 do the same.
-TREE_ROWS = 80
+# Rows before trees learn what the start gets wrong; fewer teach level and slope only. With trees from eight rows on, AVX2 to
+# AVX-512 and back were 3.1 and 4.6 % behind after a tenth of the measurements, from 48, 80 or 120 on 1.6 and 3.5 %; a start
+# as far off as SSE loses by it (4.5 -> 10). Kernels to 98 % from this device's own model, two ops: 8 rows 20 and 34, 24: 16
+# and 42, 48: 16 and 38, 80: 16 and 50.
+TREE_ROWS = 48
 TREES = Settings(trees=50, feature_share=0.5, slope=0.0)
 
 
