@@ -53,7 +53,8 @@ def drift(trial: Trial, device: Device, us: float, seen: Pace, quiet: Pace, look
     """How many times longer a trial of ``us`` microseconds took for what the machine had lost since it was looked at first.
 
     Told by ``looks`` looks, one a sample, which count for less beside long calls. Never so much that the trial would have
-    run above the device's FMA peak. 1 where the device's peaks or the loops' times are unknown. Hot weights owe nothing to memory.
+    run above the device's FMA peak. 1 where the device's peaks or the loops' times are unknown. Hot weights owe nothing to
+    memory.
     """
     op, m = Op.parse(trial.op), trial.shape["m"]
     n, k = op["n"], op["k"]
