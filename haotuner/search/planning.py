@@ -35,6 +35,7 @@ ALONE_US = 20.0
 # Serial compositions this close to the best of a small shape are timed once more, in another process: the same code differs
 # by up to a third there (n=1000 k=600 m=7: a plan's kernel, the best in its process, was 33 % slower in nine others).
 CLOSE = 1.15
+MORE_TIMES = ("m", "k")  # splits that name the second and third time
 TIE = 0.015  # measured differences under it are noise: the same work timed twice in a row differs by 1 % in the mean
 
 
@@ -155,23 +156,35 @@ def _contend(
 def _again(
     lab: Lab, op: Op, measured: Mapping[int, Mapping[str, float]], weights: str, goes_on: GoesOn
 ) -> dict[int, dict[str, float]]:
-    """The same with the close ones of small shapes timed in another process, too: the geometric mean of both counts.
+    """The same with the close ones of small shapes timed in more processes, too: the geometric mean of all counts.
 
-    One thread shares nothing, so the second time is kept as a record of its own under the split "m".
+    What has fallen behind after one process is not timed in the next (a race, as Maron & Moore, NIPS 1993). One thread
+    shares nothing, so each more time is kept as a record of its own under another split.
     """
-    found = {m: dict(times) for m, times in measured.items()}
-    trials = {
-        (m, name): Trial(op=op.name, kernel=name.partition("@")[0], shape=Shape.of(m=m), weights=weights, split="m")
-        for m, times in found.items()
-        for name, us in times.items()
-        if m <= EVERY_UP_TO and name.endswith("@serial") and us <= min(times.values()) * CLOSE
-    }
-    if any(lab.known(trial) is None for trial in trials.values()) and goes_on(None):
-        lab.renew()
-    for (m, name), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
-        if isinstance(record.outcome, Timed):
-            found[m][name] = float(np.sqrt(found[m][name] * record.outcome.median_us))
-    return found
+    times = {m: {name: [us] for name, us in found.items()} for m, found in measured.items()}
+    for split in MORE_TIMES:
+        means = {m: {name: _mean(us) for name, us in found.items()} for m, found in times.items()}
+        trials = {
+            (m, name): Trial(op=op.name, kernel=name.partition("@")[0], shape=Shape.of(m=m), weights=weights, split=split)
+            for m, found in means.items()
+            for name in _close(found)
+            if m <= EVERY_UP_TO
+        }
+        if any(lab.known(trial) is None for trial in trials.values()) and goes_on(None):
+            lab.renew()
+        for (m, name), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
+            if isinstance(record.outcome, Timed):
+                times[m][name].append(record.outcome.median_us)
+    return {m: {name: _mean(us) for name, us in found.items()} for m, found in times.items()}
+
+
+def _close(times: Mapping[str, float]) -> list[str]:
+    """Compositions on one thread within ``CLOSE`` of the best, whoever that is."""
+    return [name for name, us in times.items() if name.endswith("@serial") and us <= min(times.values()) * CLOSE]
+
+
+def _mean(us: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(us))))
 
 
 def _correction(
