@@ -36,7 +36,7 @@ from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
 from haotuner.workloads import DEFAULT, workload
 
-VERIFY_LIMIT_S = 300.0
+VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 PREDICTED_DIGITS = 4
 ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
 
@@ -325,14 +325,21 @@ def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
 
 def _verify(pack: Path, environment: Mapping[str, str]) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
-    answer = subprocess.run(
-        [sys.executable, "-m", "haotuner.pack", "verify", str(pack)],
-        capture_output=True,
-        text=True,
-        timeout=VERIFY_LIMIT_S,
-        env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"},
-        check=False,
-    )
+    limit = VERIFY_LIMIT_S * max(1, len(read_manifest(pack).ops))
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "haotuner.pack", "verify", str(pack)],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PackInvalid(
+            f"the new pack was not verified within {limit:.0f} s and was not published; its measurements are kept: run the "
+            "same command with --resume on a quieter machine"
+        ) from error
     if answer.returncode != 0:
         raise PackInvalid(
             "the new pack did not pass verification and was not published: "

@@ -204,11 +204,13 @@ def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, la
     """
     confirmed: set[str] = set()
     for _ in range(CONFIRM_ROUNDS):
-        wanted = sketch(book.layouts(book.finished(ordered)), rows, weights)
-        fresh = [curve.kernel for curve in wanted if curve.kernel not in confirmed]
-        again = {name: _as_regions(book.probes[name]) for name in fresh}
+        layouts = book.layouts(book.finished(ordered))
+        fresh = [curve.kernel for curve in sketch(layouts, rows, weights) if curve.kernel not in confirmed]
+        if not fresh and confirmed and clock.goes_on():  # the sketch stands; the exact program may still choose others
+            fresh = [curve.kernel for curve in cover(layouts, rows, weights).kept if curve.kernel not in confirmed]
         if not fresh:
             return
+        again = {name: _as_regions(book.probes[name]) for name in fresh}
         if any(lab.known(trial) is None for trials in again.values() for trial in trials):
             lab.renew()
         for name, trials in again.items():
@@ -240,5 +242,5 @@ def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Cu
 
 
 def _as_regions(probe_: Probe) -> list[Trial]:
-    """The leading trials of a probe as compositions of one region."""
-    return [replace(trial, kernel=f"{trial.kernel}*{tiles}") for tiles, trial in probe_.lead]
+    """The leading trials of a probe as compositions of one region, under a split that no plan's contender is timed with."""
+    return [replace(trial, kernel=f"{trial.kernel}*{tiles}", split="serial") for tiles, trial in probe_.lead]

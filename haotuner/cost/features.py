@@ -15,12 +15,20 @@ import pandas as pd
 from haotuner.cost.demand import Column, Demand, Problem
 from haotuner.cost.families import Named, demand
 from haotuner.cost.machine import Machine, machine
-from haotuner.cost.roofline import code_fill, expected_us, resident_tiles, spilled_registers, step_cycles, tile_count
+from haotuner.cost.roofline import (
+    code_fill,
+    expected_us,
+    least_us,
+    resident_tiles,
+    spilled_registers,
+    step_cycles,
+    tile_count,
+)
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.shape import Shape
 
-FEATURES_VERSION = 4  # raise it whenever a feature is added, removed or computed differently
+FEATURES_VERSION = 5  # raise it whenever a feature is added, removed or computed differently
 
 
 class View:
@@ -35,10 +43,7 @@ class View:
         self.spills = spilled_registers(demand, self.m)
         self.step = step_cycles(demand, self.m, self.resident)
         self.expected_us = expected_us(device, demand)
-        self.least_us = np.maximum(
-            demand.flops / (self.m.peak_gflops * 1e3),
-            1e-9,
-        )
+        self.least_us = np.maximum(least_us(device, demand), 1e-9)
         self.flops_per_step = 2.0 * demand.tile_rows * demand.tile_cols
 
 
@@ -158,8 +163,8 @@ FEATURES: tuple[Feature, ...] = (
             of=lambda v: _ceil_share(v.tiles, np.full_like(v.tiles, v.m.units))),
     Feature(name="far_balance_log2", formula="log2 of (flops per byte of main memory / machine balance)", low=-40, high=40,
             of=lambda v: _log2(v.d.flops / np.maximum(v.d.far_bytes, 1.0) / v.m.balance)),
-    Feature(name="expected_log", formula="log of (flops at peak / analytic time)", low=-40, high=2,
-            of=lambda v: np.log(v.least_us / v.expected_us)),
+    Feature(name="expected_log", formula="log of (roofline time / analytic time); over 0 where weights are in cache",
+            low=-40, high=8, of=lambda v: np.log(v.least_us / v.expected_us)),
     # the device itself
     Feature(name="units_log2", formula="log2 of compute units", low=0, high=16, of=lambda v: _all(v, np.log2(v.m.units))),
     Feature(name="balance_log2", formula="log2 of machine balance, flops per byte", low=-10, high=16,

@@ -18,7 +18,7 @@ _FMA_LATENCY = 4.0  # cycles: Zen 2-4, Skylake and later, Volta and later all ta
 _NEAR = {"cpu": 128.0, "cuda": 128.0, "hip": 128.0}  # bytes per cycle and unit: two 64-byte loads; 32 banks of 4 bytes
 _NEAR_OF_ARCH = {"sm_75": 64.0}  # GA102 white paper: Turing 64 bytes per clock and SM, Ampere 128
 # Bytes per cycle and unit sustained from L2. CPU: half of a line. CUDA: 2,155 GB/s on V100 (Jia 2018) and 1,270 GB/s on T4
-# (Jia 2019) are 20 a unit and cycle; A100 and later twice that (5,120 bytes a cycle, NVIDIA A100 white paper).
+# (Jia 2019) are 20 a unit and cycle; A100 twice that (5,120 bytes a cycle, NVIDIA A100 white paper), and its successors.
 _MID = {"cpu": 32.0, "cuda": 20.0, "hip": 40.0}
 _MID_OF_ARCH = {"sm_80": 40.0, "sm_90a": 40.0, "sm_100a": 40.0}
 # How well work on different resources overlaps: the exponent of the norm that adds their times; 1 is a sum, infinity a

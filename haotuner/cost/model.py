@@ -36,7 +36,7 @@ class Analytic:
         return self
 
     def predict(self, frame: pd.DataFrame) -> Scores:
-        """Log of the share of peak that the analytic time means."""
+        """Log of the share of the roofline that the analytic time means."""
         check_columns(frame)
         return np.asarray(frame["expected_log"], dtype=np.float64)
 

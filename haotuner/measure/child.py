@@ -56,7 +56,8 @@ def main() -> None:
     ):
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for asked in (signal.SIGINT, signal.SIGTERM):  # the parent's to handle, whoever else of its group was told; it kills us
+        signal.signal(asked, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints goes to the log, not into the protocol
     roles: dict[str, dict[str, Callable[[Job], Job]]] = {"build": {"build": build, "object": compile_object}}

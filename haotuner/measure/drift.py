@@ -26,6 +26,7 @@ MOST = 4.0  # a machine this much slower is not measured by dividing; the loops 
 # weighed so by 1.7; 60 trials of 6 ms in a disturbed hour by 5.4, 7.1 and 5.3.
 LOOK_US = 2000.0
 FP32_BYTES = 4
+_FACTS = ("quiet_memory_us", "quiet_compute_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,17 @@ class Pace:
         )
 
     @staticmethod
+    def kept(facts: Mapping[str, float | str]) -> Pace | None:
+        """From what ``facts`` gave, on a record; None if it has none."""
+        found = [facts.get(name) for name in _FACTS]
+        memory_us, compute_us = (us if isinstance(us, (int, float)) else None for us in found)
+        return None if memory_us is None or compute_us is None else Pace(memory_us=memory_us, compute_us=compute_us)
+
+    def facts(self) -> dict[str, float | str]:
+        """As facts of a record."""
+        return dict(zip(_FACTS, (self.memory_us, self.compute_us), strict=True))
+
+    @staticmethod
     def during(answer: Mapping[str, Sequence[float]]) -> Pace:
         """From the looks between the samples of one trial."""
         return Pace(memory_us=statistics.median(answer["memory_us"]), compute_us=statistics.median(answer["compute_us"]))
@@ -52,9 +64,10 @@ class Pace:
 def drift(trial: Trial, device: Device, us: float, seen: Pace, quiet: Pace, looks: int) -> float:
     """How many times longer a trial of ``us`` microseconds took for what the machine had lost since it was looked at first.
 
-    Told by ``looks`` looks, one a sample, which count for less beside long calls. Never so much that the trial would have
-    run at the device's FMA peak or above: what came near it cannot have lost much, whatever the looks say, and two trials
-    that did stay apart. 1 where the device's peaks or the loops' times are unknown. Hot weights owe nothing to memory.
+    Told by what was seen beside ``looks`` samples, which counts for less beside long calls. Never so much that the trial
+    would have run at the device's FMA peak or above: what came near it cannot have lost much, whatever the looks say, and
+    two trials that did stay apart. 1 where the device's peaks or the loops' times are unknown. Hot weights owe nothing to
+    memory.
     """
     op, m = Op.parse(trial.op), trial.shape["m"]
     n, k = op["n"], op["k"]

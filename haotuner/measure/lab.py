@@ -26,7 +26,9 @@ from haotuner.records import RecordStore, Session
 BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
 BUILD_LIMIT_S = 120.0
 LOOK_AGAIN_S = 0.05
-TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds hangs
+TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds more than its arithmetic asks for hangs
+SLOWEST_GFLOPS = 5.0  # one row at a time, four lanes, from memory
+TRIAL_CALLS = 5  # of a call too long for more than the least samples: a bare one, one to size the batch, three samples
 GoesOn = Callable[[Record | None], bool]
 
 
@@ -49,7 +51,8 @@ class Lab:
         self._toolchain = Toolchain.find()
         package = Path(__file__).resolve().parent.parent
         timed = [package / "microkernels" / "cpu_dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
-        timed += [TIMING_SOURCES / "watch.h", package / "measure" / "drift.py"]
+        timed += [TIMING_SOURCES / "watch.h", *(package / "hw_profiles" / "native" / name for name in ("fma.h", "read.h"))]
+        timed += [package / "measure" / name for name in ("drift.py", "bench_table.py", "setting.py")]
         timed += [RUNTIME_SOURCES / name for name in SERVING]
         self.fingerprint = fingerprint(device, self.policy, self._toolchain.words(), timed)
         self.session: Session = store.start(self.fingerprint, resume=resume, what=what)
@@ -63,7 +66,8 @@ class Lab:
         self._broken: dict[str, Failed] = {}
         self._verified: dict[tuple[str, int], float] = {}
         self.failures: dict[str, int] = {}
-        self._quiet: Pace | None = None
+        paces = (Pace.kept(record.facts) for record in self._known.values())
+        self._quiet: Pace | None = next((pace for pace in paces if pace), None)  # a resumed session keeps its pace
 
     def start(self) -> None:
         """Start all processes side by side: importing the compiler takes seconds and is no part of a budget."""
@@ -153,7 +157,8 @@ class Lab:
             session=self.session.id,
             when=time.time(),
             seed=self.seed,
-            facts={} if isinstance(found, Failed) else {"drift": found[1]},  # times it, a sample is what the clock said
+            # Times the drift, a sample is what the clock said.
+            facts={} if isinstance(found, Failed) or self._quiet is None else {"drift": found[1], **self._quiet.facts()},
         )
         self.store.append([record])
         self._known[trial.key()] = record
@@ -223,7 +228,9 @@ class Lab:
         }
         try:
             quiet = self._pace(job)
-            answer = self._timer.call(job, TIME_LIMIT_S)
+            answer = self._timer.call(
+                job, TIME_LIMIT_S + TRIAL_CALLS * Op.parse(trial.op).flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
+            )
             samples, drift = undisturbed(trial, self.device, answer, quiet)
             return Timed(samples_us=samples, max_error=verify_error), drift
         except (JobFailed, JobTimeout, JobCrashed) as error:

@@ -1,7 +1,7 @@
 """Cover: which few micro-kernels to keep, by an integer program over the traffic.
 
-A p-median problem whose facilities are compositions: minimise sum_m w_m cost(m, c) + penalty * |kept|, where shape m may
-use composition c only if all its kernels are kept, and all kept kernels share one packed weight. Solved exactly by
+A p-median problem whose facilities are compositions: minimise sum_m w_m cost(m, c) / best(m) + penalty * |kept|, where shape
+m may use composition c only if all its kernels are kept, and all kept kernels share one packed weight. Solved exactly by
 HiGHS (scipy.optimize.milp) over the cheapest compositions of each shape; ties go to fewer kernels.
 """
 
@@ -22,7 +22,7 @@ from haotuner.plan.curves import Curve
 # 3.0 % with 10 and with 16 allowed; worst shape 22, 16, 12 %); every kernel costs instruction cache and load time.
 MAX_KEPT = 10
 PENALTY = 0.0015  # of the objective for each kernel: less than any measurement can resolve
-SHORTLIST = 3  # kernels of one tile height in one layout that the program sees: best alone, best in bulk, best behind others
+SHORTLIST = 3  # best in bulk of one tile height in one layout that the program sees, beside the best alone and behind others
 COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
 WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
 RUNNERS_UP = 2  # layouts solved exactly after a greedy look at all; the greedy order was right in every trial

@@ -68,7 +68,10 @@ def make_table(
     limit = min(last, TABLE_LIMIT)
     rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
     splits = [way for way in rows if rows[way] > 0]
-    curves = {s: _curves(lab, op, kept, rows[s], 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
+    timed = {s: _curves(lab, op, kept, rows[s], 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
+    # A way that nothing was measured of looks as fast as one thread's curves divided: it is a way only if all are like that.
+    splits = [s for s in splits if timed[s][1]] or splits
+    curves = {s: timed[s][0] for s in splits}
     every = list(range(1, limit + 1))
     chosen = {split: choose(found, every) for split, found in curves.items()}
     sampled = _samples(traffic, limit)
@@ -99,21 +102,31 @@ def _curves(
     split: str,
     weights: str,
     goes_on: GoesOn,
-) -> list[Curve]:
-    found = []
+) -> tuple[list[Curve], bool]:
+    """Curves of the kernels with that many threads, and whether anything was measured of them.
+
+    Out of time, a point is the one-thread curve's, shared as well as the last point that was measured.
+    """
+    found, any_measured = [], threads == 1
+    loss = 1.0  # of sharing: times over one thread's divided evenly
     for curve in kept:
         kernel = MicroKernel.parse(curve.kernel)
         # A flat tile in bulk is never a plan, and costs the most time to look at.
         rows = tuple(r for r in DENSE_ROWS if kernel["mr"] >= 4 or r <= 32 * kernel["mr"])
         wanted = probe(kernel, op, lab.device, limit, weights=weights, threads=threads, split=split, rows=rows)
         points = dict(curve.lead_us) if threads == 1 else {}
-        for (tiles, _), record in zip(wanted.lead, lab.measure([t for _, t in wanted.lead], goes_on), strict=False):
+        even = {tiles: float(curve.lead(np.array([tiles]))[0]) / threads for tiles, _ in wanted.lead}
+        records = lab.measure([t for _, t in wanted.lead], goes_on)
+        for (tiles, _), record in zip(wanted.lead, records, strict=False):
             if isinstance(record.outcome, Timed):
                 points[tiles] = record.outcome.median_us
-        if not points:  # out of time before the first sample: one thread's curve, shared evenly
+                loss, any_measured = points[tiles] / even[tiles], True
+        if threads > 1:
+            points |= {tiles: even[tiles] * loss for tiles, _ in wanted.lead[len(records) :]}
+        if not points:  # none ran
             points = {tiles: us / threads for tiles, us in curve.lead_us}
         found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
-    return found
+    return found, any_measured
 
 
 def _samples(traffic: Traffic, limit: int) -> list[int]:

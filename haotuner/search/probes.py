@@ -27,7 +27,7 @@ class Probe:
     kernel: MicroKernel
     lead: tuple[tuple[int, Trial], ...]
     follow: Trial
-    follow_scale: float  # the follow trial computes a column block; times this it is all columns
+    follow_scale: float  # the follow trial computes a column block; times this it is all column tiles, the last one whole
 
     def trials(self) -> tuple[Trial, ...]:
         """All of them, the cheapest first."""
@@ -62,4 +62,4 @@ def probe(
     block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
     # Two tiles: the first still warms L1 for the second, as it does behind another region.
     follow = Trial(op=block.name, kernel=kernel.name, shape=Shape.of(m=2 * mr), weights="hot")
-    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=n / columns / 2)
+    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=-(-n // nr) * nr / columns / 2)

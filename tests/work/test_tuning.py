@@ -301,7 +301,7 @@ def unlucky(composition: str) -> bool:
 
 
 def test_close_compositions_of_small_shapes_are_timed_in_more_processes() -> None:
-    lab = Moody(CORE)
+    lab = Moody(CORE, noise=0.3)
     kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
     lab.moody = True
     table = make_table(lab.as_lab(), OP, kept, TASK.traffic, 1, "hot", lambda _: True)
@@ -320,8 +320,7 @@ def test_close_compositions_of_small_shapes_are_timed_in_more_processes() -> Non
             if m > 64:
                 assert len(found) == 1
             elif found[0] <= best * CLOSE:
-                slower = unlucky(name.partition("@")[0])
-                assert len(found) >= 2 and found[1] / found[0] == pytest.approx(1.5 if slower else 1.0, rel=0.02)
+                assert len(found) >= 2
                 seen["fell behind" if len(found) == 2 else "to the end"] += 1
             else:
                 seen["came up" if len(found) > 1 else "far"] += 1

@@ -66,7 +66,7 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   double* samples = t[4]->data;
   int64_t room = t[4]->ndim == 2 ? t[4]->shape[1] : 0, taken = 0, bytes = copies * stride * (int64_t)sizeof(float);
   if (ht_run(&op, &c, &call, threads) != 0) return refused();
-  int64_t begin = now_ns(), batch = 1, once = 0;
+  int64_t begin = now_ns(), batch = 1, once = 0, seen = 0;
   while (room > 0 && once == 0) { /* how many calls make a sample */
     for (int64_t i = 0; i < batch; ++i) {
       call.w = weights + turn * stride;
@@ -92,9 +92,10 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
     looks = looks < 1 ? 1 : looks > MOST_LOOKS ? MOST_LOOKS : looks;
     for (int64_t i = 0; i < looks; ++i) {
       double memory_ns, compute_ns;
-      /* Half a round away: neither read lately nor soon. Hot weights must not be driven out: no read. */
-      watch((const char*)weights, copies > 1 ? bytes : 0, turn * stride * (int64_t)sizeof(float) + bytes / 2 + i * WATCH_BYTES,
-            &memory_ns, &compute_ns);
+      /* A quarter of a round away or more, each look farther than the one before: neither read lately, by a call or a look, nor
+       * soon. Hot weights must not be driven out: no read. */
+      int64_t away = bytes / 4 + (bytes > 2 * WATCH_BYTES ? seen++ * WATCH_BYTES % (bytes / 2) : 0);
+      watch((const char*)weights, copies > 1 ? bytes : 0, turn * stride * (int64_t)sizeof(float) + away, &memory_ns, &compute_ns);
       samples[room + taken] += memory_ns / (double)looks;
       samples[2 * room + taken] += compute_ns / (double)looks;
     }
@@ -106,7 +107,8 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   return 0;
 }
 
-/* watch(w, samples float64 [2, room]): looks at the machine until there is no more room, going through the weights. */
+/* watch(w, samples float64 [2, room]): looks at the machine until there is no more room, going through the weights once; they
+ * must have room for that, or what was read first is read again, from cache. */
 HT_EXPORT int __tvm_ffi_ht_watch(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
   const DLTensor *w = count == 2 ? tensor(&args[0]) : NULL, *out = count == 2 ? tensor(&args[1]) : NULL;
@@ -114,7 +116,7 @@ HT_EXPORT int __tvm_ffi_ht_watch(void* self, const TVMFFIAny* args, int32_t coun
   int64_t room = out->shape[1], bytes = w->shape[0] * (int64_t)sizeof(float);
   double* samples = out->data;
   for (int64_t i = 0; i < room; ++i)
-    watch((const char*)w->data + w->byte_offset, bytes, 2 * i * WATCH_BYTES, &samples[i], &samples[room + i]);
+    watch((const char*)w->data + w->byte_offset, bytes, i * WATCH_BYTES, &samples[i], &samples[room + i]);
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
   result->v_int64 = room;

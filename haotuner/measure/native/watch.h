@@ -25,7 +25,7 @@ static int64_t now_ns(void) {
 static void watch(const char* data, int64_t bytes, int64_t at, double* memory_ns, double* compute_ns) {
   *memory_ns = 0;
   if (bytes >= 2 * WATCH_BYTES) {
-    at %= bytes - WATCH_BYTES;
+    at %= bytes - WATCH_BYTES + 1;
     const char* from = (const char*)(((uintptr_t)data + (uintptr_t)at + VECTOR_BYTES - 1) & ~(uintptr_t)(VECTOR_BYTES - 1));
     int64_t start = now_ns();
     watch_sink = read_pass(from, WATCH_BYTES - VECTOR_BYTES, WATCH_WAY);
