@@ -39,6 +39,6 @@ class Plan:
     threads: int
     kernels: tuple[str, ...]
     compositions: Mapping[Shape, Composition]
-    regret_mean: float = 0.0  # fraction lost against the best alternative by the times that chose it, mean of the shapes timed
+    regret_mean: float = 0.0  # fraction lost against the best alternative, by the times that chose it; mean of shapes timed
     regret_max: float = 0.0
     facts: Mapping[str, float] = field(default_factory=dict)

@@ -35,6 +35,10 @@ ALONE_US = 20.0
 # Serial compositions this close to the best of a small shape are timed once more, in another process: the same code differs
 # by up to a third there (n=1000 k=600 m=7: a plan's kernel, the best in its process, was 33 % slower in nine others).
 CLOSE = 1.15
+# Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread). Chosen by the
+# time alone, plans lost 2.0 % in the mean to the best contender in three other processes, by the curves alone 1.4, by a
+# quarter 1.35, by half 1.6 (n=k=1280, n=600 k=1200, n=1000 k=1500, n=1536 k=512, cold, a noisy hour).
+TIME_SHARE = 0.25
 MORE_TIMES = ("m", "k")  # splits that name the second and third time
 TIE = 0.015  # measured differences under it are noise: the same work timed twice in a row differs by 1 % in the mean
 
@@ -69,8 +73,9 @@ def make_table(
     rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
     splits = [way for way in rows if rows[way] > 0]
     timed = {s: _curves(lab, op, kept, rows[s], 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
-    # A way that nothing was measured of looks as fast as one thread's curves divided: it is a way only if all are like that.
-    splits = [s for s in splits if timed[s][1]] or splits
+    # A way to share that nothing was measured of looks as fast as one thread's curves divided: it is one only if all are.
+    if any(timed[s][1] for s in splits if s != "serial"):
+        splits = [s for s in splits if timed[s][1]]
     curves = {s: timed[s][0] for s in splits}
     every = list(range(1, limit + 1))
     chosen = {split: choose(found, every) for split, found in curves.items()}
@@ -84,12 +89,13 @@ def make_table(
     if threads > 1:
         corrected["serial"] = np.where(corrected["serial"] > ALONE_US, np.inf, corrected["serial"])
         measured = {m: _worth_sharing(times) for m, times in measured.items()}
+    judged = {m: _with_curves(times, curves["serial"], m) for m, times in measured.items()} if threads == 1 else measured
     entries: list[tuple[Choice, str]] = []
     for m in every:
         split = min(splits, key=lambda s: float(corrected[s][m - 1]))
         entry = (replace(chosen[split][m - 1], us=float(corrected[split][m - 1])), split)
-        entries.append(_overrule(entry, measured.get(m, {})))
-    plan = _plan(op, threads, kept, entries, measured)
+        entries.append(_overrule(entry, judged.get(m, {})))
+    plan = _plan(op, threads, kept, entries, judged)
     return Table(plan=plan, threads=threads, entries=tuple(entries), curves=curves, measured=measured)
 
 
@@ -189,6 +195,14 @@ def _again(
             if isinstance(record.outcome, Timed):
                 times[m][name].append(record.outcome.median_us)
     return {m: {name: _mean(us) for name, us in found.items()} for m, found in times.items()}
+
+
+def _with_curves(times: Mapping[str, float], curves: Sequence[Curve], m: int) -> dict[str, float]:
+    """Times of contenders, each drawn towards what its curves say, at the level of the times."""
+    said = {f"{choice.name}@serial": choice.us for choice in alternatives(curves, m, CONTENDERS)}
+    logs = {name: np.log(us / said[name]) for name, us in times.items() if name in said}
+    level = float(np.median(list(logs.values()))) if logs else 0.0
+    return {name: said[name] * float(np.exp(level + TIME_SHARE * (log - level))) for name, log in logs.items()}
 
 
 def _close(times: Mapping[str, float]) -> list[str]:

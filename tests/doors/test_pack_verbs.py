@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from haotuner import producing
+from haotuner.errors import PackInvalid
 from tests.doors.command import haotuner
 
 Tuned = tuple[Path, Any]
@@ -16,6 +19,14 @@ Tuned = tuple[Path, Any]
 def test_verify_says_ok(tuned: Tuned, cache: Path) -> None:
     answer = haotuner("verify", "pack", "--json", cache=cache, cwd=tuned[0])
     assert (answer.code, answer.json()) == (0, {"ok": True, "problems": []})
+
+
+def test_a_new_pack_whose_verification_takes_too_long_is_a_clear_error(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "VERIFY_LIMIT_S", 1e-3)
+    with pytest.raises(PackInvalid, match=r"not verified within .* was not published.*--resume"):
+        producing._verify(tuned[0] / "pack", os.environ)
 
 
 def test_verify_finds_a_changed_byte(tuned: Tuned, cache: Path, tmp_path: Path) -> None:

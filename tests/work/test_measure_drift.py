@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haotuner.compile.cpu import TIMING_SOURCES
 from haotuner.device import Device
-from haotuner.measure.bench_table import Table
+from haotuner.measure.bench_table import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, Table
 from haotuner.measure.drift import MOST, Pace, drift, undisturbed
 from haotuner.record import Trial
 from haotuner.shape import Shape
@@ -96,6 +98,11 @@ def test_the_worker_looks_beside_every_sample_and_never_drives_hot_weights_out(t
     assert min(cold["memory_us"]) > 1 and min(cold["compute_us"]) > 1
     hot = table.time(job(library))
     assert set(hot["memory_us"]) == {0.0} and min(hot["compute_us"]) > 1
+
+
+def test_the_first_looks_never_read_the_same_memory_twice() -> None:
+    (size,) = re.findall(r"#define WATCH_BYTES \((\d+) << 20\)", (TIMING_SOURCES / "watch.h").read_text())
+    assert WATCH_SAMPLES * (int(size) << 20) <= WATCH_FLOATS * 4 // WATCH_LOOKS, "the second time it would be cached"
 
 
 def test_a_look_at_the_start_sees_both(tmp_path) -> None:

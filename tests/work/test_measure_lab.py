@@ -10,6 +10,7 @@ import pytest
 
 from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
+from haotuner.measure.drift import Pace
 from haotuner.measure.lab import Lab
 from haotuner.measure.policy import Policy
 from haotuner.microkernels.cpu_dense import CpuDense
@@ -134,6 +135,17 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
         assert again._timer._child is None and again._builders[0]._child is None  # no process was even started
     finally:
         again.close()
+
+
+def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, store: MemoryStore, lab: Lab) -> None:
+    """Times of both runs are divided by what was lost since the same moment."""
+    (first,) = lab.measure([trial(name(device, 1), 61)])
+    again = new_lab(device, store, resume=True)
+    try:
+        (more,) = again.measure([trial(name(device, 1), 62)])
+    finally:
+        again.close()
+    assert Pace.kept(first.facts) == Pace.kept(more.facts) == lab._quiet is not None
 
 
 def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device, store: MemoryStore, lab: Lab) -> None:

@@ -106,6 +106,14 @@ def test_the_child_outlives_the_thread_that_started_it(sound: Path) -> None:
     assert not _alive(first)
 
 
+def test_signals_to_the_whole_group_are_left_to_the_parent(worker: Worker, sound: Path) -> None:
+    """A worker that dies of them would be taken for a kernel that crashes."""
+    child = _child_of(worker, sound)
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        os.kill(child, asked)
+    assert _child_of(worker, sound) == child
+
+
 def test_what_a_dead_child_started_dies_as_well(worker: Worker, sound: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     body = f"""

@@ -22,7 +22,7 @@ from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
 from haotuner.record import Outcome, Record, Timed, Trial
-from haotuner.search.planning import CLOSE, MORE_TIMES, Table, make_table
+from haotuner.search.planning import CLOSE, MORE_TIMES, Table, _with_curves, make_table
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.shape import Shape, ShapeRange, Traffic
@@ -199,6 +199,40 @@ def test_a_short_budget_is_shared_by_the_thread_counts(monkeypatch: pytest.Monke
     assert timed[2] > 50
 
 
+@pytest.mark.parametrize("time_for", [10, 25])
+def test_out_of_time_no_way_to_share_is_chosen_that_was_not_measured(time_for: int) -> None:
+    """Unmeasured it would look as if it shared perfectly; here columns take 1.3 times that."""
+
+    class Sharing(FakeLab):
+        def true_us(self, trial: Trial) -> float:
+            return super().true_us(trial) * (1.3 if trial.threads > 1 else 1.0)
+
+    lab = Sharing(CORE)
+    kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
+    before = len(lab.measured)
+    table = make_table(lab.as_lab(), OP, kept, TASK.traffic, 2, "cold", lambda _: len(lab.measured) < before + time_for)
+    seen = {trial.split for trial in lab.measured[before:]}
+    assert seen == {"n"} and {split for _, split in table.entries} == {"n"}
+    truth = {curve.kernel: curve for curve in kept}
+    for m in (64, 128, 256):  # no kernel looks flat because its last points are missing
+        choice, _ = table.entries[m - 1]
+        (first, tiles), *_ = choice.parts
+        assert choice.us > 0.5 * float(truth[first].lead(np.array([tiles]))[0])
+
+
+def test_what_is_kept_was_timed_once_more(tuned: Tuned, lab: FakeLab) -> None:
+    """The exact program may keep others than the sketch that was confirmed first."""
+    again = {trial.kernel.partition("*")[0] for trial in lab.measured if "*" in trial.kernel and trial.split == "serial"}
+    assert {kernel.name for kernel in tuned.kernels} <= again
+
+
+def test_a_following_region_pays_for_whole_tiles() -> None:
+    """The runtime computes the tile that reaches past n in full."""
+    kernel = FAMILY.kernel(4, 32, 32, 4, 16)
+    whole, narrow = (probe(kernel, Op.parse(f"dense:n={n},k=256"), CORE, 256, weights="cold") for n in (64, 33))
+    assert narrow.follow.op == whole.follow.op and narrow.follow_scale == whole.follow_scale
+
+
 def test_a_budget_of_nothing_measures_only_the_least() -> None:
     fake = FakeLab(CORE)
     result = tune(replace(TASK, budget_s=0.0), fake.as_lab(), FAMILY)
@@ -282,6 +316,14 @@ def test_a_batch_invariant_pack_sums_in_one_order() -> None:
     lab = Narrow(CORE)
     assert "k" not in {split for _, split in tune(task, lab.as_lab(), FAMILY).tables[0].entries}
     assert "k" not in {trial.split for trial in lab.measured if trial.threads > 1}
+
+
+@pytest.mark.parametrize(("times", "best"), [((104.0, 96.0), "a*2"), ((104.0, 60.0), "b*1"), ((96.0, 104.0), "a*2")])
+def test_a_lucky_time_does_not_overrule_the_curves_and_a_clear_one_does(times: tuple[float, float], best: str) -> None:
+    curves = [Curve.of("a", 4, {1: 60.0, 2: 100.0}, 40.0), Curve.of("b", 8, {1: 110.0, 2: 200.0}, 100.0)]
+    judged = _with_curves({"a*2@serial": times[0], "b*1@serial": times[1]}, curves, 8)
+    assert min(judged, key=lambda name: judged[name]) == f"{best}@serial"
+    assert np.prod(list(judged.values())) == pytest.approx(np.prod(times)), "at the level of the times"
 
 
 class Moody(FakeLab):
