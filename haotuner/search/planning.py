@@ -35,8 +35,8 @@ ALONE_US = 20.0
 # Serial compositions this close to the best of a small shape are timed once more, in another process: the same code differs
 # by up to a third there (n=1000 k=600 m=7: a plan's kernel, the best in its process, was 33 % slower in nine others).
 CLOSE = 1.15
-# Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread). Chosen by the
-# time alone, plans lost 2.0 % in the mean to the best contender in three other processes, by the curves alone 1.4, by a
+# Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread). Chosen by
+# the time alone, plans lost 2.0 % in the mean to the best contender in three other processes, by the curves alone 1.4, by a
 # quarter 1.35, by half 1.6 (n=k=1280, n=600 k=1200, n=1000 k=1500, n=1536 k=512, cold, a noisy hour).
 TIME_SHARE = 0.25
 MORE_TIMES = ("m", "k")  # splits that name the second and third time
