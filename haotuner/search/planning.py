@@ -35,10 +35,12 @@ ALONE_US = 20.0
 # Serial compositions this close to the best of a small shape are timed once more, in another process: the same code differs
 # by up to a third there (n=1000 k=600 m=7: a plan's kernel, the best in its process, was 33 % slower in nine others).
 CLOSE = 1.15
-# Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread). Chosen by
-# the time alone, plans lost 2.0 % in the mean to the best contender in three other processes, by the curves alone 1.4, by a
-# quarter 1.35, by half 1.6 (n=k=1280, n=600 k=1200, n=1000 k=1500, n=1536 k=512, cold, a noisy hour).
-TIME_SHARE = 0.25
+# Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread): up to
+# EVERY_UP_TO rows, and beyond. What took longer than SLOWER times the best contender is out whatever its curves say. Loss to
+# the best contender in three other processes, seven ops in a noisy hour, up to 64 rows and beyond: by the time alone 2.0 and
+# 1.3 %, by the curves alone 1.9 and 1.5, so 1.6 and 1.25; SLOWER (three of the ops, to 16 rows) made 0.7 of 1.7 (time: 1.1).
+TIME_SHARE = (0.25, 0.5)
+SLOWER = 1.1
 MORE_TIMES = ("m", "k")  # splits that name the second and third time
 TIE = 0.015  # measured differences under it are noise: the same work timed twice in a row differs by 1 % in the mean
 
@@ -198,11 +200,13 @@ def _again(
 
 
 def _with_curves(times: Mapping[str, float], curves: Sequence[Curve], m: int) -> dict[str, float]:
-    """Times of contenders, each drawn towards what its curves say, at the level of the times."""
+    """Times of contenders, each drawn towards what its curves say, at the level of the times; without those far behind."""
     said = {f"{choice.name}@serial": choice.us for choice in alternatives(curves, m, CONTENDERS)}
-    logs = {name: np.log(us / said[name]) for name, us in times.items() if name in said}
+    near = {name: us for name, us in times.items() if us <= min(times.values()) * SLOWER and name in said}
+    logs = {name: np.log(us / said[name]) for name, us in near.items()}
     level = float(np.median(list(logs.values()))) if logs else 0.0
-    return {name: said[name] * float(np.exp(level + TIME_SHARE * (log - level))) for name, log in logs.items()}
+    share = TIME_SHARE[m > EVERY_UP_TO]
+    return {name: said[name] * float(np.exp(level + share * (log - level))) for name, log in logs.items()}
 
 
 def _close(times: Mapping[str, float]) -> list[str]:

@@ -323,7 +323,10 @@ def test_a_lucky_time_does_not_overrule_the_curves_and_a_clear_one_does(times: t
     curves = [Curve.of("a", 4, {1: 60.0, 2: 100.0}, 40.0), Curve.of("b", 8, {1: 110.0, 2: 200.0}, 100.0)]
     judged = _with_curves({"a*2@serial": times[0], "b*1@serial": times[1]}, curves, 8)
     assert min(judged, key=lambda name: judged[name]) == f"{best}@serial"
-    assert np.prod(list(judged.values())) == pytest.approx(np.prod(times)), "at the level of the times"
+    if len(judged) == 2:
+        assert np.prod(list(judged.values())) == pytest.approx(np.prod(times)), "at the level of the times"
+    else:
+        assert judged == {"b*1@serial": pytest.approx(60.0)}, "far behind, whatever the curves say"
 
 
 class Moody(FakeLab):
