@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
+from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
@@ -104,3 +105,13 @@ def test_the_readme_documents_every_feature_as_it_is() -> None:
     for feature in FEATURES:
         assert f"| {feature.name} | {feature.formula} | {feature.low:g} to {feature.high:g} |" in text
     assert f"`FEATURES_VERSION` {FEATURES_VERSION};" in text
+
+
+@pytest.mark.parametrize("weights", ["cold", "hot"])
+def test_the_analytic_model_predicts_the_analytic_time_where_memory_limits_too(weights: str) -> None:
+    """Labels are shares of the roofline, so what a model says times the roofline is a time, whatever the rows."""
+    device = BIG_CORE.with_units(1)
+    pairs = [(kernel(mr, 64), Shape.of(m=mr)) for mr in (1, 4, 8, 16)]
+    said = Analytic().predict(features(device, CPU_DENSE, OP, pairs, weights=weights))
+    us = roofline_us(device, OP, [shape for _, shape in pairs]) / np.exp(said)
+    assert us == pytest.approx(expected_us(device, demand(device, CPU_DENSE, OP, pairs, weights=weights)))
