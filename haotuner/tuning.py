@@ -242,5 +242,5 @@ def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Cu
 
 
 def _as_regions(probe_: Probe) -> list[Trial]:
-    """The leading trials of a probe as compositions of one region, under a split that no plan's contender is timed with."""
-    return [replace(trial, kernel=f"{trial.kernel}*{tiles}", split="serial") for tiles, trial in probe_.lead]
+    """The leading trials of a probe as compositions of one region, not under the split of a contender's first time."""
+    return [replace(trial, kernel=f"{trial.kernel}*{tiles}", split="m") for tiles, trial in probe_.lead]
