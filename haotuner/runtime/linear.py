@@ -11,12 +11,12 @@ import numpy as np
 
 from haotuner.errors import PackClosed
 from haotuner.pack.manifest import PackOp
+from haotuner.runtime.arena import Arena
 from haotuner.runtime.refusal import explain, must_copy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ALIGNMENT = 64  # a cache line: vector loads of the packed weight never straddle two
 REFUSED = (BufferError, TypeError, ValueError, RuntimeError)  # what tvm-ffi and the library raise
 BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
@@ -125,17 +125,17 @@ class Bound:
     packed_bytes: int = 0
 
     @staticmethod
-    def of(op: PackOp, call: Callable[..., Any], setting: int, weight: Any, bias: Any) -> Bound:
+    def of(op: PackOp, call: Callable[..., Any], setting: int, weight: Any, bias: Any, arena: Arena) -> Bound:
         """Pack a weight and copy a bias (None: none); see ``pack_weight`` for what is refused."""
         import tvm_ffi
 
-        packed = pack_weight(op, weight)
+        packed = pack_weight(op, weight, arena)
         row = None if bias is None else tvm_ffi.from_dlpack(_bias(op, bias))
         return Bound(
             op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
         )
 
-    def moved(self, op: PackOp, call: Callable[..., Any], setting: int) -> Bound:
+    def moved(self, op: PackOp, call: Callable[..., Any], setting: int, arena: Arena) -> Bound:
         """The same weight for the same op of another pack; packed anew only where its panels differ."""
         if (op.pw, op.panels, op.k) == (self.op.pw, self.op.panels, self.op.k):
             return replace(self, op=op, call=call, setting=setting)
@@ -143,7 +143,7 @@ class Bound:
 
         panels = np.from_dlpack(self.packed)
         rows = panels.transpose(0, 2, 1).reshape(-1, self.op.k)[: self.op.n]
-        packed = pack_weight(op, rows.T if op.weight == "kn" else rows)
+        packed = pack_weight(op, rows.T if op.weight == "kn" else rows, arena)
         return replace(
             self, op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), packed_bytes=packed.nbytes
         )
@@ -164,8 +164,8 @@ class Closed:
         raise PackClosed(f"{self._name}: its pack was closed; load the pack again")
 
 
-def pack_weight(op: PackOp, weight: Any) -> NDArray[np.float32]:
-    """Panels ``(panels, k, pw)`` of a weight ``(n, k)`` (``(k, n)`` for ops with weight=kn), 64-byte aligned, zero padded.
+def pack_weight(op: PackOp, weight: Any, arena: Arena) -> NDArray[np.float32]:
+    """Panels ``(panels, k, pw)`` of a weight ``(n, k)`` (``(k, n)`` for ops with weight=kn), zero padded, in the arena.
 
     Accepts read-only and memory-mapped arrays. TypeError for another dtype, ValueError for another shape.
     """
@@ -175,7 +175,7 @@ def pack_weight(op: PackOp, weight: Any) -> NDArray[np.float32]:
     if rows.shape != (op.n, op.k):
         shape = (op.k, op.n) if op.weight == "kn" else (op.n, op.k)
         raise ValueError(f"{op.name}: weight has shape {tuple(np.shape(weight))}; expected {shape}")
-    packed = _aligned((op.panels, op.k, op.pw))
+    packed = arena.take((op.panels, op.k, op.pw))
     step = max(1, BLOCK_FLOATS // (op.k * op.pw))
     for first in range(0, op.panels, step):
         block = rows[first * op.pw : (first + step) * op.pw]
@@ -217,10 +217,3 @@ def _bias(op: PackOp, bias: Any) -> NDArray[np.float32]:
     if row.shape != (op.n,):
         raise ValueError(f"{op.name}: bias has shape {tuple(row.shape)}; expected ({op.n},)")
     return row.copy()
-
-
-def _aligned(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    floats = int(np.prod(shape))
-    raw = np.empty(floats * 4 + ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % ALIGNMENT
-    return raw[offset : offset + floats * 4].view(np.float32).reshape(shape)

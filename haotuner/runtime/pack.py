@@ -12,6 +12,7 @@ import numpy as np
 from haotuner.composition import SPLITS, Composition, Region
 from haotuner.errors import PackClosed, UsageError
 from haotuner.pack.manifest import PackOp
+from haotuner.runtime.arena import Arena
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
@@ -30,6 +31,7 @@ class Pack:
         self.manifest = self._library.manifest
         self._ops = {op.name: op for op in self.manifest.ops}
         self._linears: weakref.WeakSet[Linear] = weakref.WeakSet()
+        self.arena = Arena()
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -73,6 +75,7 @@ class Pack:
         self._library = None
         for linear in list(self._linears):
             linear.close()
+        self.arena.clear()
 
     def library(self) -> Library:
         """The open library; PackClosed after ``close``."""
@@ -106,7 +109,7 @@ class Pack:
         for linear in linears:
             bound = linear.bound
             call, setting = new.entry(new.op(bound.op.name).entry, bound.setting >> 8)
-            ready.append(bound.moved(new.op(bound.op.name).entry, call, setting))
+            ready.append(bound.moved(new.op(bound.op.name).entry, call, setting, new.arena))
         for linear, bound in zip(linears, ready, strict=True):
             linear.serve(bound)
             new.own(linear)
@@ -161,7 +164,7 @@ class DenseOp:
         ``threads`` replaces the pack's count for this linear.
         """
         call, setting = self._pack.entry(self._op, threads)
-        linear = Linear(Bound.of(self._op, call, setting, weight, bias))
+        linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
         self._pack.own(linear)
         return linear
 

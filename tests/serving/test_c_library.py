@@ -161,6 +161,16 @@ def test_races_under_thread_sanitizer(tmp_path):
     run([drive, "race", tmp_path / "one", tmp_path / "two", "3000", "64"], 100, TSAN_OPTIONS="halt_on_error=1")
 
 
+@pytest.mark.parametrize("flags", [("-O2", "-DCOUNT_ALL"), ASAN, TSAN], ids=["plain", "address", "thread"])
+def test_threads_bind_and_free_linears_of_one_pack(tmp_path, flags):
+    """Their weights lie in shared chunks: every result is right, and memory is given back."""
+    sanitized = flags in (ASAN, TSAN)
+    c_pack(tmp_path / "one", [packed_op(DENSE, 4, 8)], *(flags if sanitized else ("-O2",)))
+    drive = cc([HERE / "drive.c", *LIBRARY], tmp_path / "drive", *flags, *(WRAPPED if sanitized else ()))
+    command = [drive, "bind", tmp_path / "one", "1000", "8"]
+    assert "errors=0" in run(command, 100, TSAN_OPTIONS="halt_on_error=1", **SANITIZED).stdout
+
+
 @pytest.mark.parametrize("flags", [ASAN, TSAN], ids=["address", "thread"])
 def test_shared_terms_under_sanitizers(tmp_path, flags):
     """Sums over k whose parts are computed by several threads, called by several at once while packs are swapped."""

@@ -5,12 +5,11 @@
 #include "files.h"
 #include "open.h"
 
-#define ALIGNMENT 64 /* a cache line: vector loads of the packed weight never straddle two */
-
 struct ht_linear {
   ht_op* op;
   int64_t setting;
   DLTensor weight, bias;
+  ht_chunk* chunk; /* the weight lies in it */
   int64_t weight_shape[3], weight_strides[3], bias_shape[1], bias_strides[1];
   int has_bias;
 };
@@ -28,11 +27,6 @@ static ht_status check(const char* name, const DLTensor* t, int ndim, ht_error* 
 
 static const float* start(const DLTensor* t) { return (const float*)((const char*)t->data + t->byte_offset); }
 
-static float* aligned(size_t floats) {
-  size_t bytes = (floats * sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  return aligned_alloc(ALIGNMENT, bytes);
-}
-
 static ht_status pack_weight(ht_linear* linear, const DLTensor* given, ht_error* error) {
   const ht_door_op* op = &linear->op->facts;
   int rows = op->weight_kn ? 1 : 0;
@@ -41,7 +35,7 @@ static ht_status pack_weight(ht_linear* linear, const DLTensor* given, ht_error*
                      (long long)given->shape[1], (long long)(rows ? op->k : op->n), (long long)(rows ? op->n : op->k));
   int64_t row_stride = given->strides == NULL ? (rows ? 1 : op->k) : given->strides[rows];
   int64_t k_stride = given->strides == NULL ? (rows ? op->n : 1) : given->strides[1 - rows];
-  float* packed = aligned((size_t)(op->panels * op->k * op->pw));
+  float* packed = ht_arena_take(&linear->op->pack->arena, (size_t)(op->panels * op->k * op->pw) * sizeof *packed, &linear->chunk);
   if (packed == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the packed weight of %s", op->name);
   const float* w = start(given);
   for (int64_t panel = 0; panel < op->panels; ++panel)
@@ -61,7 +55,7 @@ static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* e
   int64_t n = linear->op->facts.n;
   if (given->shape[0] != n)
     return ht_refuse(error, HT_BAD_VALUE, "bias has %lld elements; expected %lld", (long long)given->shape[0], (long long)n);
-  float* row = aligned((size_t)n);
+  float* row = malloc((size_t)n * sizeof *row);
   if (row == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the bias of %s", linear->op->facts.name);
   int64_t stride = given->strides == NULL ? 1 : given->strides[0];
   for (int64_t i = 0; i < n; ++i) row[i] = start(given)[i * stride];
@@ -93,7 +87,7 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
 
 void ht_linear_free(ht_linear* linear) {
   if (linear == NULL) return;
-  free(linear->weight.data);
+  ht_chunk_release(linear->chunk);
   free(linear->bias.data);
   ht_pack_release(linear->op->pack);
   free(linear);

@@ -14,6 +14,7 @@ int ht_abi_version(void) { return HT_ABI_VERSION; }
 
 void ht_pack_release(ht_pack* pack) {
   if (atomic_fetch_sub_explicit(&pack->holders, 1, memory_order_acq_rel) != 1) return;
+  ht_arena_clear(&pack->arena);
   dlclose(pack->library);
   free(pack);
 }
@@ -31,6 +32,7 @@ static ht_status connect(ht_pack** out, void* library, int threads, const char* 
   pack->library = library;
   pack->threads = threads;
   atomic_init(&pack->holders, 1);
+  atomic_init(&pack->arena.rest, NULL);
   for (int i = 0; i < door->op_count; ++i) {
     pack->ops[i].pack = pack;
     pack->ops[i].index = i;
@@ -58,6 +60,7 @@ ht_status ht_pack_open(const char* path, int threads, ht_pack** out, ht_error* e
 void ht_pack_close(ht_pack* pack) {
   if (pack == NULL) return;
   atomic_store_explicit(&pack->closed, 1, memory_order_release);
+  ht_arena_clear(&pack->arena);
   ht_pack_release(pack);
 }
 

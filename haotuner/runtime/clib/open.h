@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "arena.h"
 #include "door.h"
 #include "haotuner.h"
 
@@ -18,6 +19,7 @@ struct ht_pack {
   void* library;
   int threads;
   atomic_int closed;
+  ht_arena arena;
   atomic_int holders; /* the owner until ht_pack_close, and every linear */
   ht_op ops[];
 };

@@ -1,6 +1,7 @@
 /* Exercises the C library and a pack from C, under sanitizers and counters. One mode a run; exit 0 when all held.
  *   quiet PACK THREADS        calls between two marks on descriptor 2, for strace; prints the allocations made in between
  *   race PACK OTHER MS N      N threads call while packs are opened, swapped and closed
+ *   bind PACK MS N            N threads bind, call and free linears of one pack
  *   starve PACK               the n-th allocation fails, for every n
  *   open PATH...              prints the status of opening each */
 #define _GNU_SOURCE
@@ -180,6 +181,49 @@ static int race(const char* one, const char* other, int ms, int count) {
   return atomic_load(&errors) != 0 || atomic_load(&served) == 0;
 }
 
+static ht_pack* shared;
+
+static void* binder(void* arg) {
+  float* y = malloc(sizeof wanted);
+  unsigned turn = (unsigned)(uintptr_t)arg;
+  while (!atomic_load(&stop_all)) {
+    ht_linear* own[3] = {NULL, NULL, NULL};
+    ht_error error;
+    for (int i = 0; i < 3; ++i)
+      if (bind(shared, &own[i], &error) != HT_OK) atomic_fetch_add(&errors, 1);
+    for (int i = 0; i < 3; ++i, ++turn) { /* freed in another order than bound */
+      ht_linear* linear = own[turn % 3];
+      own[turn % 3] = NULL;
+      if (linear == NULL) continue;
+      if (serve(linear, MOST, y, &error) != HT_OK || memcmp(y, wanted, sizeof wanted) != 0) atomic_fetch_add(&errors, 1);
+      ht_linear_free(linear);
+      atomic_fetch_add(&served, 1);
+    }
+    ++turn;
+    for (int i = 0; i < 3; ++i) ht_linear_free(own[i]);
+  }
+  free(y);
+  return NULL;
+}
+
+static int bind_many(const char* path, int ms, int count) {
+  ht_error error;
+  pthread_t threads[64];
+  long before = resident_kib();
+  if (ht_pack_open(path, 1, &shared, &error) != HT_OK) return 1;
+  for (int i = 0; i < count; ++i) pthread_create(&threads[i], NULL, binder, (void*)(uintptr_t)(i + 1));
+  usleep((useconds_t)ms * 1000);
+  atomic_store(&stop_all, 1);
+  for (int i = 0; i < count; ++i) pthread_join(threads[i], NULL);
+  ht_pack_close(shared);
+  long grown = resident_kib() - before;
+  printf("served=%lld errors=%d grown_kib=%ld\n", atomic_load(&served), atomic_load(&errors), grown);
+#ifdef COUNT_ALL
+  if (grown > 16384) return 5; /* stacks and malloc's own memory stay; chunks of 32 MiB do not */
+#endif
+  return atomic_load(&errors) != 0 || atomic_load(&served) == 0;
+}
+
 static int starve(const char* path) {
   static float y[MOST * N];
   int failed = 0;
@@ -210,6 +254,7 @@ int main(int argc, char** argv) {
   const char* mode = argc > 2 ? argv[1] : "";
   if (strcmp(mode, "quiet") == 0) return quiet(argv[2], atoi(argv[3]));
   if (strcmp(mode, "race") == 0) return race(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
+  if (strcmp(mode, "bind") == 0) return bind_many(argv[2], atoi(argv[3]), atoi(argv[4]));
   if (strcmp(mode, "starve") == 0) return starve(argv[2]);
   for (int i = 2; i < argc; ++i) {
     ht_error error = {HT_OK, ""};
