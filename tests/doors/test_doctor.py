@@ -62,6 +62,29 @@ def test_a_machine_is_described(tmp_path):
 
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(
+    ("text", "status", "found"),
+    [
+        ("always [madvise] never", "ok", "madvise"),
+        ("[always] madvise never", "ok", "always"),
+        ("always madvise [never]", "warning", "never"),
+        (None, "absent", "not offered"),
+        ("", "absent", "not offered"),
+    ],
+)
+def test_huge_pages_that_are_switched_off_are_a_warning(tmp_path, text, status, found):
+    host = machine(tmp_path / "machine")
+    if text is not None:
+        place = host.sysfs / "kernel/mm/transparent_hugepage/enabled"
+        place.parent.mkdir(parents=True)
+        place.write_text(text + "\n")
+    check = check_of(tmp_path, host=host)["huge pages"]
+    assert check.status == status
+    assert check.found.startswith(found)
+    assert ("echo madvise" in check.remedy) == (status == "warning")
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(
     ("package", "version"),
     [("apache-tvm-ffi", "0.1.15.post2"), ("apache-tvm-ffi", None), ("apache-tvm", "0.26.0"), ("lightgbm", None)],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
@@ -75,12 +76,45 @@ def job_library(folder: Path, body: str) -> Path:
     return out
 
 
+# In place of hw_profiles/native/read.h: looks at memory are written down instead of made.
+SPIED_READ = """
+#include <stddef.h>
+void spy(const char* kind, const void* at);
+static long long read_pass(const char* data, size_t bytes, int variant) {
+  (void)bytes, (void)variant;
+  spy("look", data);
+  return 0;
+}
+"""
+SPY_SOURCE = """
+__attribute__((visibility("default"))) long long spied_looks[4096], spied_calls[4096], spied_count;
+static const void* weight;
+void spy(const char* kind, const void* at) {
+  if (*kind == 'c') weight = at;
+  else if (spied_count < 4096) { spied_looks[spied_count] = (long long)at; spied_calls[spied_count++] = (long long)weight; }
+}
+"""
+
+
 def mutant_library(folder: Path, **mutation: str) -> Path:
     """A measuring library of one plain C micro-kernel, parts of it replaced."""
+    return _library(folder, mutation, [], [])
+
+
+def spied_library(folder: Path) -> Path:
+    """A measuring library that keeps where it looked, and which weight was read just before (``spied_*``, by ctypes)."""
+    (folder / "read.h").write_text(SPIED_READ)
+    (folder / "spy.c").write_text(SPY_SOURCE)
+    noted = {"before": 'extern void spy(const char*, const void*); spy("call", w);'}
+    return _library(folder, noted, [folder / "spy.c"], [folder])
+
+
+def _library(folder: Path, mutation: Mapping[str, str], sources: Sequence[Path], headers: Sequence[Path]) -> Path:
+    """Headers in ``headers`` come before ours."""
     source, out = folder / "mutant.c", folder / "mutant.so"
     source.write_text(KERNEL_SOURCE.format(mr=MR, nr=NR, pw=PW, **{**SOUND, **mutation}))
     runtime = [TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
-    Toolchain.find().link([], [source, *runtime], [*TIMING_INCLUDES], out)
+    Toolchain.find().link([], [source, *runtime, *sources], [*headers, *TIMING_INCLUDES], out)
     return out
 
 

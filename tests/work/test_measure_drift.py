@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 from dataclasses import replace
@@ -17,7 +18,7 @@ from haotuner.measure.bench_table import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLE
 from haotuner.measure.drift import MOST, Pace, drift, undisturbed
 from haotuner.record import Trial
 from haotuner.shape import Shape
-from tests.work.native_jobs import job, mutant_library
+from tests.work.native_jobs import job, mutant_library, spied_library
 
 CORE = Device(
     id="fake-core", kind="cpu", name="fake", arch="x86-64-v3", compute_units=2, wave_width=8, registers_per_thread=16,
@@ -98,6 +99,23 @@ def test_the_worker_looks_beside_every_sample_and_never_drives_hot_weights_out(t
     assert min(cold["memory_us"]) > 1 and min(cold["compute_us"]) > 1
     hot = table.time(job(library))
     assert set(hot["memory_us"]) == {0.0} and min(hot["compute_us"]) > 1
+
+
+def test_no_look_reads_what_is_still_cached(tmp_path) -> None:
+    """Each is a quarter of a round away from the calls, and half a round of memory passes before one is made again."""
+    library, mib = spied_library(tmp_path), 1 << 20
+    table, round_bytes = Table(), 32 * mib
+    cold = table.time(job(library, cold_bytes=round_bytes, most=24, least=24, limit_ns=0))
+    kept = ctypes.CDLL(str(library))
+    count = ctypes.c_longlong.in_dll(kept, "spied_count").value
+    looks, calls = ((ctypes.c_longlong * 4096).in_dll(kept, name)[:count] for name in ("spied_looks", "spied_calls"))
+    assert count >= len(cold["samples_us"]) == 24
+    for at, weight in zip(looks, calls, strict=True):
+        ahead = (at - weight) % round_bytes
+        assert round_bytes // 4 - mib <= ahead <= round_bytes * 3 // 4 + mib, "neither read by a call lately, nor soon"
+    for index, at in enumerate(looks):
+        lately = looks[max(0, index - round_bytes // 2 // (2 * mib) + 1) : index]
+        assert all(abs(at - other) >= 2 * mib - mib // 4 for other in lately), "read by a look lately"
 
 
 def test_the_first_looks_never_read_the_same_memory_twice() -> None:

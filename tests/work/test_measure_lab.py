@@ -11,8 +11,10 @@ import pytest
 from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.drift import Pace
+from haotuner.measure.job import Job
 from haotuner.measure.lab import Lab
 from haotuner.measure.policy import Policy
+from haotuner.measure.worker import JobTimeout
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.record import Failed, Record, Timed, Trial
 from haotuner.records import MemoryStore, RecordStore
@@ -91,6 +93,27 @@ def test_a_record_says_what_drift_was_taken_out_of_it(lab: Lab, device: Device) 
     (again,) = lab.measure([trial(name(device, 1), 60)])
     assert lab._quiet is quiet
     assert all(0 < float(record.facts["drift"]) < 16 for record in (first, again))
+
+
+def test_a_large_call_gets_time_in_proportion(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, limits = new_lab(device, MemoryStore()), {}
+
+    def hangs(job: Job, limit_s: float) -> Job:
+        limits[int(job["m"])] = limit_s
+        raise JobTimeout("no answer")
+
+    kernel = name(device, 1)
+    try:
+        (known,) = lab.measure([trial(kernel, 61)])  # built, verified and looked at: what is left is the time
+        monkeypatch.setattr(lab._timer, "call", hangs)
+        small, large = lab.measure([trial(kernel, 62), trial(kernel, 400_000_000)])
+    finally:
+        lab.close()
+    assert isinstance(known.outcome, Timed) and isinstance(small.outcome, Failed) and isinstance(large.outcome, Failed)
+    assert (large.outcome.stage, large.outcome.reason) == ("time", "timeout")
+    assert limits[62] == pytest.approx(20.0, rel=0.01)
+    calls_s = (limits[400_000_000] - 20.0) / 5  # the bare call, one to size the batch, three samples
+    assert calls_s == pytest.approx(2 * 100 * 33 * 4e8 / 5e9), "at the five GFLOP/s of the slowest kernel"
 
 
 def test_a_composition_that_does_not_cover_m_is_a_failed_record(lab: Lab, device: Device) -> None:
