@@ -29,9 +29,6 @@ POOL_VARIABLES = (  # every pool that a peer here may bring; a process has one l
     "OPENBLAS_NUM_THREADS",
     "BLIS_NUM_THREADS",
 )
-# Every contender's memory lies on huge pages where the system has them for the asking. Scattered small pages made a read of
-# cold weights up to 30 % slower, the more the earlier a process had asked for its memory: luck, and no library's doing.
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 # Settings of peers that the caller's environment may hold and that could hamper them (a fixed OpenBLAS core type, say).
 DROPPED_PREFIXES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "ONEDNN_", "DNNL_", "ATEN_", "ORT_", "OV_"),
@@ -66,9 +63,9 @@ class Down(Exception):
 
 
 def child_environment(environment: Mapping[str, str], setting: Setting) -> dict[str, str]:
-    """The caller's environment without settings that could hamper a peer, with the thread count and huge pages."""
+    """The caller's environment without settings that could hamper a peer, with the thread count."""
     kept = {name: value for name, value in environment.items() if not name.startswith(DROPPED_PREFIXES)}
-    kept.update(dict.fromkeys(POOL_VARIABLES, str(setting.threads)) | HUGE_PAGES)
+    kept.update(dict.fromkeys(POOL_VARIABLES, str(setting.threads)))
     kept.update(ISA_VARIABLES[setting.isa] if setting.isa else {})
     return kept
 

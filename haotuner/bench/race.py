@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from haotuner.bench import contention
+from haotuner.bench.ballast import Ballast
 from haotuner.bench.budget import Budget
 from haotuner.bench.contender import MACHINE, MACHINE_SPEC, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
@@ -96,7 +97,7 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
     pack = None if contest.pack is None else str(contest.pack)
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
     setting = Setting(threads=threads, isa=contest.isa)
-    with Lineup(specs, setting, contest.environment, packs) as lineup:
+    with Ballast(), Lineup(specs, setting, contest.environment, packs) as lineup:
         for op in contest.ops:
             cold = cold_count(op, contest.cache_bytes) if "cold" in contest.weights else 1
             ready: set[str] = set()

@@ -134,8 +134,7 @@ def test_the_environment_of_a_contender_has_its_threads_and_nothing_that_could_h
     }
     found = child_environment(given, Setting(threads=3))
     assert found == {"PATH": "/bin", "HAOTUNER_TEST": "1", "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3",
-                     "OPENBLAS_NUM_THREADS": "3", "BLIS_NUM_THREADS": "3",
-                     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # fmt: skip
+                     "OPENBLAS_NUM_THREADS": "3", "BLIS_NUM_THREADS": "3"}  # fmt: skip
     assert child_environment(given, Setting(threads=1, isa="avx2"))["OPENBLAS_CORETYPE"] == "Haswell"
     child = Child(fakes.spec(fakes.Knowing), Setting(threads=2, pack="p", isa="sse"), {**os.environ, **given})
     children.append(child)
