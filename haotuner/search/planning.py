@@ -89,7 +89,7 @@ def make_table(
     corrected = {s: np.array([c.us for c in chosen[s]]) * _correction(chosen[s], s, measured, limit) for s in splits}
     corrected = {s: np.where(np.array(every) <= rows[s], us, np.inf) for s, us in corrected.items()}
     if threads > 1:
-        corrected["serial"] = np.where(corrected["serial"] > ALONE_US, np.inf, corrected["serial"])
+        corrected = _shared_first(corrected, chosen)
         measured = {m: _worth_sharing(times) for m, times in measured.items()}
     judged = {m: _with_curves(times, curves["serial"], m) for m, times in measured.items()} if threads == 1 else measured
     entries: list[tuple[Choice, str]] = []
@@ -245,8 +245,24 @@ def _overrule(entry: tuple[Choice, str], measured: Mapping[str, float]) -> tuple
 
 def _worth_sharing(times: Mapping[str, float]) -> dict[str, float]:
     """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
-    shared = {name: us for name, us in times.items() if us <= ALONE_US or not name.endswith("@serial")}
+    shared = {name: us for name, us in times.items() if us <= ALONE_US or not _alone(name)}
     return shared or dict(times)
+
+
+def _shared_first(
+    us: Mapping[str, NDArray[np.float64]], chosen: Mapping[str, Sequence[Choice]]
+) -> dict[str, NDArray[np.float64]]:
+    """The same rule for the times of what each way would choose, by m: infinite where another way shares the work."""
+    alone = {s: np.array([_alone(f"{choice.name}@{s}") for choice in chosen[s]]) for s in us}
+    left = {s: np.where(alone[s] & (us[s] > ALONE_US), np.inf, us[s]) for s in us}
+    nobody = np.isinf(np.min(list(left.values()), axis=0))
+    return {s: np.where(nobody, us[s], left[s]) for s in us}
+
+
+def _alone(name: str) -> bool:
+    """Whether one thread does all of ``composition@split``: not shared, or by rows where there is a single row tile."""
+    composition, _, split = name.partition("@")
+    return split == "serial" or (split == "m" and "+" not in composition and composition.endswith("*1"))
 
 
 def _choice(name: str, us: float) -> tuple[Choice, str]:

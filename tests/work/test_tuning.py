@@ -15,6 +15,7 @@ import pytest
 from haotuner.device import Device
 from haotuner.errors import HaotunerError
 from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import parts_of
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
 from haotuner.plan.compose import best_us
@@ -22,7 +23,7 @@ from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
 from haotuner.record import Outcome, Record, Timed, Trial
-from haotuner.search.planning import CLOSE, MORE_TIMES, Table, _with_curves, make_table
+from haotuner.search.planning import ALONE_US, CLOSE, MORE_TIMES, Table, _with_curves, make_table
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.shape import Shape, ShapeRange, Traffic
@@ -285,6 +286,23 @@ def test_a_long_call_is_shared_even_where_one_thread_looked_faster() -> None:
     assert not alone[255], "a seventh of a millisecond is shared"
     assert all(np.isfinite(choice.us) for choice, _ in entries)
     assert result.tables[0].plan.regret_max < 0.1
+
+
+def test_rows_are_no_way_to_share_a_single_tile() -> None:
+    """One thread computes it all, and looks faster while something else holds the other core."""
+
+    class Busy(FakeLab):
+        def true_us(self, trial: Trial) -> float:
+            single = sum(tiles or 1 for _, tiles in parts_of(trial.kernel)) == 1
+            if trial.split == "m" and single:
+                return super().true_us(replace(trial, threads=1))
+            return super().true_us(trial) * (3.0 if trial.threads > 1 else 1.0)
+
+    entries = tune(replace(TASK, threads=(2,)), Busy(CORE).as_lab(), FAMILY).tables[0].entries
+    assert all(np.isfinite(choice.us) for choice, _ in entries)
+    for choice, split in entries:
+        tiles = sum(tiles for _, tiles in choice.parts)
+        assert split == "n" or tiles > 1 or choice.us <= ALONE_US, (choice, split)
 
 
 class Narrow(FakeLab):
