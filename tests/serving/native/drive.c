@@ -200,7 +200,6 @@ static void* binder(void* arg) {
       atomic_fetch_add(&served, 1);
     }
     ++turn;
-    for (int i = 0; i < 3; ++i) ht_linear_free(own[i]);
   }
   free(y);
   return NULL;
