@@ -66,10 +66,16 @@ class Trial:
     threads: int = 1
     weights: str = "cold"  # state of the weights before a sample: cold | hot
     split: str = "n"  # how threads share the output
+    repeat: int = 0  # the same once more, to be timed in another process: 1 is the second time
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.repeat < 2**63:
+            raise ValueError(f"trial: repeat {self.repeat} must be in 0..2^63-1, which every database can hold")
 
     def key(self) -> str:
-        """Stable text that names the trial."""
-        return _KEY.encode([self.op, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split])
+        """Stable text that names the trial; the first time has none of a repeat, as records from before there were any."""
+        first = [self.op, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split]
+        return _KEY.encode([*first, self.repeat] if self.repeat else first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import ways
 from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book, expectation, names
-from haotuner.search.planning import Table, make_table
+from haotuner.search.contenders import again, contend, curves
+from haotuner.search.planning import Table, decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.select.funnel import Funnel, select
@@ -34,6 +35,8 @@ LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on 
 CONFIRM_ROUNDS = 6  # a round times at most ten kernels, a second; later ones bring one or two new names
 SEARCH_SHARE = 0.6  # of the time budget; then what would be kept is timed once more
 CONFIRM_SHARE = 0.7  # of the time budget; then the kept kernels are measured for every thread count
+CURVES_SHARE = 0.6  # of what is then left: all else is worth as much as the curves are
+CONTEND_SHARE = 0.7  # of what is left after that; the rest is for times in more processes, and goes back if not needed
 MEASURE_SHARE = 0.85  # of the time budget; tables of 4,096 rows for two thread counts and the model's scores take 5 s more
 
 
@@ -136,16 +139,29 @@ class _Clock:
 
 
 def _tables(task: Task, kept: Cover, lab: Lab, clock: _Clock, until: float) -> tuple[Table, ...]:
-    """A plan for every thread count. The time that is left is shared by what there is to time, so that none goes without."""
+    """A plan for every thread count.
+
+    The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
+    """
     asked = [len(ways(task.op, threads, one_order=task.one_order)) for threads in task.threads]
-    tables = []
+    timings = []
+    half = _part(until, CURVES_SHARE)
     for place, threads in enumerate(task.threads):
-        now = time.monotonic()
-        clock.move(now + (until - now) * asked[place] / sum(asked[place:]))
-        tables.append(
-            make_table(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
+        clock.move(_part(half, asked[place] / sum(asked[place:])))
+        timings.append(
+            curves(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
         )
-    return tuple(tables)
+    clock.move(_part(until, CONTEND_SHARE))
+    timings = contend(lab, timings, task.traffic, task.weights, clock.goes_on)
+    clock.move(until)
+    timings = again(lab, timings, task.weights, clock.goes_on)
+    return tuple(map(decide, contend(lab, timings, task.traffic, task.weights, clock.goes_on)))
+
+
+def _part(until: float, share: float) -> float:
+    """The moment when that share of the time from now on is over."""
+    now = time.monotonic()
+    return now + (until - now) * share
 
 
 def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
@@ -242,5 +258,5 @@ def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Cu
 
 
 def _as_regions(probe_: Probe) -> list[Trial]:
-    """The leading trials of a probe as compositions of one region, not under the split of a contender's first time."""
-    return [replace(trial, kernel=f"{trial.kernel}*{tiles}", split="m") for tiles, trial in probe_.lead]
+    """The leading trials of a probe as compositions of one region, timed once more."""
+    return [replace(trial, kernel=f"{trial.kernel}*{tiles}", repeat=1) for tiles, trial in probe_.lead]

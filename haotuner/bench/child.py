@@ -62,6 +62,10 @@ class Stage:
         block = self._clock.block(seconds)
         return {"us": block.call_ns / 1e3 / self._contender.width, "calls": block.calls}
 
+    def crowding(self) -> Answer:
+        """Whether threads share a core just now; only the machine knows."""
+        return {"crowding": self._contender.crowding()}
+
     def overhead(self, seconds: float) -> Answer:
         """What a call costs over the bare foreign call; only ours knows."""
         return {"overhead_ns": self._contender.overhead_ns(seconds)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONTENDED_CORES = 0.1  # a tenth of one core: daemons stay below it, and it can cost a row 5 % when it lands on our core
+CROWDED_BLOCKS = 0.1  # a tenth of the blocks: each can take twice as long, and a median of few does not forgive that
 _BUSY = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat (man 5 proc): user nice system irq softirq steal; not idle, iowait, guest
 
 

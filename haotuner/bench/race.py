@@ -6,12 +6,14 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from haotuner.bench import contention
 from haotuner.bench.ballast import Ballast
 from haotuner.bench.budget import Budget
 from haotuner.bench.contender import MACHINE, MACHINE_SPEC, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
+from haotuner.bench.elbowroom import Elbowroom
 from haotuner.bench.inputs import cold_count
 from haotuner.bench.lineup import Lineup
 from haotuner.bench.process import Down
@@ -34,6 +36,7 @@ class Row:
     blocks_us: Mapping[str, tuple[float, ...]]  # equal lengths; entry r of each was taken in round r
     failed: Mapping[str, Failed]
     foreign_cores: float  # other load while it was timed
+    crowded: float = 0.0  # share of the blocks whose threads may have shared a core, and for which no better were had
     composition: str = ""  # what ours runs at this shape
     count: int = 1  # weights that the calls took in turn
     machine_flops: float | None = None  # of one call of the machine's own multiply-adds
@@ -47,7 +50,7 @@ class Row:
     @property
     def contended(self) -> bool:
         """Whether other load may have shaped the times."""
-        return self.foreign_cores > contention.CONTENDED_CORES
+        return self.foreign_cores > contention.CONTENDED_CORES or self.crowded > contention.CROWDED_BLOCKS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +101,7 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
     setting = Setting(threads=threads, isa=contest.isa)
     with Ballast(), Lineup(specs, setting, contest.environment, packs) as lineup:
+        room = Elbowroom(lineup, threads)
         for op in contest.ops:
             cold = cold_count(op, contest.cache_bytes) if "cold" in contest.weights else 1
             ready: set[str] = set()
@@ -110,7 +114,7 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
                         outcome.skipped += 1
                         continue
                     count = cold if state == "cold" else 1
-                    yield _row(lineup, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
+                    yield _row(lineup, room, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
                     ready &= set(lineup.names())  # who was replaced has to prepare again
             outcome.missing.update({name: why for name, why in lineup.missing.items() if name != MACHINE})
             outcome.versions.update(lineup.versions)
@@ -129,8 +133,9 @@ def _prepare(lineup: Lineup, ready: set[str], op: Op, count: int, contest: Conte
     return failed | refused
 
 
-def _row(lineup: Lineup, contest: Contest, seconds: float, start: Row, count: int) -> Row:
+def _row(lineup: Lineup, room: Elbowroom, contest: Contest, seconds: float, start: Row, count: int) -> Row:
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
+    timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
     request = {"do": "aim", "m": start.shape["m"], "count": count, "seed": contest.seed}
     asked = {name: request for name in lineup.names() if name not in failed}
@@ -140,25 +145,26 @@ def _row(lineup: Lineup, contest: Contest, seconds: float, start: Row, count: in
     expected_s = {name: max(contest.block_s, aimed[name]["unit_us"] / 1e6) for name in order}
     rounds = max(contest.least_rounds, min(MOST_ROUNDS, int(seconds / max(sum(expected_s.values()), 1e-9))))
     blocks: dict[str, list[float]] = {name: [] for name in order}
+    crowded: list[bool] = []
     before = contention.read(lineup.pids())
     for turn in range(rounds):
         for name in _rotated(order, turn):
             if name in failed:
                 continue
             try:
-                seen = lineup.ask(
-                    name, {"do": "time", "seconds": contest.block_s}, contest.hang_limit_s + 20 * expected_s[name]
-                )
+                seen, shared = room.block(partial(lineup.ask, name, timed, contest.hang_limit_s + 20 * expected_s[name]))
             except Down as error:
                 failed[name] = error.failed
                 continue
             blocks[name].append(float(seen["us"]))
+            crowded.append(shared)
     after = contention.read(lineup.pids())
     return replace(
         start,
         blocks_us={name: tuple(times) for name, times in blocks.items() if name not in failed},
         failed=failed,
         foreign_cores=contention.foreign_cores(before, after),
+        crowded=sum(crowded) / max(len(crowded), 1),
         count=count,
         composition=str(aimed.get(OURS, {}).get("plan", "")),
         machine_flops=aimed.get(MACHINE, {}).get("flops"),

@@ -130,6 +130,7 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "composition": row.composition,
         "rounds": max((len(times) for times in row.blocks_us.values()), default=0),
         "foreign_cores": round(row.foreign_cores, 3),
+        "crowded": round(row.crowded, 3),
         "failed": {name: asdict(failed) for name, failed in row.failed.items()},
     }
 

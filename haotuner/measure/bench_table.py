@@ -17,6 +17,7 @@ SENTINEL = np.float32(-7.25e30)  # no result of the test data comes near it
 WATCH_LOOKS, WATCH_PAUSE_S = 16, 0.008
 WATCH_SAMPLES = 4  # reads of two MiB a look
 WATCH_FLOATS = WATCH_LOOKS * WATCH_SAMPLES * (2 << 20) // 4
+LOOKS = ("samples_us", "memory_us", "compute_us", "together_us")  # the rows of what timing.c returns
 EPS = float(np.finfo(np.float32).eps)
 
 
@@ -29,17 +30,17 @@ class Table:
         self._random = np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)
 
     def time(self, job: Job) -> Job:
-        """Samples in microseconds of one composition; see timing.c for the fields of the job."""
+        """Samples and looks in microseconds of one composition; see timing.c for the fields of the job."""
         n, k, pw, panels, m = (int(job[key]) for key in ("n", "k", "pw", "panels", "m"))
         weight_floats = panels * k * pw
         copies = max(2, -(-int(job["cold_bytes"]) // (weight_floats * 4))) if job["cold_bytes"] else 1
         x = self._buffer("x", m * k).reshape(m, k)
         y = self._buffer("y", m * n).reshape(m, n)
         w = self._buffer("w", copies * weight_floats)
-        samples = np.zeros((3, int(job["most"])), np.float64)
+        samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
         taken = self._call(job, x, w, y, m, (k, n), copies, samples)
         us = samples[:, :taken] / 1e3
-        return dict(zip(("samples_us", "memory_us", "compute_us"), us.tolist(), strict=True))
+        return dict(zip(LOOKS, us.tolist(), strict=True))
 
     def watch(self, job: Job) -> Job:
         """What the machine gives just now, in microseconds of two fixed loops (watch.h), over about a tenth of a second."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.device import Device
+from haotuner.measure.crowding import FP32_BYTES, lost
 from haotuner.op import Op
 from haotuner.record import Trial
 
@@ -25,7 +26,6 @@ MOST = 4.0  # a machine this much slower is not measured by dividing; the loops 
 # 20 ms say little of them. 160 quiet trials over 2 ms, four rounds: divided in full they differ by 2.6 %, undivided by 1.8,
 # weighed so by 1.7; 60 trials of 6 ms in a disturbed hour by 5.4, 7.1 and 5.3.
 LOOK_US = 2000.0
-FP32_BYTES = 4
 _FACTS = ("quiet_memory_us", "quiet_compute_us")
 
 
@@ -99,8 +99,12 @@ def _slower(now: float, then: float) -> float:
     return min(max(now / then, 1 / MOST), MOST) if now > 0 and then > 0 else 1.0
 
 
-def undisturbed(trial: Trial, device: Device, answer: Mapping[str, Any], quiet: Pace) -> tuple[tuple[float, ...], float]:
-    """The samples as they would have been at the pace of the start, and what they were divided by."""
+def undisturbed(
+    trial: Trial, device: Device, answer: Mapping[str, Any], quiet: Pace, crowded: float = 1.0
+) -> tuple[tuple[float, ...], float]:
+    """The samples as they would have been at the pace of the start on cores of their own, and what they were divided by."""
     samples = answer["samples_us"]
-    factor = drift(trial, device, statistics.median(samples), Pace.during(answer), quiet, len(samples))
+    us = statistics.median(samples)
+    factor = lost(trial, device, us, crowded)
+    factor *= drift(trial, device, us / factor, Pace.during(answer), quiet, len(samples))
     return tuple(us / factor for us in samples), factor

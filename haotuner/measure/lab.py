@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
@@ -15,6 +16,7 @@ from haotuner.compile.toolchain import Toolchain
 from haotuner.composition import SPLITS
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
+from haotuner.measure.crowding import Patience
 from haotuner.measure.drift import Pace, undisturbed
 from haotuner.measure.policy import Policy, fingerprint
 from haotuner.measure.setting import Setting
@@ -30,6 +32,7 @@ TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds m
 SLOWEST_GFLOPS = 5.0  # one row at a time, four lanes, from memory
 TRIAL_CALLS = 5  # of a call too long for more than the least samples: a bare one, one to size the batch, three samples
 GoesOn = Callable[[Record | None], bool]
+Facts = Mapping[str, float | str]
 
 
 class Lab:
@@ -52,7 +55,7 @@ class Lab:
         package = Path(__file__).resolve().parent.parent
         timed = [package / "microkernels" / "cpu_dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
         timed += [TIMING_SOURCES / "watch.h", *(package / "hw_profiles" / "native" / name for name in ("fma.h", "read.h"))]
-        timed += [package / "measure" / name for name in ("drift.py", "bench_table.py", "setting.py")]
+        timed += [package / "measure" / name for name in ("crowding.py", "drift.py", "bench_table.py", "setting.py")]
         timed += [RUNTIME_SOURCES / name for name in SERVING]
         self.fingerprint = fingerprint(device, self.policy, self._toolchain.words(), timed)
         self.session: Session = store.start(self.fingerprint, resume=resume, what=what)
@@ -65,6 +68,7 @@ class Lab:
         self._places: dict[str, tuple[str, int]] = {}  # kernel name -> library, index in it
         self._broken: dict[str, Failed] = {}
         self._verified: dict[tuple[str, int], float] = {}
+        self._patience = Patience()
         self.failures: dict[str, int] = {}
         paces = (Pace.kept(record.facts) for record in self._known.values())
         self._quiet: Pace | None = next((pace for pace in paces if pace), None)  # a resumed session keeps its pace
@@ -147,7 +151,7 @@ class Lab:
             time.sleep(LOOK_AGAIN_S)
         return None
 
-    def _record(self, trial: Trial, found: Failed | tuple[Timed, float]) -> Record:
+    def _record(self, trial: Trial, found: Failed | tuple[Timed, Facts]) -> Record:
         outcome: Outcome = found if isinstance(found, Failed) else found[0]
         record = Record(
             trial=trial,
@@ -157,8 +161,7 @@ class Lab:
             session=self.session.id,
             when=time.time(),
             seed=self.seed,
-            # Times the drift, a sample is what the clock said.
-            facts={} if isinstance(found, Failed) or self._quiet is None else {"drift": found[1], **self._quiet.facts()},
+            facts={} if isinstance(found, Failed) else found[1],
         )
         self.store.append([record])
         self._known[trial.key()] = record
@@ -195,8 +198,8 @@ class Lab:
         self._places.update({name: (out, index) for index, name in enumerate(names)})
         return None
 
-    def _outcome(self, trial: Trial) -> Failed | tuple[Timed, float]:
-        """What came of a trial; with a time the drift that was taken out of it."""
+    def _outcome(self, trial: Trial) -> Failed | tuple[Timed, Facts]:
+        """What came of a trial; with a time what is known of the machine meanwhile."""
         parts = parts_of(trial.kernel)
         for name, _ in parts:
             if name in self._broken:
@@ -228,11 +231,13 @@ class Lab:
         }
         try:
             quiet = self._pace(job)
-            answer = self._timer.call(
-                job, TIME_LIMIT_S + TRIAL_CALLS * Op.parse(trial.op).flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
-            )
-            samples, drift = undisturbed(trial, self.device, answer, quiet)
-            return Timed(samples_us=samples, max_error=verify_error), drift
+            limit_s = TIME_LIMIT_S + TRIAL_CALLS * Op.parse(trial.op).flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
+            time_once = partial(self._timer.call, job, limit_s)
+            answer, crowded = (time_once(), 1.0) if trial.threads == 1 else self._patience.least_crowded(time_once)
+            samples, drift = undisturbed(trial, self.device, answer, quiet, crowded)
+            # Times the drift, a sample is what the clock said.
+            seen = {"drift": drift, "crowding": crowded} if trial.threads > 1 else {"drift": drift}
+            return Timed(samples_us=samples, max_error=verify_error), {**seen, **quiet.facts()}
         except (JobFailed, JobTimeout, JobCrashed) as error:
             return _failed(error, "time")
 

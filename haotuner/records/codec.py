@@ -12,6 +12,7 @@ from haotuner.shape import Shape
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)  # `json.dumps` builds one a call
 _FIELDS = frozenset({"schema", "id", "trial", "outcome", "device_id", "fingerprint", "session", "when", "seed", "facts"})
 _TRIAL = frozenset({"op", "kernel", "shape", "threads", "weights", "split"})
+_REPEAT = frozenset({"repeat"})  # not written for the first time a trial is measured, nor before there were repeats
 _TIMED = frozenset({"samples_us", "max_error"})
 _FAILED = frozenset({"stage", "reason", "detail"})
 
@@ -29,6 +30,7 @@ def encode(record: Record) -> dict[str, Any]:
             "threads": trial.threads,
             "weights": trial.weights,
             "split": trial.split,
+            **({"repeat": trial.repeat} if trial.repeat else {}),
         },
         "outcome": {"samples_us": [float(s) for s in outcome.samples_us], "max_error": float(outcome.max_error)}
         if isinstance(outcome, Timed)
@@ -57,7 +59,9 @@ def decode(data: object, *, verify: bool = True) -> Record:
     fields = _keys(data, _FIELDS, "record")
     if fields["schema"] != RECORD_SCHEMA:
         raise ValueError(f"record schema {fields['schema']!r}; this haotuner reads {RECORD_SCHEMA}")
-    trial = _keys(fields["trial"], _TRIAL, "trial")
+    trial = _keys(fields["trial"], _TRIAL, "trial", optional=_REPEAT)
+    if trial.get("repeat", 1) == 0:
+        raise ValueError("repeat is 0, which is written by leaving it out")
     facts = _typed(fields, "facts", dict)
     for name, fact in facts.items():
         if isinstance(fact, bool) or not isinstance(fact, (int, float, str)):
@@ -70,6 +74,7 @@ def decode(data: object, *, verify: bool = True) -> Record:
             threads=_typed(trial, "threads", int),
             weights=_text(trial, "weights"),
             split=_text(trial, "split"),
+            repeat=_typed(trial, "repeat", int) if "repeat" in trial else 0,
         ),
         outcome=_outcome(fields["outcome"]),
         device_id=_text(fields, "device_id"),
@@ -101,11 +106,11 @@ def _shape(data: object) -> Shape:
     return Shape.of(data)
 
 
-def _keys(data: object, wanted: frozenset[str], what: str) -> dict[str, Any]:
+def _keys(data: object, wanted: frozenset[str], what: str, *, optional: frozenset[str] = frozenset()) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{what} must be an object, found {type(data).__name__}")
-    if data.keys() != wanted:
-        missing, unknown = sorted(wanted - data.keys()), sorted(map(str, data.keys() - wanted))
+    if not wanted <= data.keys() <= wanted | optional:
+        missing, unknown = sorted(wanted - data.keys()), sorted(map(str, data.keys() - wanted - optional))
         raise ValueError(f"{what}: missing keys {missing}, unknown keys {unknown}")
     return data
 

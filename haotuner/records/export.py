@@ -115,7 +115,7 @@ def _t4_result(record: Record) -> dict[str, Any]:
 
 def _configuration(record: Record) -> dict[str, Any]:
     trial = record.trial
-    where: Mapping[str, Any] = {"threads": trial.threads, "weights": trial.weights, "split": trial.split}
+    where: Mapping[str, Any] = {name: getattr(trial, name) for name in ("threads", "weights", "split", "repeat")}
     shape = {f"shape_{axis}": extent for axis, extent in trial.shape.axes}
     try:
         params = dict(MicroKernel.parse(trial.kernel).params)
@@ -147,7 +147,7 @@ _COLUMNS = (
         (name, "string")
         for name in ("id", "op", "kernel", "shape", "weights", "split", "device_id", "fingerprint", "session")
     ),
-    *((name, "int64") for name in ("threads", "seed")),
+    *((name, "int64") for name in ("threads", "repeat", "seed")),
     *((name, "float64") for name in ("when", "median_us", "spread", "max_error")),
     *((name, "string") for name in ("stage", "reason", "detail", "facts")),
 )
@@ -158,7 +158,7 @@ def _flat(record: Record) -> dict[str, Any]:
     data = encode(record)
     trial, outcome = record.trial, record.outcome
     row = {name: data[name] for name in ("id", "device_id", "fingerprint", "session", "when", "seed")}
-    row |= {name: getattr(trial, name) for name in ("op", "kernel", "threads", "weights", "split")}
+    row |= {name: getattr(trial, name) for name in ("op", "kernel", "threads", "weights", "split", "repeat")}
     row |= {"shape": line(trial.shape.as_dict()), "facts": line(data["facts"])}
     if isinstance(outcome, Timed):
         timed = {"samples_us": list(outcome.samples_us), "median_us": outcome.median_us, "spread": outcome.spread}

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from haotuner.errors import RecordsUnusable
 from haotuner.records.place import ELSEWHERE
-from haotuner.records.schema import APPLICATION_ID, USER_VERSION
+from haotuner.records.schema import APPLICATION_ID, OLDEST, UPGRADES, USER_VERSION
 
 _ALONE = "ro&immutable=1"  # neither locks nor log (sqlite.org/uri.html)
 BUSY_S = 10.0  # a writer holds the lock for milliseconds; ten seconds mean that something keeps it
@@ -30,7 +30,28 @@ def connect(path: Path, *, write: bool, busy_s: float = BUSY_S) -> sqlite3.Conne
         db = _connection(path, "rw", busy_s)  # also for reading: a read-only connection leaves its log behind
         # NORMAL survives the death of the process; ``RecordStore.sync`` adds the power cut.
         db.execute("PRAGMA synchronous = NORMAL" if write else "PRAGMA query_only = ON")
+        if write and version(db) < USER_VERSION:
+            _upgrade(db)
         return db
+
+
+def version(db: sqlite3.Connection) -> int:
+    """Version of the tables; another process may upgrade them while they are read."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring older tables up to date, all steps or none; who comes second finds it done."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for step in range(version(db), USER_VERSION):
+            db.execute(UPGRADES[step])
+        db.execute(f"PRAGMA user_version = {USER_VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 @contextlib.contextmanager
@@ -86,11 +107,11 @@ def _sound(path: Path, db: sqlite3.Connection) -> None:
     application = db.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
         raise RecordsUnusable(f"records: {path} is an SQLite database of another program; {ELSEWHERE}")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version != USER_VERSION:
-        newer = "newer than this haotuner, which" if version > USER_VERSION else "unknown to this haotuner, which"
+    found = version(db)
+    if not OLDEST <= found <= USER_VERSION:
+        newer = "newer than this haotuner, which" if found > USER_VERSION else "unknown to this haotuner, which"
         raise RecordsUnusable(
-            f"records: {path} has schema {version}, {newer} reads schema {USER_VERSION}; "
+            f"records: {path} has schema {found}, {newer} reads schema {OLDEST} to {USER_VERSION}; "
             "upgrade haotuner, or name another --db (nothing was changed)"
         )
     for (text,) in db.execute("PRAGMA quick_check(1)"):

@@ -10,7 +10,9 @@ from typing import Any
 from haotuner.record import Record, Timed
 from haotuner.records.codec import decode, encode, line
 
-USER_VERSION = 1  # raised by every change of the tables; a newer one is refused
+USER_VERSION = 2  # raised by every change of the tables; a newer one is refused
+OLDEST = 1  # still read as it is, and upgraded by whoever opens it to write
+UPGRADES = {1: "ALTER TABLE record ADD COLUMN repeat INTEGER NOT NULL DEFAULT 0"}  # from that version to the next
 APPLICATION_ID = 0x68616F74  # "haot": tells our files from any other SQLite database
 
 # Only types and clauses that PostgreSQL knows too (there REAL becomes DOUBLE PRECISION and seq an identity column).
@@ -24,7 +26,7 @@ CREATE TABLE record (
     op TEXT NOT NULL, kernel TEXT NOT NULL, shape TEXT NOT NULL, threads INTEGER NOT NULL,
     weights TEXT NOT NULL, split TEXT NOT NULL, trial_key TEXT NOT NULL,
     status TEXT NOT NULL, median_us REAL, outcome TEXT NOT NULL,
-    measured_at REAL NOT NULL, seed INTEGER NOT NULL, facts TEXT NOT NULL
+    measured_at REAL NOT NULL, seed INTEGER NOT NULL, facts TEXT NOT NULL, repeat INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX record_by_trial ON record (session, trial_key);
 CREATE INDEX record_by_fingerprint ON record (fingerprint, op);
@@ -46,10 +48,10 @@ _CONTENT = (
     "measured_at",
     "seed",
     "facts",
-)  # what a digest covers
+    "repeat",
+)  # what a digest covers; a repeat of 0 is left out of it, because rows of version 1 have none
 _DERIVED = ("trial_key", "status", "median_us")  # for queries by hand and for the index
 _WRITTEN = ("digest", *_CONTENT, *_DERIVED)
-READ = ("seq", "digest", *_CONTENT)
 INSERT = f"INSERT INTO record ({', '.join(_WRITTEN)}) VALUES ({', '.join('?' * len(_WRITTEN))}) ON CONFLICT (id) DO NOTHING"
 
 
@@ -69,6 +71,12 @@ def image() -> bytes:
     return bytes(found)
 
 
+def columns(version: int) -> str:
+    """What to select for ``from_row`` from a store of that version of the tables."""
+    read = ", ".join(("seq", "digest", *_CONTENT))
+    return read if version > 1 else read.replace("repeat", "0 AS repeat")
+
+
 def to_row(record: Record) -> tuple[Any, ...]:
     """The values that ``INSERT`` wants.
 
@@ -81,13 +89,14 @@ def to_row(record: Record) -> tuple[Any, ...]:
     content = (
         *(data["id"], data["schema"], *(data[name] for name in _PLAIN), *(trial[name] for name in _TRIAL)),
         *(line(trial["shape"]), line(data["outcome"]), data["when"], data["seed"], line(data["facts"])),
+        record.trial.repeat,
     )
     median = record.outcome.median_us if isinstance(record.outcome, Timed) else None
     return (_digest(content), *content, record.trial.key(), "failed" if median is None else "timed", median)
 
 
 def from_row(row: tuple[Any, ...], *, verify: bool = False) -> Record:
-    """The record of a row selected as ``READ``; ``verify`` also computes the content hash again.
+    """The record of a row selected as ``columns`` says; ``verify`` also computes the content hash again.
 
     The digest over all cells is always compared: it costs microseconds, and SQLite itself notices no changed byte
     inside a value. Since it covers the id, the id is as good as verified.
@@ -99,11 +108,12 @@ def from_row(row: tuple[Any, ...], *, verify: bool = False) -> Record:
     if _digest(tuple(content)) != kept:
         raise ValueError("the digest does not fit the content: a value was changed after it was written")
     cells = dict(zip(_CONTENT, content, strict=True))
+    repeat = {} if cells["repeat"] == 0 else {"repeat": cells["repeat"]}
     return decode(
         {
             "schema": cells["record_schema"],
             "id": cells["id"],
-            "trial": {"shape": _json(cells, "shape"), **{name: cells[name] for name in _TRIAL}},
+            "trial": {"shape": _json(cells, "shape"), **{name: cells[name] for name in _TRIAL}, **repeat},
             "outcome": _json(cells, "outcome"),
             **{name: cells[name] for name in _PLAIN},
             "when": cells["measured_at"],
@@ -115,7 +125,9 @@ def from_row(row: tuple[Any, ...], *, verify: bool = False) -> Record:
 
 
 def _digest(content: tuple[Any, ...]) -> str:
-    return hashlib.sha256(json.dumps(content, default=repr).encode()).hexdigest()[:32]  # a cell may have become bytes
+    *first, repeat = content
+    seen = first if repeat == 0 else (*first, repeat)
+    return hashlib.sha256(json.dumps(seen, default=repr).encode()).hexdigest()[:32]  # a cell may have become bytes
 
 
 def _json(cells: dict[str, Any], name: str) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 from haotuner.errors import RecordsUnusable
 from haotuner.record import Record
 from haotuner.records import place
-from haotuner.records.opening import BUSY_S, connect, guarded
+from haotuner.records.opening import BUSY_S, connect, guarded, version
 from haotuner.records.owner import Owner
-from haotuner.records.schema import INSERT, READ, from_row, to_row
+from haotuner.records.schema import INSERT, columns, from_row, to_row
 from haotuner.records.store import LEASE_S, Session
 
 _PAGE_ROWS = 500  # rows fetched under the lock at once: a millisecond or two of decoding
@@ -161,11 +161,11 @@ class SqliteStore:
 
     def _rows(self, wanted: dict[str, str], last: int) -> Iterator[tuple[Any, ...]]:
         filters = "".join(f" AND {name} = ?" for name in wanted)
-        page = f"SELECT {', '.join(READ)} FROM record WHERE seq > ? AND seq <= ?{filters} ORDER BY seq LIMIT {_PAGE_ROWS}"
+        where = f"FROM record WHERE seq > ? AND seq <= ?{filters} ORDER BY seq LIMIT {_PAGE_ROWS}"
         seen = 0
         while True:
             with self._reading("read the records") as db:
-                rows = db.execute(page, (seen, last, *wanted.values())).fetchall()
+                rows = db.execute(f"SELECT {columns(version(db))} {where}", (seen, last, *wanted.values())).fetchall()
             yield from rows
             if len(rows) < _PAGE_ROWS:
                 return

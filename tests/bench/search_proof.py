@@ -53,7 +53,7 @@ CHUNK = 48  # kernels built before their turn to be timed
 SHAPES = 40  # at which the best of both sets are timed against each other
 FINALISTS = 5  # of each set a shape: predicted times err by more than the sets differ
 STAGES = ("plan", "kept", "survivors", "all")
-TWICE = ("n", "m")  # on one thread a split says nothing: the same work under two names
+TIMES = 2  # in one process, one after the other
 PASSES = 9  # after the one that chooses; ratios are taken within a pass and their median counts
 REPLAYED = 200  # random points that searches without the funnel choose among: each is measured twice
 WORST = 3  # shapes named for each regret
@@ -220,9 +220,10 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
     for m in shapes:
         for loss, (one, other) in pairs.items():
-            ratios = [found[m, best[m][one], way] / found[m, best[m][other], way] for found in passes for way in TWICE]
+            seen = [(found[m, best[m][one], i], found[m, best[m][other], i]) for found in passes for i in range(TIMES)]
+            ratios = [us / least for us, least in seen]
             losses[loss][m] = float(np.median(ratios)) - 1
-        again = [found[m, best[m]["plan"], "m"] / found[m, best[m]["plan"], "n"] for found in passes]
+        again = [found[m, best[m]["plan"], 1] / found[m, best[m]["plan"], 0] for found in passes]
         losses["noise"][m] = abs(float(np.median(again)) - 1)
     for name, (one, other) in pairs.items():
         for m in sorted(shapes, key=lambda m: -losses[name][m])[:WORST]:
@@ -245,25 +246,25 @@ def _best(layouts: Mapping[int, Sequence[Curve]], m: int) -> list[Choice]:
     return sorted(found, key=lambda choice: choice.us)[:FINALISTS]
 
 
-def _stages(finalists: dict[tuple[str, int], list[Choice]], us: dict[tuple[int, str, str], float], m: int) -> dict[str, str]:
+def _stages(finalists: dict[tuple[str, int], list[Choice]], us: dict[tuple[int, str, int], float], m: int) -> dict[str, str]:
     """Every stage's best composition; what a stage may choose, the next may choose too."""
     best: dict[str, str] = {}
     for stage in STAGES:
         offered = {choice.name for choice in finalists[stage, m]} | set(best.values())
-        best[stage] = min(sorted(offered), key=lambda name: us.get((m, name, "n"), np.inf))
+        best[stage] = min(sorted(offered), key=lambda name: us.get((m, name, 0), np.inf))
     return best
 
 
-def _timed(op: Op, lab: Lab, wanted: dict[int, set[str]]) -> dict[tuple[int, str, str], float]:
+def _timed(op: Op, lab: Lab, wanted: dict[int, set[str]]) -> dict[tuple[int, str, int], float]:
     """One pass, measured anew in a process of its own: the compositions of a shape one after the other, twice."""
-    found: dict[tuple[int, str, str], float] = {}
+    found: dict[tuple[int, str, int], float] = {}
     lab.anew("finals")
     for m, names_ in sorted(wanted.items()):
-        for split in TWICE:
-            trials = [Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, split=split) for name in names_]
+        for repeat in range(TIMES):
+            trials = [Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, repeat=repeat) for name in names_]
             for trial, record in zip(trials, lab.measure(trials), strict=True):
                 if isinstance(record.outcome, Timed):
-                    found[m, trial.kernel, split] = record.outcome.median_us
+                    found[m, trial.kernel, repeat] = record.outcome.median_us
     return found
 
 

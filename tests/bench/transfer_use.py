@@ -79,7 +79,7 @@ class Replay:
         found = []
         for trial in trials:
             name, *_ = trial.kernel.split("*")  # a kernel timed once more takes as long again
-            us = self.us[replace(trial, kernel=name, split="n")]
+            us = self.us[replace(trial, kernel=name, repeat=0)]
             record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
                             fingerprint="replay", session="replay", when=0.0)  # fmt: skip
             self.order[name] = None

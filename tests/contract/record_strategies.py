@@ -25,6 +25,7 @@ records: st.SearchStrategy[Record] = st.builds(
         threads=st.integers(1, 512),
         weights=st.sampled_from(("cold", "hot")),
         split=st.sampled_from(("n", "m")),
+        repeat=st.one_of(st.just(0), st.integers(0, 2**63 - 1)),
     ),
     outcome=outcomes,
     device_id=st.sampled_from(("cpu", "h200")),

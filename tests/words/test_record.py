@@ -52,6 +52,13 @@ def test_an_id_is_the_same_in_every_version():
     )
     trial = Trial(op="dense_n8_k8", kernel="a__mr1", shape=Shape.of(n=2, m=1), threads=4, weights="hot", split="m")
     assert trial.key() == '["dense_n8_k8","a__mr1",{"m":1,"n":2},4,"hot","m"]'
+    assert dataclasses.replace(trial, repeat=2).key() == '["dense_n8_k8","a__mr1",{"m":1,"n":2},4,"hot","m",2]'
+
+
+@pytest.mark.parametrize("repeat", [-1, 2**63])
+def test_a_repeat_that_no_database_can_hold_is_refused(repeat):
+    with pytest.raises(ValueError, match=f"repeat {repeat} must be in"):
+        dataclasses.replace(record(1).trial, repeat=repeat)
 
 
 @given(records)

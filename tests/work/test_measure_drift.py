@@ -97,6 +97,7 @@ def test_the_worker_looks_beside_every_sample_and_never_drives_hot_weights_out(t
     cold = table.time(job(library, cold_bytes=16 << 20, most=5, least=5))
     assert len(cold["samples_us"]) == len(cold["memory_us"]) == len(cold["compute_us"]) == 5
     assert min(cold["memory_us"]) > 1 and min(cold["compute_us"]) > 1
+    assert set(cold["together_us"]) == {0.0}, "one thread has nobody to share a core with"
     hot = table.time(job(library))
     assert set(hot["memory_us"]) == {0.0} and min(hot["compute_us"]) > 1
 

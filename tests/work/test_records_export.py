@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.record import REASONS, Failed, Record
 from haotuner.records import MemoryStore
+from haotuner.records.codec import encode
 from haotuner.records.export import FORMATS, export
 from haotuner.records.jsonl import import_jsonl
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 
+TRIAL = encode(record(1))["trial"]
 HAVE_PYARROW = importlib.util.find_spec("pyarrow") is not None
 
 
@@ -64,6 +66,10 @@ def test_json_lines_cut_at_any_byte_give_the_complete_records(tmp_path):
         ({"outcome": {"samples_us": [5], "max_error": 0.0}}, "decimal point"),
         ({"outcome": {"stage": "lunch", "reason": "crash", "detail": ""}}, "stage must be one of"),
         ({"trial": []}, "trial must be an object"),
+        ({"trial": {**TRIAL, "repeat": 0}}, "repeat is 0"),
+        ({"trial": {**TRIAL, "repeat": -1}}, "repeat -1 must be in"),
+        ({"trial": {**TRIAL, "repeat": 1.0}}, "repeat is 1.0, of the wrong type"),
+        ({"trial": {**TRIAL, "repeat": 1}}, "content hash"),
         ({"facts": {"a": None}}, "fact 'a' is None"),
     ],
 )
@@ -89,7 +95,7 @@ def test_t4_has_what_its_readers_need(tmp_path):
     first, *rest = document["results"]
     assert first["configuration"] == {
         **{"kernel": "cpu_dense_fp32__mr6_nr64", "mr": 6, "nr": 64},
-        **{"shape_m": 1, "threads": 1, "weights": "cold", "split": "n"},
+        **{"shape_m": 1, "threads": 1, "weights": "cold", "split": "n", "repeat": 0},
     }
     assert first["times"]["runtimes"] == [2.0, pytest.approx(2.0001)]
     assert first["measurements"] == [{"name": "time", "value": pytest.approx(2.00005), "unit": "ms"}]

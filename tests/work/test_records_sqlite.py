@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from haotuner.errors import HaotunerError, RecordsUnusable, UsageError
 from haotuner.records import SqliteStore, open_store
 from haotuner.records.place import create, filesystem
+from haotuner.records.schema import UPGRADES
 from tests.contract.record_examples import record
 
 ROOT = Path(__file__).parents[2]
@@ -89,12 +91,58 @@ def test_a_database_of_another_program_is_refused(tmp_path):
     refused(tmp_path / "records.db", "another program")
 
 
-@pytest.mark.parametrize("version, word", [(2, "newer"), (0, "unknown")])
+@pytest.mark.parametrize("version, word", [(3, "newer"), (0, "unknown")])
 def test_another_schema_is_refused(path, version, word):
     db = sqlite3.connect(path)
     db.execute(f"PRAGMA user_version = {version}")
     db.close()
     refused(path, f"schema {version}, {word}")
+
+
+@pytest.fixture
+def older(path: Path) -> Path:
+    """The same store with the tables of version 1, before trials had repeats."""
+    db = sqlite3.connect(path)
+    db.execute("ALTER TABLE record DROP COLUMN repeat")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    return path
+
+
+def test_an_older_store_is_read_as_it_is(older):
+    before = files(older)
+    store = SqliteStore(older, write=False)
+    assert list(store.records()) == [record(m) for m in range(1, 301)] and store.check() == ()
+    store.close()
+    assert files(older) == before
+
+
+def test_an_older_store_is_upgraded_by_writing_and_loses_nothing(older):
+    reader = SqliteStore(older, write=False)
+    seen = reader.records()
+    first = next(seen)
+    again = replace(record(1), trial=replace(record(1).trial, repeat=1))
+    for new in (1, 0):  # the second finds it done
+        store = SqliteStore(older)
+        assert store.append([record(1), again]) == new
+        assert list(store.records()) == [*(record(m) for m in range(1, 301)), again] and store.check() == ()
+        store.close()
+    assert [first, *seen] == [record(m) for m in range(1, 301)], "who was reading reads on"
+    assert len(reader.measured("f")) == 301
+    reader.close()
+
+
+def test_an_upgrade_that_fails_changes_nothing(older, monkeypatch):
+    monkeypatch.setitem(UPGRADES, 1, "ALTER TABLE record ADD COLUMN id TEXT")
+    before = older.read_bytes()
+    with pytest.raises(RecordsUnusable, match="duplicate column name"):
+        SqliteStore(older)
+    assert older.read_bytes() == before
+    monkeypatch.undo()
+    store = SqliteStore(older)
+    assert len(store.measured("f")) == 300
+    store.close()
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 99, 100, 4095, 4096, 12288, -4096, -1])
@@ -126,12 +174,14 @@ def test_a_changed_value_is_reported_where_it_is(path):
     db.execute("UPDATE record SET outcome = replace(outcome, '1', '2') WHERE seq = 7")
     db.execute("UPDATE record SET shape = 'm=3' WHERE seq = 9")
     db.execute("UPDATE record SET seed = 'x' WHERE seq = 11")
+    db.execute("UPDATE record SET repeat = 1 WHERE seq = 12")
+    db.execute("UPDATE record SET repeat = '' WHERE seq = 13")
     db.commit()
     db.close()
     store = SqliteStore(path)
     with pytest.raises(RecordsUnusable, match=r"row 7: the digest.*records check"):
         list(store.records())
-    assert [text.split(":")[0] for text in store.check()] == [f"record in row {n}" for n in (7, 9, 11)]
+    assert [text.split(":")[0] for text in store.check()] == [f"record in row {n}" for n in (7, 9, 11, 12, 13)]
     store.close()
 
 

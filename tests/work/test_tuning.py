@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from haotuner.device import Device
 from haotuner.errors import HaotunerError
 from haotuner.kernel import MicroKernel
-from haotuner.measure.lab import parts_of
+from haotuner.measure.lab import GoesOn, parts_of
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
 from haotuner.plan.compose import best_us
@@ -23,7 +26,8 @@ from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
 from haotuner.record import Outcome, Record, Timed, Trial
-from haotuner.search.planning import ALONE_US, CLOSE, MORE_TIMES, Table, _with_curves, make_table
+from haotuner.search.contenders import ALONE_US, CLOSE, REPEATS, _spread, again, contend, curves
+from haotuner.search.planning import Table, _with_curves, decide
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.shape import Shape, ShapeRange, Traffic
@@ -38,6 +42,13 @@ CORE = Device(
     clock_mhz=3000, peak_gflops=384.0,
 )  # fmt: skip
 TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("m=1..256"), samples=40), budget_s=3600.0)
+
+
+def table_of(lab: FakeLab, kept: Sequence[Curve], threads: int, weights: str, goes_on: GoesOn = lambda _: True) -> Table:
+    """The plan table of these kernels for one thread count."""
+    timings = [curves(lab.as_lab(), OP, kept, TASK.traffic, threads, weights, goes_on)]
+    timings = contend(lab.as_lab(), timings, TASK.traffic, weights, goes_on)
+    return decide(*again(lab.as_lab(), timings, weights, goes_on))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +222,7 @@ def test_out_of_time_no_way_to_share_is_chosen_that_was_not_measured(time_for: i
     lab = Sharing(CORE)
     kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
     before = len(lab.measured)
-    table = make_table(lab.as_lab(), OP, kept, TASK.traffic, 2, "cold", lambda _: len(lab.measured) < before + time_for)
+    table = table_of(lab, kept, 2, "cold", lambda _: len(lab.measured) < before + time_for)
     seen = {trial.split for trial in lab.measured[before:]}
     assert seen == {"n"} and {split for _, split in table.entries} == {"n"}
     truth = {curve.kernel: curve for curve in kept}
@@ -223,7 +234,7 @@ def test_out_of_time_no_way_to_share_is_chosen_that_was_not_measured(time_for: i
 
 def test_what_is_kept_was_timed_once_more(tuned: Tuned, lab: FakeLab) -> None:
     """The exact program may keep others than the sketch that was confirmed first."""
-    again = {trial.kernel.partition("*")[0] for trial in lab.measured if "*" in trial.kernel and trial.split == "m"}
+    again = {trial.kernel.partition("*")[0] for trial in lab.measured if "*" in trial.kernel and trial.repeat == 1}
     assert {kernel.name for kernel in tuned.kernels} <= again
 
 
@@ -363,17 +374,40 @@ def unlucky(composition: str) -> bool:
     return zlib.crc32(composition.encode()) % 2 == 0
 
 
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=100, unique=True))
+def test_shapes_are_timed_in_an_order_that_may_stop_anywhere(shapes: list[int]) -> None:
+    order = _spread(shapes)
+    assert sorted(order) == sorted(shapes)
+    for count in (2, 4, 8, 16, 32, 64):
+        places = sorted(shapes.index(shape) for shape in order[:count])
+        gaps = [b - a for a, b in zip(places, [*places[1:], len(shapes)], strict=True)]
+        assert places[0] == 0 and max(gaps) <= 2 * -(-len(shapes) // min(count, len(shapes))), (count, places)
+
+
+@pytest.mark.parametrize("time_for", [0, 1, 30, 31, 32, 33])
+def test_a_shape_whose_contest_was_cut_short_is_left_out(tuned: Tuned, time_for: int) -> None:
+    """What was timed first would win without the others."""
+    lab = FakeLab(CORE)
+    timings = [curves(lab.as_lab(), OP, tuned.cover.kept, TASK.traffic, 2, "hot", lambda _: True)]
+    before = len(lab.measured)
+    (cut,) = contend(lab.as_lab(), timings, TASK.traffic, "hot", lambda _: len(lab.measured) < before + time_for)
+    (whole,) = contend(lab.as_lab(), timings, TASK.traffic, "hot", lambda _: True)
+    assert len(cut.measured) <= time_for / 2 < len(whole.measured) and list(cut.measured) == sorted(cut.measured)
+    assert all(found == whole.measured[m] for m, found in cut.measured.items())
+    assert contend(lab.as_lab(), [cut], TASK.traffic, "hot", lambda _: True) == [whole], "what is missing is made up for"
+
+
 def test_close_compositions_of_small_shapes_are_timed_in_more_processes() -> None:
     lab = Moody(CORE, noise=0.3)
     kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
     lab.moody = True
-    table = make_table(lab.as_lab(), OP, kept, TASK.traffic, 1, "hot", lambda _: True)
-    assert lab.processes == len(MORE_TIMES) == 2
+    table = table_of(lab, kept, 1, "hot")
+    assert lab.processes == REPEATS == 2
     seen = Counter[str]()
     for m, times in table.measured.items():
         us: dict[str, list[float]] = {name: [] for name in times}
-        for name, split in product(times, ("n", *MORE_TIMES)):
-            trial = Trial(op=OP.name, kernel=name.partition("@")[0], shape=Shape.of(m=m), weights="hot", split=split)
+        for name, repeat in product(times, range(REPEATS + 1)):
+            trial = Trial(op=OP.name, kernel=name.partition("@")[0], shape=Shape.of(m=m), weights="hot", repeat=repeat)
             record = lab.store.get(trial.key())
             if record is not None and isinstance(record.outcome, Timed):
                 us[name].append(record.outcome.median_us)
@@ -389,5 +423,5 @@ def test_close_compositions_of_small_shapes_are_timed_in_more_processes() -> Non
                 seen["came up" if len(found) > 1 else "far"] += 1
     assert min(seen[what] for what in ("fell behind", "to the end", "far", "came up")) > 0, seen
     again = len(lab.measured)
-    make_table(lab.as_lab(), OP, kept, TASK.traffic, 1, "hot", lambda _: True)
+    table_of(lab, kept, 1, "hot")
     assert len(lab.measured) == again and lab.processes == 2, "what is recorded is not timed once more"

@@ -2,11 +2,14 @@
  * the contenders' threads would at best. The loops are those of the device's own peaks (hw_profiles/native). */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "fma.h"
 #include "read.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define LOOKS 8
+#define LOOK_SHARE 8 /* of a call: all looks together are over in half a millisecond, before a spell can end */
 
 static uint64_t rounds;
 static atomic_long turn;
@@ -59,6 +62,31 @@ static void run(void) {
 EXPORT void machine_compute(void) {
   data = NULL;
   run();
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* How much longer multiply-adds take on all threads at once than on one: 1, or nearly 2 where two share a core. */
+EXPORT double machine_crowding(void) {
+  const uint64_t whole = rounds;
+  int64_t alone = INT64_MAX, together = INT64_MAX;
+  data = NULL;
+  rounds = whole / LOOK_SHARE + 1;
+  for (int i = 0; i < LOOKS; i++) { /* the least of some: in the first a thread may still be waking up */
+    int64_t start = now_ns();
+    part(0);
+    int64_t between = now_ns();
+    run();
+    int64_t end = now_ns();
+    alone = between - start < alone ? between - start : alone;
+    together = end - between < together ? end - between : together;
+  }
+  rounds = whole;
+  return alone > 0 ? (double)together / (double)alone : 1.0;
 }
 
 EXPORT int machine_ways(void) { return VARIANTS; }

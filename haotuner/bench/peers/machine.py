@@ -42,7 +42,8 @@ class Machine:
             self._library = _build(isa, Toolchain.find().compiler)
         except (EnvironmentMissing, OSError, subprocess.SubprocessError) as error:
             raise ImportError(str(error)) from error
-        self._library.machine_start.restype = self._library.machine_read.restype = ctypes.c_double
+        for found in (self._library.machine_start, self._library.machine_read, self._library.machine_crowding):
+            found.restype = ctypes.c_double
         self._flops = float(self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)))
         if not self._flops:
             raise ImportError(f"could not start {setting.threads} threads")
@@ -65,6 +66,10 @@ class Machine:
         calls = min(ways, key=_seconds)
         self.flops, self.bytes = None, float(calls[0]())
         return calls
+
+    def crowding(self) -> float:
+        """How much longer multiply-adds take on all threads at once than on one."""
+        return float(self._library.machine_crowding())
 
     def _reads(self, count: int, way: int) -> list[Callable[[], float]]:
         weights = self._weights[:count]

@@ -34,8 +34,27 @@ static const DLTensor* tensor(const TVMFFIAny* arg) { /* NULL: it is none */
 /* The kernel's own words may lie in the thread that ran it: a failing call with no error set here crashes tvm-ffi. */
 static int refused(void) { return fail("a micro-kernel refused its arguments"); }
 
-/* time(x, w, y, job, samples float64 [3, room]): returns how many samples were taken: ns per call; with cold weights each is
- * followed by a look at the machine (watch.h): ns of its read and of its multiply-adds. No room: one bare call. */
+static void rounds_of(void* unused, int64_t chunk) {
+  (void)unused, (void)chunk;
+  fma_rounds(WATCH_ROUNDS);
+}
+
+/* Nanoseconds of the watched multiply-adds, once on each of `threads`: more than on one where they are not all computing. The
+ * lesser of two, because a worker that had long been done has gone to sleep, and the first wakes it. */
+static double together(int threads) {
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < 2; ++i) {
+    int64_t start = now_ns();
+    ht_pool_run(rounds_of, NULL, threads, threads);
+    int64_t spent = now_ns() - start;
+    least = spent < least ? spent : least;
+  }
+  return (double)least;
+}
+
+/* time(x, w, y, job, samples float64 [4, room]): returns how many samples were taken: ns per call. Each is followed by a look at
+ * the machine (watch.h): ns of its read, with cold weights, of its multiply-adds, and of these on all threads at once, if there
+ * are several. No room: one bare call. */
 HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
   const DLTensor* t[5];
@@ -63,6 +82,7 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   ht_call call = {.x = (const float*)((const char*)t[0]->data + t[0]->byte_offset), .ldx = job[JOB_LDX], .w = weights,
                   .y = (float*)((char*)t[2]->data + t[2]->byte_offset), .ldy = job[JOB_LDY], .m = job[JOB_M]};
   int threads = (int)job[JOB_THREADS];
+  if (threads < 1 || threads > HT_MAX_THREADS) return fail("as many threads as a pool never has");
   double* samples = t[4]->data;
   int64_t room = t[4]->ndim == 2 ? t[4]->shape[1] : 0, taken = 0, bytes = copies * stride * (int64_t)sizeof(float);
   if (ht_run(&op, &c, &call, threads) != 0) return refused();
@@ -87,6 +107,7 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
       if (ht_run(&op, &c, &call, threads) != 0) return refused();
     }
     samples[taken] = (double)(now_ns() - start) / (double)batch;
+    if (threads > 1) samples[3 * room + taken] = together(threads);
     /* A long sample is looked at longer: one look is a moment. */
     int64_t looks = (now_ns() - start) / job[JOB_SAMPLE_NS];
     looks = looks < 1 ? 1 : looks > MOST_LOOKS ? MOST_LOOKS : looks;

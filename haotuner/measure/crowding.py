@@ -1,0 +1,91 @@
+"""Crowding: threads that were given one physical core between them, which no counter of the system shows.
+
+On a shared host a call of two threads takes 1.8 to 2 times as long in spells of tens of milliseconds, at times of seconds:
+both run all the time, on processors of their own, nothing waits and nothing is stolen, but each computes half as much, as
+two hyperthreads of one core do. One thread alone notices nothing. Of 7,800 trials of two threads 16 to 20 % fell into such
+spells. So beside every sample of several threads the worker times multiply-adds on all at once (native/timing.c): these
+take 1.0 times as long as on one alone where cores are not shared, and 1.6 times where they are.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from haotuner.device import Device
+from haotuner.op import Op
+from haotuner.record import Trial
+
+CROWDED = 1.3  # the valley between 1.0 and 1.6: 1.2 % of the trials lay between 1.25 and 1.4
+WHOLLY = 1.6  # all of the looks fell into a spell
+# What a spell costs where memory is not waited for: hot calls of 6 to 600 rows took 1.90 to 1.96 times as long. With the
+# read of the weight left as it is, that foretells cold ones: 24, 96, 600 rows 1.58, 1.83, 1.93 (seen: 1.59, 1.82, 1.87).
+SHARED_CORE = 1.95
+STREAMED = (
+    8  # rows up to which a cold call waits for memory anyway: 6 rows took 1.13 times as long, divided they won by luck
+)
+FIRST_S = 1.0  # of patience: a spell may be waited for at once
+SHARE = 0.25  # of the time that trials of several threads take may be spent on having them again: so often was it needed
+PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1  # half of the spells are over after two trials
+ENOUGH = 3  # samples for a median
+FP32_BYTES = 4
+Answer = Mapping[str, Sequence[float]]
+
+
+def crowding(answer: Answer) -> float:
+    """How much longer multiply-adds took on all threads at once than on one alone; 1 where that was not looked at."""
+    together, alone = answer.get("together_us"), answer["compute_us"]
+    if not together or not any(together) or not any(alone):
+        return 1.0
+    return statistics.median(together) / statistics.median(alone)
+
+
+def clean(answer: Answer, limit: float) -> Answer:
+    """Only the samples before and after which a look was within the limit, if there are enough; else the same."""
+    if len(answer.get("together_us", ())) < ENOUGH:
+        return answer
+    alone = statistics.median(answer["compute_us"])
+    looks = [us / alone for us in answer["together_us"]]
+    kept = [
+        i for i, (before, after) in enumerate(zip(looks[:1] + looks, looks, strict=False)) if max(before, after) <= limit
+    ]
+    return {name: [row[i] for i in kept] for name, row in answer.items()} if len(kept) >= ENOUGH else answer
+
+
+def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
+    """How many times longer a trial of ``us`` microseconds took because its threads shared a core; 1 if they did not."""
+    cold = trial.weights == "cold"
+    if crowded <= CROWDED or (cold and trial.shape["m"] <= STREAMED):
+        return 1.0
+    op, gbps = Op.parse(trial.op), device.memory_gbps or 0.0
+    read = FP32_BYTES * op["n"] * op["k"] / (gbps * 1e3) if gbps and cold else 0.0
+    slower = 1.0 + (SHARED_CORE - 1.0) * min(1.0, (crowded - 1.0) / (WHOLLY - 1.0))
+    return us / (min(read, us) + max(0.0, us - read) / slower)
+
+
+class Patience:
+    """Has crowded trials timed again, as long as that takes a fair share of the time.
+
+    Crowded is what is so beside the least seen: where threads always share cores, as when all hyperthreads are asked for,
+    that is what the machine gives.
+    """
+
+    def __init__(self) -> None:
+        self._left_s, self._least = FIRST_S, float("inf")
+
+    def least_crowded(self, time_once: Callable[[], Answer]) -> tuple[Answer, float]:
+        """What is clean of the first answer that has enough of it, or the least crowded one; and how crowded it is."""
+        begin = time.monotonic()
+        found, pause = self._seen(time_once()), PAUSE_S
+        self._left_s += SHARE * (time.monotonic() - begin)
+        while crowding(found) > CROWDED * self._least and self._left_s > 0:
+            begin = time.monotonic()
+            time.sleep(pause)
+            found, pause = min(found, self._seen(time_once()), key=crowding), min(2 * pause, LONGEST_PAUSE_S)
+            self._left_s -= time.monotonic() - begin
+        return found, crowding(found) / self._least
+
+    def _seen(self, answer: Answer) -> Answer:
+        self._least = max(1.0, min(self._least, crowding(answer)))  # less than alone is noise
+        return clean(answer, CROWDED * self._least)

@@ -1,0 +1,224 @@
+"""What is timed for a plan: curves of the kept kernels with every way to share the work, and compositions that contend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import GoesOn, Lab
+from haotuner.op import Op
+from haotuner.plan.compose import alternatives
+from haotuner.plan.curves import Curve
+from haotuner.plan.sharing import rows_of, ways
+from haotuner.record import Timed, Trial
+from haotuner.search.probes import DENSE_ROWS, probe
+from haotuner.shape import Shape, Traffic
+
+TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
+EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
+SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
+CONTENDERS = 4  # compositions timed a shape and way to share the work
+# A longer call is always shared when a plan may share: waking a thread costs under 10 us, so only another process on the
+# other cores can make one thread look faster, and its load passes while the plan stays. (At 200, a plan of 78 us calls was
+# kept on one thread: two took 42; at 40, one of 39 us calls, n=k=1024 m=1 hot: m=3 took 25 on two.)
+ALONE_US = 20.0
+# Compositions this close to the best of a small shape are timed once more, in another process: the same code differs
+# by up to a third there (n=1000 k=600 m=7: a plan's kernel, the best in its process, was 33 % slower in nine others).
+CLOSE = 1.15
+REPEATS = 2  # the second and third time
+
+Times = Mapping[int, Mapping[str, float]]  # m -> "composition@split" -> us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """What was timed of one op with one thread count."""
+
+    op: Op
+    threads: int
+    kept: tuple[Curve, ...]
+    rows: Mapping[str, int]  # ways to share the work of which anything is known -> rows up to which each is one
+    curves: Mapping[str, Sequence[Curve]]  # by the same ways
+    limit: int  # rows of the table
+    measured: Times
+
+
+def curves(
+    lab: Lab,
+    op: Op,
+    kept: Sequence[Curve],
+    traffic: Traffic,
+    threads: int,
+    weights: str,
+    goes_on: GoesOn,
+    *,
+    one_order: bool = False,
+) -> Timings:
+    """Measure curves of the kept kernels with every way to share the work; compositions come later."""
+    if goes_on(None):
+        lab.gather([curve.kernel for curve in kept])
+    limit = min(max(shape["m"] for shape in traffic.shapes()), TABLE_LIMIT)
+    rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
+    splits = [way for way in rows if rows[way] > 0]
+    timed = {s: _curves(lab, op, kept, rows[s], 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
+    # A way to share that nothing was measured of looks as fast as one thread's curves divided: it is one only if all are.
+    if any(timed[s][1] for s in splits if s != "serial"):
+        splits = [s for s in splits if timed[s][1]]
+    return Timings(
+        op=op,
+        threads=threads,
+        kept=tuple(kept),
+        rows={s: rows[s] for s in splits},
+        curves={s: timed[s][0] for s in splits},
+        limit=limit,
+        measured={},
+    )
+
+
+def contend(lab: Lab, timings: Sequence[Timings], traffic: Traffic, weights: str, goes_on: GoesOn) -> list[Timings]:
+    """The same with compositions timed at sampled shapes where they were not yet, in an order that may stop anywhere.
+
+    Shapes at which not all of them could be timed are left out: the best of a few is not the best.
+    """
+    measured = [dict(t.measured) for t in timings]
+    for m in _spread(_samples(traffic, min(t.limit for t in timings))):
+        for t, found in zip(timings, measured, strict=True):
+            if m in found:
+                continue
+            seen = _contend(lab, t, m, weights, goes_on)
+            if seen:
+                found[m] = seen
+    return [replace(t, measured=dict(sorted(found.items()))) for t, found in zip(timings, measured, strict=True)]
+
+
+def again(lab: Lab, timings: Sequence[Timings], weights: str, goes_on: GoesOn) -> list[Timings]:
+    """The same with the close ones of small shapes timed in more processes, too: the geometric mean of all counts.
+
+    What has fallen behind after one process is not timed in the next (a race, as Maron & Moore, NIPS 1993). One new process
+    times what all thread counts ask for.
+    """
+    times = [{m: {name: [us] for name, us in found.items()} for m, found in t.measured.items()} for t in timings]
+    for repeat in range(1, REPEATS + 1):
+        trials = {
+            (place, m, name): _trial(t.op, name, m, t.threads, weights, repeat)
+            for place, t in enumerate(timings)
+            for m, found in times[place].items()
+            for name in _close({name: _mean(us) for name, us in found.items()}, t.threads)
+            if m <= EVERY_UP_TO
+        }
+        if any(lab.known(trial) is None for trial in trials.values()) and goes_on(None):
+            lab.renew()
+        for (place, m, name), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
+            if isinstance(record.outcome, Timed):
+                times[place][m][name].append(record.outcome.median_us)
+    means = [{m: {name: _mean(us) for name, us in found.items()} for m, found in by.items()} for by in times]
+    return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
+
+
+def _curves(
+    lab: Lab,
+    op: Op,
+    kept: Sequence[Curve],
+    limit: int,
+    threads: int,
+    split: str,
+    weights: str,
+    goes_on: GoesOn,
+) -> tuple[list[Curve], bool]:
+    """Curves of the kernels with that many threads, and whether anything was measured of them.
+
+    Out of time, a point is the one-thread curve's, shared as well as the last point that was measured.
+    """
+    found, any_measured = [], threads == 1
+    loss = 1.0  # of sharing: times over one thread's divided evenly
+    for curve in kept:
+        kernel = MicroKernel.parse(curve.kernel)
+        # A flat tile in bulk is never a plan, and costs the most time to look at.
+        rows = tuple(r for r in DENSE_ROWS if kernel["mr"] >= 4 or r <= 32 * kernel["mr"])
+        wanted = probe(kernel, op, lab.device, limit, weights=weights, threads=threads, split=split, rows=rows)
+        points = dict(curve.lead_us) if threads == 1 else {}
+        even = {tiles: float(curve.lead(np.array([tiles]))[0]) / threads for tiles, _ in wanted.lead}
+        records = lab.measure([t for _, t in wanted.lead], goes_on)
+        for (tiles, _), record in zip(wanted.lead, records, strict=False):
+            if isinstance(record.outcome, Timed):
+                points[tiles] = record.outcome.median_us
+                loss, any_measured = points[tiles] / even[tiles], True
+        if threads > 1:
+            points |= {tiles: even[tiles] * loss for tiles, _ in wanted.lead[len(records) :]}
+        if not points:  # none ran
+            points = {tiles: us / threads for tiles, us in curve.lead_us}
+        found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
+    return found, any_measured
+
+
+def _samples(traffic: Traffic, limit: int) -> list[int]:
+    rows = sorted({min(shape["m"], limit) for shape in traffic.shapes()})
+    small = [m for m in rows if m <= EVERY_UP_TO]
+    large = rows[len(small) :]
+    picks = np.unique(np.round(np.linspace(0, len(large) - 1, min(SAMPLES, len(large)))).astype(int))
+    return small + [large[i] for i in picks.tolist()]
+
+
+def _spread(shapes: Sequence[int]) -> list[int]:
+    """Every shape once; the first so many of them lie evenly in between the others (van der Corput, 1935)."""
+    bits = max(len(shapes) - 1, 0).bit_length()
+    order = sorted(range(len(shapes)), key=lambda at: f"{at:0{bits}b}"[::-1])
+    return [shapes[at] for at in order]
+
+
+def _contend(lab: Lab, timings: Timings, m: int, weights: str, goes_on: GoesOn) -> dict[str, float]:
+    """Times of the best few compositions of every way to share; none if time ran out before the last."""
+    names = [
+        f"{choice.name}@{split}"
+        for split, found in timings.curves.items()
+        if m <= timings.rows[split]
+        for choice in alternatives(found, m, CONTENDERS)
+    ]
+    records = lab.measure([_trial(timings.op, name, m, timings.threads, weights) for name in names], goes_on)
+    if len(records) < len(names):
+        return {}
+    return {
+        name: record.outcome.median_us
+        for name, record in zip(names, records, strict=True)
+        if isinstance(record.outcome, Timed)
+    }
+
+
+def _trial(op: Op, name: str, m: int, threads: int, weights: str, repeat: int = 0) -> Trial:
+    """What times ``composition@split``."""
+    composition, _, split = name.partition("@")
+    serial = split == "serial"
+    return Trial(
+        op=op.name,
+        kernel=composition,
+        shape=Shape.of(m=m),
+        threads=1 if serial else threads,
+        weights=weights,
+        split="n" if serial else split,
+        repeat=repeat,
+    )
+
+
+def _close(times: Mapping[str, float], threads: int) -> list[str]:
+    """Compositions within ``CLOSE`` of the best of those that may be chosen."""
+    near = times if threads == 1 else worth_sharing(times)
+    return [name for name, us in near.items() if us <= min(near.values()) * CLOSE]
+
+
+def worth_sharing(times: Mapping[str, float]) -> dict[str, float]:
+    """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
+    shared = {name: us for name, us in times.items() if us <= ALONE_US or not alone(name)}
+    return shared or dict(times)
+
+
+def alone(name: str) -> bool:
+    """Whether one thread does all of ``composition@split``: not shared, or by rows where there is a single row tile."""
+    composition, _, split = name.partition("@")
+    return split == "serial" or (split == "m" and "+" not in composition and composition.endswith("*1"))
+
+
+def _mean(us: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(us))))
