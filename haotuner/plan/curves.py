@@ -23,19 +23,24 @@ class Curve:
     mr: int
     lead_us: tuple[tuple[int, float], ...]  # (tiles, time) measured with the weight in the tuned state
     follow_us: float  # one more row tile behind another region
+    side_by_side: int = (
+        1  # row tiles that threads compute at once: a group of them that is begun costs as much as a whole one
+    )
 
     @staticmethod
-    def of(kernel: str, mr: int, points: Mapping[int, float], follow_us: float) -> Curve:
+    def of(kernel: str, mr: int, points: Mapping[int, float], follow_us: float, *, side_by_side: int = 1) -> Curve:
         """Curve through measured points, made non-decreasing in t (noise must not make more work cheaper)."""
         ordered = sorted(points.items())
-        best, fixed = np.inf, []
+        best, fixed = np.inf, dict[int, float]()
         for tiles, us in reversed(ordered):
             best = min(best, us)
-            fixed.append((tiles, best))
-        return Curve(kernel=kernel, mr=mr, lead_us=tuple(reversed(fixed)), follow_us=follow_us)
+            fixed[-(-tiles // side_by_side) * side_by_side] = best
+        lead_us = tuple(sorted(fixed.items()))
+        return Curve(kernel=kernel, mr=mr, lead_us=lead_us, follow_us=follow_us, side_by_side=side_by_side)
 
     def lead(self, tiles: NDArray[np.int64]) -> Floats:
         """Time of a leading region; beyond the last point the last slope goes on, before the first the cost is constant."""
+        tiles = -(-tiles // self.side_by_side) * self.side_by_side
         at = np.array([t for t, _ in self.lead_us], np.float64)
         us = np.array([u for _, u in self.lead_us], np.float64)
         inside = np.interp(tiles, at, us)

@@ -20,7 +20,8 @@ from haotuner.shape import Shape, Traffic
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
 EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
 SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
-CONTENDERS = 4  # compositions timed a shape and way to share the work
+CONTENDERS = 4  # compositions timed a shape and way to share the work...
+FEWER, FEWER_BEYOND = 2, 256  # ...and of shapes with more rows, where they take most of the time and differ least
 # A longer call is always shared when a plan may share: waking a thread costs under 10 us, so only another process on the
 # other cores can make one thread look faster, and its load passes while the plan stays. (At 200, a plan of 78 us calls was
 # kept on one thread: two took 42; at 40, one of 39 us calls, n=k=1024 m=1 hot: m=3 took 25 on two.)
@@ -150,7 +151,10 @@ def _curves(
             points |= {tiles: even[tiles] * loss for tiles, _ in wanted.lead[len(records) :]}
         if not points:  # none ran
             points = {tiles: us / threads for tiles, us in curve.lead_us}
-        found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
+        if split == "m":  # by whole tiles, and one thread computes the rows that are left of them
+            found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us, side_by_side=threads))
+        else:
+            found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
     return found, any_measured
 
 
@@ -175,7 +179,7 @@ def _contend(lab: Lab, timings: Timings, m: int, weights: str, goes_on: GoesOn) 
         f"{choice.name}@{split}"
         for split, found in timings.curves.items()
         if m <= timings.rows[split]
-        for choice in alternatives(found, m, CONTENDERS)
+        for choice in alternatives(found, m, CONTENDERS if m <= FEWER_BEYOND else FEWER)
     ]
     records = lab.measure([_trial(timings.op, name, m, timings.threads, weights) for name in names], goes_on)
     if len(records) < len(names):

@@ -10,10 +10,21 @@ from typing import cast
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import GoesOn, Lab, parts_of
+from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
 from haotuner.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.shape import ShapeRange, Traffic
+from haotuner.tuning import Task
 
 Fails = Callable[[MicroKernel], bool]
+FAMILY = CpuDense()
+OP = Op.parse("dense:n=512,k=256")
+CORE = Device(
+    id="fake-core", kind="cpu", name="fake", arch="x86-64-v4", compute_units=2, wave_width=16, registers_per_thread=32,
+    fma_pipes=2, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20, memory_gbps=20.0, memory_gbps_unit=20.0,
+    clock_mhz=3000, peak_gflops=384.0,
+)  # fmt: skip
+TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("m=1..256"), samples=40), budget_s=3600.0)
 
 
 class FakeLab:

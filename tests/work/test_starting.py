@@ -24,8 +24,8 @@ from haotuner.transfer.kept import save_model
 from haotuner.transfer.shelf import nearest
 from haotuner.tuning import Tuned, tune
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
-from tests.work.fake_lab import FakeLab
-from tests.work.test_tuning import CORE, FAMILY, TASK, true_curve
+from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
+from tests.work.test_tuning import true_curve
 
 SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..96"), samples=16))
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)

@@ -1,0 +1,246 @@
+"""Plans of kept kernels on a fake lab: ways to share the work, contests of compositions, and who wins them."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import GoesOn, parts_of
+from haotuner.op import Op
+from haotuner.plan.curves import Curve
+from haotuner.plan.sharing import rows_of
+from haotuner.record import Timed, Trial
+from haotuner.search.contenders import ALONE_US, CLOSE, REPEATS, _spread, again, contend, curves, worth_sharing
+from haotuner.search.planning import Table, _with_curves, decide
+from haotuner.shape import Shape
+from haotuner.tuning import tune
+from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
+
+
+def table_of(lab: FakeLab, kept: Sequence[Curve], threads: int, weights: str, goes_on: GoesOn = lambda _: True) -> Table:
+    """The plan table of these kernels for one thread count."""
+    timings = [curves(lab.as_lab(), OP, kept, TASK.traffic, threads, weights, goes_on)]
+    timings = contend(lab.as_lab(), timings, TASK.traffic, weights, goes_on)
+    return decide(*again(lab.as_lab(), timings, weights, goes_on))
+
+
+@pytest.fixture(scope="module")
+def kept() -> Sequence[Curve]:
+    """Kernels that a search kept."""
+    return tune(TASK, FakeLab(CORE).as_lab(), FAMILY).cover.kept
+
+
+@pytest.mark.parametrize("time_for", [10, 25])
+def test_out_of_time_no_way_to_share_is_chosen_that_was_not_measured(time_for: int) -> None:
+    """Unmeasured it would look as if it shared perfectly; here columns take 1.3 times that."""
+
+    class Sharing(FakeLab):
+        def true_us(self, trial: Trial) -> float:
+            return super().true_us(trial) * (1.3 if trial.threads > 1 else 1.0)
+
+    lab = Sharing(CORE)
+    kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
+    before = len(lab.measured)
+    table = table_of(lab, kept, 2, "cold", lambda _: len(lab.measured) < before + time_for)
+    seen = {trial.split for trial in lab.measured[before:]}
+    assert seen == {"n"} and {split for _, split in table.entries} == {"n"}
+    truth = {curve.kernel: curve for curve in kept}
+    for m in (64, 128, 256):  # no kernel looks flat because its last points are missing
+        choice, _ = table.entries[m - 1]
+        (first, tiles), *_ = choice.parts
+        assert choice.us > 0.5 * float(truth[first].lead(np.array([tiles]))[0])
+
+
+def test_a_long_call_is_shared_even_where_one_thread_looked_faster() -> None:
+    """As it does while another process holds the other core."""
+
+    class Crowded(FakeLab):
+        def true_us(self, trial: Trial) -> float:
+            return super().true_us(trial) * (3.0 * trial.threads if trial.threads > 1 else 1.0)
+
+    small = Op.parse("dense_n256_k256")  # one row of it takes 10 us
+    result = tune(replace(TASK, op=small, threads=(2,)), Crowded(CORE).as_lab(), FAMILY)
+    entries = result.tables[0].entries
+    alone = [split == "serial" for choice, split in entries]
+    assert alone[0], "a short call is faster alone, and is left alone"
+    assert not alone[255], "a seventh of a millisecond is shared"
+    assert all(np.isfinite(choice.us) for choice, _ in entries)
+    assert result.tables[0].plan.regret_max < 0.1
+
+
+def test_rows_are_no_way_to_share_a_single_tile() -> None:
+    """One thread computes it all, and looks faster while something else holds the other core."""
+
+    class Busy(FakeLab):
+        def true_us(self, trial: Trial) -> float:
+            single = sum(tiles or 1 for _, tiles in parts_of(trial.kernel)) == 1
+            if trial.split == "m" and single:
+                return super().true_us(replace(trial, threads=1))
+            return super().true_us(trial) * (3.0 if trial.threads > 1 else 1.0)
+
+    entries = tune(replace(TASK, threads=(2,)), Busy(CORE).as_lab(), FAMILY).tables[0].entries
+    assert all(np.isfinite(choice.us) for choice, _ in entries)
+    for choice, split in entries:
+        tiles = sum(tiles for _, tiles in choice.parts)
+        assert split == "n" or tiles > 1 or choice.us <= ALONE_US, (choice, split)
+
+
+class Whole(FakeLab):
+    """Threads share rows by whole tiles, the second computes what is left of them; columns cost each a half more."""
+
+    def true_us(self, trial: Trial) -> float:
+        alone = replace(trial, threads=1)
+        if trial.threads == 1 or trial.split == "n":
+            return super().true_us(alone) / trial.threads * (1.5 if trial.threads > 1 else 1.0)
+        (lead, tiles), *rest = [(MicroKernel.parse(name), tiles) for name, tiles in parts_of(trial.kernel)]
+        tiles = tiles or trial.shape["m"] // lead["mr"]
+
+        def part(count: int, others: Sequence[tuple[MicroKernel, int]]) -> float:
+            parts = [f"{kernel.name}*{more}" for kernel, more in [(lead, count), *others] if more]
+            return super(Whole, self).true_us(replace(alone, kernel="+".join(parts))) if parts else 0.0
+
+        return max(part(-(-tiles // 2), []), part(tiles // 2, rest))
+
+
+def test_an_odd_tile_is_not_shared_by_two_threads(kept: Sequence[Curve]) -> None:
+    """A straight line between measured tile counts said that it was: seven tiles cost as much as eight."""
+    lab = Whole(CORE, noise=0.0)
+    table = table_of(lab, kept, 2, "hot")
+    entries = list(enumerate(table.entries, 1))[64:]
+    by_rows = [(m, choice) for m, (choice, split) in entries if split == "m" and m not in table.measured]
+    assert len(by_rows) > 50, "the case is met"
+    for m, choice in by_rows:
+        true = lab.true_us(Trial(op=OP.name, kernel=choice.name, shape=Shape.of(m=m), threads=2, weights="hot", split="m"))
+        assert choice.us > 0.93 * true, (m, choice, true)
+
+
+class Narrow(FakeLab):
+    """Columns and rows cannot be shared there, terms can: an output of one tile."""
+
+    def true_us(self, trial: Trial) -> float:
+        alone = replace(trial, threads=1)
+        return super().true_us(trial if trial.split == "k" else alone) + (2.0 if trial.threads > 1 else 0.0)
+
+
+def test_terms_are_shared_where_the_output_is_too_narrow_for_the_threads() -> None:
+    task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(1, 2))
+    one, two = tune(task, Narrow(CORE).as_lab(), FAMILY).tables
+    assert {split for _, split in one.entries} == {"serial"}
+    assert {split for _, split in two.entries[7:]} == {"k"}
+    assert all(two.entries[m][0].us < 0.7 * one.entries[m][0].us for m in (15, 63, 255))
+
+
+def test_terms_are_shared_only_for_as_many_rows_as_the_runtime_has_room_for() -> None:
+    task = replace(TASK, op=Op.parse("dense_n96_k4096"), threads=(2,))
+    entries = tune(task, Narrow(CORE).as_lab(), FAMILY).tables[0].entries
+    most = rows_of("k", task.op, 2, 256)
+    assert most < 256 and entries[most - 1][1] == "k"
+    assert "k" not in {split for _, split in entries[most:]}
+
+
+def test_a_batch_invariant_pack_sums_in_one_order() -> None:
+    task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(2,), one_order=True)
+    lab = Narrow(CORE)
+    assert "k" not in {split for _, split in tune(task, lab.as_lab(), FAMILY).tables[0].entries}
+    assert "k" not in {trial.split for trial in lab.measured}
+
+
+@pytest.mark.parametrize(("times", "best"), [((104.0, 96.0), "a*2"), ((104.0, 60.0), "b*1"), ((96.0, 104.0), "a*2")])
+def test_a_lucky_time_does_not_overrule_the_curves_and_a_clear_one_does(times: tuple[float, float], best: str) -> None:
+    curves = [Curve.of("a", 4, {1: 60.0, 2: 100.0}, 40.0), Curve.of("b", 8, {1: 110.0, 2: 200.0}, 100.0)]
+    judged = _with_curves({"a*2@serial": times[0], "b*1@serial": times[1]}, curves, 8)
+    assert min(judged, key=lambda name: judged[name]) == f"{best}@serial"
+    if len(judged) == 2:
+        assert np.prod(list(judged.values())) == pytest.approx(np.prod(times)), "at the level of the times"
+    else:
+        assert judged == {"b*1@serial": pytest.approx(60.0)}, "far behind, whatever the curves say"
+
+
+class Moody(FakeLab):
+    """From the next process on half of the compositions are half as slow again at small shapes, once ``moody`` is set."""
+
+    moody, processes = False, 0
+
+    def renew(self) -> None:
+        self.processes += self.moody
+
+    def true_us(self, trial: Trial) -> float:
+        return super().true_us(trial) * (1.5 if self.processes and trial.shape["m"] <= 64 and unlucky(trial.kernel) else 1.0)
+
+
+def unlucky(composition: str) -> bool:
+    return zlib.crc32(composition.encode()) % 2 == 0
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=100, unique=True))
+def test_shapes_are_timed_in_an_order_that_may_stop_anywhere(shapes: list[int]) -> None:
+    order = _spread(shapes)
+    assert sorted(order) == sorted(shapes)
+    for count in (2, 4, 8, 16, 32, 64):
+        places = sorted(shapes.index(shape) for shape in order[:count])
+        gaps = [b - a for a, b in zip(places, [*places[1:], len(shapes)], strict=True)]
+        assert places[0] == 0 and max(gaps) <= 2 * -(-len(shapes) // min(count, len(shapes))), (count, places)
+
+
+@pytest.mark.parametrize("time_for", [0, 1, 30, 31, 32, 33])
+def test_a_shape_whose_contest_was_cut_short_is_left_out(kept: Sequence[Curve], time_for: int) -> None:
+    """What was timed first would win without the others."""
+    lab = FakeLab(CORE)
+    timings = [curves(lab.as_lab(), OP, kept, TASK.traffic, 2, "hot", lambda _: True)]
+    before = len(lab.measured)
+    (cut,) = contend(lab.as_lab(), timings, TASK.traffic, "hot", lambda _: len(lab.measured) < before + time_for)
+    (whole,) = contend(lab.as_lab(), timings, TASK.traffic, "hot", lambda _: True)
+    assert len(cut.measured) <= time_for / 2 < len(whole.measured) and list(cut.measured) == sorted(cut.measured)
+    assert all(found == whole.measured[m] for m, found in cut.measured.items())
+    assert contend(lab.as_lab(), [cut], TASK.traffic, "hot", lambda _: True) == [whole], "what is missing is made up for"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_close_compositions_of_small_shapes_are_timed_in_more_processes(threads: int) -> None:
+    lab = Moody(CORE, noise=0.3)
+    kept = tune(TASK, lab.as_lab(), FAMILY).cover.kept
+    lab.moody = True
+    table = table_of(lab, kept, threads, "hot")
+    assert lab.processes == REPEATS == 2
+    seen = Counter[str]()
+    for m, times in table.measured.items():
+        us: dict[str, list[float]] = {name: [] for name in times}
+        for name, repeat in product(times, range(REPEATS + 1)):
+            composition, _, split = name.partition("@")
+            one = split == "serial"
+            trial = Trial(
+                op=OP.name,
+                kernel=composition,
+                shape=Shape.of(m=m),
+                threads=1 if one else threads,
+                weights="hot",
+                split="n" if one else split,
+                repeat=repeat,
+            )
+            record = lab.store.get(trial.key())
+            if record is not None and isinstance(record.outcome, Timed):
+                us[name].append(record.outcome.median_us)
+        chosen_from = us if threads == 1 else worth_sharing({name: found[0] for name, found in us.items()})
+        best = min(us[name][0] for name in chosen_from)
+        for name, found in us.items():
+            assert times[name] == pytest.approx(np.prod(found) ** (1 / len(found)))
+            if m > 64:
+                assert len(found) == 1
+            elif name in chosen_from and found[0] <= best * CLOSE:
+                assert len(found) >= 2
+                seen["fell behind" if len(found) == 2 else "to the end"] += 1
+            else:
+                seen["came up" if len(found) > 1 else "far"] += 1
+    assert min(seen[what] for what in ("fell behind", "to the end", "far", "came up")) > 0, seen
+    again = len(lab.measured)
+    table_of(lab, kept, threads, "hot")
+    assert len(lab.measured) == again and lab.processes == 2, "what is recorded is not timed once more"
