@@ -54,14 +54,19 @@ def clean(answer: Answer, limit: float) -> Answer:
 
 
 def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
-    """How many times longer a trial of ``us`` microseconds took because its threads shared a core; 1 if they did not."""
+    """How many times longer a trial of ``us`` microseconds took because its threads shared a core; 1 if they did not.
+
+    Never so much that it would have run above the device's FMA peak: a look that erred must not make a winner.
+    """
     cold = trial.weights == "cold"
     if crowded <= CROWDED or (cold and trial.shape["m"] <= STREAMED):
         return 1.0
     op, gbps = Op.parse(trial.op), device.memory_gbps or 0.0
     read = FP32_BYTES * op["n"] * op["k"] / (gbps * 1e3) if gbps and cold else 0.0
+    peak = (device.peak_gflops_unit or 0.0) * trial.threads
+    fastest = op.flops(trial.shape) / (peak * 1e3) if peak else 0.0
     slower = 1.0 + (SHARED_CORE - 1.0) * min(1.0, (crowded - 1.0) / (WHOLLY - 1.0))
-    return us / (min(read, us) + max(0.0, us - read) / slower)
+    return max(1.0, us / max(fastest, min(read, us) + max(0.0, us - read) / slower))
 
 
 class Patience:

@@ -127,6 +127,9 @@ def test_a_shared_core_costs_arithmetic_and_no_memory(weights: str, us: float, w
     assert lost(few, device, us, 1.7) == (1.0 if weights == "cold" else pytest.approx(1.95))
     assert us / lost(trial, device, us, 1.7) == pytest.approx(whole)
     assert lost(trial, device, us, CROWDED) == 1.0
+    gflops = 18e6 / (2 * 0.9 * us) / 1e3  # both threads reach it in 0.9 of the time
+    assert us / lost(trial, replace(device, peak_gflops_unit=gflops), us, 1.7) == pytest.approx(max(0.9 * us, whole))
+    assert lost(trial, replace(device, peak_gflops_unit=gflops / 2), us, 1.7) == 1.0
     assert 1.0 <= lost(trial, device, us, 1.4) <= lost(trial, device, us, 1.6) == lost(trial, device, us, 2.5)
 
 
