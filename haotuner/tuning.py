@@ -145,9 +145,9 @@ def _tables(task: Task, kept: Cover, lab: Lab, clock: _Clock, until: float) -> t
     """
     asked = [len(ways(task.op, threads, one_order=task.one_order)) for threads in task.threads]
     timings = []
-    half = _part(until, CURVES_SHARE)
+    curves_until = _part(until, CURVES_SHARE)
     for place, threads in enumerate(task.threads):
-        clock.move(_part(half, asked[place] / sum(asked[place:])))
+        clock.move(_part(curves_until, asked[place] / sum(asked[place:])))
         timings.append(
             curves(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
         )

@@ -26,6 +26,7 @@ STREAMED = (
     8  # rows up to which a cold call waits for memory anyway: 6 rows took 1.13 times as long, divided they won by luck
 )
 FIRST_S = 1.0  # of patience: a spell may be waited for at once
+MOST_S = 2.0  # that may come together in quiet times: no trial waits longer, whatever becomes of a budget meanwhile
 SHARE = 0.25  # of the time that trials of several threads take may be spent on having them again: so often was it needed
 PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1  # half of the spells are over after two trials
 ENOUGH = 3  # samples for a median
@@ -83,7 +84,7 @@ class Patience:
         """What is clean of the first answer that has enough of it, or the least crowded one; and how crowded it is."""
         begin = time.monotonic()
         found, pause = self._seen(time_once()), PAUSE_S
-        self._left_s += SHARE * (time.monotonic() - begin)
+        self._left_s = min(self._left_s + SHARE * (time.monotonic() - begin), MOST_S)
         while crowding(found) > CROWDED * self._least and self._left_s > 0:
             begin = time.monotonic()
             time.sleep(pause)

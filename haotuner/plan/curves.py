@@ -23,9 +23,7 @@ class Curve:
     mr: int
     lead_us: tuple[tuple[int, float], ...]  # (tiles, time) measured with the weight in the tuned state
     follow_us: float  # one more row tile behind another region
-    side_by_side: int = (
-        1  # row tiles that threads compute at once: a group of them that is begun costs as much as a whole one
-    )
+    side_by_side: int = 1  # row tiles that threads compute at once: a group begun costs as much as a whole one
 
     @staticmethod
     def of(kernel: str, mr: int, points: Mapping[int, float], follow_us: float, *, side_by_side: int = 1) -> Curve:

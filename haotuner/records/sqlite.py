@@ -165,7 +165,10 @@ class SqliteStore:
         seen = 0
         while True:
             with self._reading("read the records") as db:
-                rows = db.execute(f"SELECT {columns(version(db))} {where}", (seen, last, *wanted.values())).fetchall()
+                found = None
+                while found != version(db):  # who upgrades the tables meanwhile may have written what these columns lack
+                    found = version(db)
+                    rows = db.execute(f"SELECT {columns(found)} {where}", (seen, last, *wanted.values())).fetchall()
             yield from rows
             if len(rows) < _PAGE_ROWS:
                 return

@@ -85,7 +85,7 @@ def contend(lab: Lab, timings: Sequence[Timings], traffic: Traffic, weights: str
     Shapes at which not all of them could be timed are left out: the best of a few is not the best.
     """
     measured = [dict(t.measured) for t in timings]
-    for m in _spread(_samples(traffic, min(t.limit for t in timings))):
+    for m in _spread(_samples(traffic, min((t.limit for t in timings), default=1))):
         for t, found in zip(timings, measured, strict=True):
             if m in found:
                 continue

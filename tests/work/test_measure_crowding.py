@@ -10,7 +10,7 @@ import pytest
 from haotuner.device import Device
 from haotuner.measure import crowding as module
 from haotuner.measure.bench_table import Table
-from haotuner.measure.crowding import CROWDED, FIRST_S, SHARE, Answer, Patience, crowding, lost
+from haotuner.measure.crowding import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding, lost
 from haotuner.measure.drift import Pace, undisturbed
 from haotuner.record import Trial
 from haotuner.shape import Shape
@@ -102,6 +102,16 @@ def test_patience_ends_and_the_least_crowded_answer_is_kept(clock: Clock) -> Non
     seen, crowded = patient(clock).least_crowded(trials)
     assert seen["samples_us"] == [70.0] * 3 and crowded == pytest.approx(1.5)
     assert FIRST_S < clock.now < FIRST_S + 0.3
+
+
+def test_patience_does_not_add_up_for_ever(clock: Clock) -> None:
+    """A budget's end is not looked for while a trial is waited for."""
+    patience, quiet = patient(clock), Trials(clock, answer(1.0))
+    for _ in range(10_000):
+        patience.least_crowded(quiet)
+    before = clock.now
+    patience.least_crowded(Trials(clock, answer(1.9)))
+    assert MOST_S < clock.now - before < MOST_S + 0.3
 
 
 def test_in_a_long_spell_waiting_takes_a_share_of_the_time(clock: Clock) -> None:

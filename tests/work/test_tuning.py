@@ -109,6 +109,12 @@ def test_what_is_recorded_counts_however_short_the_time_is(tuned: Tuned, lab: Fa
     assert again.measured == []
 
 
+def test_no_thread_count_is_a_search_without_a_plan(tuned: Tuned, lab: FakeLab) -> None:
+    """What replays of searches ask for (tests/bench/transfer_use.py)."""
+    alone = tune(replace(TASK, threads=()), lab.as_lab(), FAMILY)
+    assert alone.tables == () and alone.measured == tuned.measured
+
+
 def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
     broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] > 1 and kernel["mr"] % 2 == 0)
     result = tune(TASK, broken.as_lab(), FAMILY)
