@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from haotuner.composition import MAX_REGIONS
 from haotuner.plan.compose import BACK, alternatives, best_us, choose
-from haotuner.plan.curves import Curve
+from haotuner.plan.curves import BEHIND, Curve
 from tests.judgement.plan_examples import TIME, all_compositions_us, curve, curves
 
 MR = {1: "mr1", 4: "mr4", 6: "mr6"}
@@ -94,6 +94,14 @@ def test_a_curve_never_falls_and_stays_under_its_points(points: dict[int, float]
     assert (np.diff(found.follow(tiles)) > 0).all()
     assert all(us[t - 1] <= point + 1e-9 for t, point in points.items())
     assert us[max(points) - 1] == pytest.approx(points[max(points)])  # the last point is never changed
+
+
+@pytest.mark.parametrize("side_by_side", [1, 2])
+def test_a_curve_never_goes_on_cheaper_than_a_following_tile(side_by_side: int) -> None:
+    """Two noisy points said that 24 more tiles cost next to nothing."""
+    curve = Curve.of("a", 4, {8: 99.0, 32: 100.0}, 10.0, side_by_side=side_by_side)
+    more = curve.lead(np.array([32, 132]))
+    assert more[0] == 100.0 and more[1] == pytest.approx(100.0 + 100 * BEHIND * 10.0 / side_by_side)
 
 
 def test_a_curve_through_rising_points_is_exact_straight_between_and_goes_on_with_its_last_slope() -> None:
