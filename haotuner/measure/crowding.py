@@ -13,24 +13,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from haotuner.device import Device
-from haotuner.op import Op
-from haotuner.record import Trial
-
 CROWDED = 1.3  # the valley between 1.0 and 1.6: 1.2 % of the trials lay between 1.25 and 1.4
-WHOLLY = 1.6  # all of the looks fell into a spell
-# What a spell costs where memory is not waited for: hot calls of 6 to 600 rows took 1.90 to 1.96 times as long. With the
-# read of the weight left as it is, that foretells cold ones: 24, 96, 600 rows 1.58, 1.83, 1.93 (seen: 1.59, 1.82, 1.87).
-SHARED_CORE = 1.95
-STREAMED = (
-    8  # rows up to which a cold call waits for memory anyway: 6 rows took 1.13 times as long, divided they won by luck
-)
 FIRST_S = 1.0  # of patience: a spell may be waited for at once
 MOST_S = 2.0  # that may come together in quiet times: no trial waits longer, whatever becomes of a budget meanwhile
 SHARE = 0.25  # of the time that trials of several threads take may be spent on having them again: so often was it needed
 PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1  # half of the spells are over after two trials
 ENOUGH = 3  # samples for a median
-FP32_BYTES = 4
 Answer = Mapping[str, Sequence[float]]
 
 
@@ -52,22 +40,6 @@ def clean(answer: Answer, limit: float) -> Answer:
         i for i, (before, after) in enumerate(zip(looks[:1] + looks, looks, strict=False)) if max(before, after) <= limit
     ]
     return {name: [row[i] for i in kept] for name, row in answer.items()} if len(kept) >= ENOUGH else answer
-
-
-def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
-    """How many times longer a trial of ``us`` microseconds took because its threads shared a core; 1 if they did not.
-
-    Never so much that it would have run above the device's FMA peak: a look that erred must not make a winner.
-    """
-    cold = trial.weights == "cold"
-    if crowded <= CROWDED or (cold and trial.shape["m"] <= STREAMED):
-        return 1.0
-    op, gbps = Op.parse(trial.op), device.memory_gbps or 0.0
-    read = FP32_BYTES * op["n"] * op["k"] / (gbps * 1e3) if gbps and cold else 0.0
-    peak = (device.peak_gflops_unit or 0.0) * trial.threads
-    fastest = op.flops(trial.shape) / (peak * 1e3) if peak else 0.0
-    slower = 1.0 + (SHARED_CORE - 1.0) * min(1.0, (crowded - 1.0) / (WHOLLY - 1.0))
-    return max(1.0, us / max(fastest, min(read, us) + max(0.0, us - read) / slower))
 
 
 class Patience:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.device import Device
-from haotuner.measure.crowding import FP32_BYTES, lost
+from haotuner.measure.crowding import CROWDED
 from haotuner.op import Op
 from haotuner.record import Trial
 
@@ -26,6 +26,12 @@ MOST = 4.0  # a machine this much slower is not measured by dividing; the loops 
 # 20 ms say little of them. 160 quiet trials over 2 ms, four rounds: divided in full they differ by 2.6 %, undivided by 1.8,
 # weighed so by 1.7; 60 trials of 6 ms in a disturbed hour by 5.4, 7.1 and 5.3.
 LOOK_US = 2000.0
+WHOLLY = 1.6  # all of the looks fell into a spell
+# What a spell costs where memory is not waited for: hot calls of 6 to 600 rows took 1.90 to 1.96 times as long. With the
+# read of the weight left as it is, that foretells cold ones: 24, 96, 600 rows 1.58, 1.83, 1.93 (seen: 1.59, 1.82, 1.87).
+SHARED_CORE = 1.95
+STREAMED = 8  # rows up to which a cold call waits for memory anyway: 6 took 1.13 times as long, divided they won by luck
+FP32_BYTES = 4
 _FACTS = ("quiet_memory_us", "quiet_compute_us")
 
 
@@ -69,18 +75,21 @@ def drift(trial: Trial, device: Device, us: float, seen: Pace, quiet: Pace, look
     two trials that did stay apart. 1 where the device's peaks or the loops' times are unknown. Hot weights owe nothing to
     memory.
     """
-    op, m = Op.parse(trial.op), trial.shape["m"]
-    n, k = op["n"], op["k"]
-    flops, read = 2.0 * m * n * k, FP32_BYTES * n * k if trial.weights == "cold" else 0
-    gflops = (device.peak_gflops_unit or 0.0) * trial.threads
-    gbps = (device.memory_gbps_unit if trial.threads == 1 else device.memory_gbps) or 0.0
-    memory = min(1.0, read / (gbps * 1e3) / us) if gbps else 0.0
-    compute = min(1.0, flops / (gflops * 1e3) / us) if gflops else 0.0
+    memory, compute = (min(1.0, least / us) for least in _least_us(trial, device))
     both = max(1.0, memory + compute)
     told = 1.0 / (1.0 + us / (LOOK_US * looks))
     found = _slower(seen.memory_us, quiet.memory_us) ** (told * memory / both)
     found *= _slower(seen.compute_us, quiet.compute_us) ** (told * compute / both)
     return _below_peak(found, compute) if compute else float(found)
+
+
+def _least_us(trial: Trial, device: Device) -> tuple[float, float]:
+    """Microseconds that reading the weight takes at least, and the arithmetic; 0 where the device's peak is not known."""
+    op = Op.parse(trial.op)
+    gflops = (device.peak_gflops_unit or 0.0) * trial.threads
+    gbps = (device.memory_gbps_unit if trial.threads == 1 else device.memory_gbps) or 0.0
+    read = FP32_BYTES * op["n"] * op["k"] if trial.weights == "cold" else 0
+    return read / (gbps * 1e3) if gbps else 0.0, op.flops(trial.shape) / (gflops * 1e3) if gflops else 0.0
 
 
 def _below_peak(found: float, compute: float) -> float:
@@ -97,6 +106,18 @@ def _below_peak(found: float, compute: float) -> float:
 
 def _slower(now: float, then: float) -> float:
     return min(max(now / then, 1 / MOST), MOST) if now > 0 and then > 0 else 1.0
+
+
+def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
+    """How many times longer a trial of ``us`` microseconds took because its threads shared a core; 1 if they did not.
+
+    Never so much that it would have run above the device's FMA peak: a look that erred must not make a winner.
+    """
+    if crowded <= CROWDED or (trial.weights == "cold" and trial.shape["m"] <= STREAMED):
+        return 1.0
+    read, fastest = _least_us(trial, device)
+    slower = 1.0 + (SHARED_CORE - 1.0) * min(1.0, (crowded - 1.0) / (WHOLLY - 1.0))
+    return max(1.0, us / max(fastest, min(read, us) + max(0.0, us - read) / slower))
 
 
 def undisturbed(

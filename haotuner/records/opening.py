@@ -43,15 +43,10 @@ def version(db: sqlite3.Connection) -> int:
 def _upgrade(db: sqlite3.Connection) -> None:
     """Bring older tables up to date, all steps or none; who comes second finds it done."""
     db.execute("BEGIN IMMEDIATE")
-    try:
+    with db:  # commits, or rolls back what an error left
         for step in range(version(db), USER_VERSION):
             db.execute(UPGRADES[step])
         db.execute(f"PRAGMA user_version = {USER_VERSION}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 @contextlib.contextmanager
