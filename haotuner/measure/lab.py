@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -68,7 +69,7 @@ class Lab:
         self._places: dict[str, tuple[str, int]] = {}  # kernel name -> library, index in it
         self._broken: dict[str, Failed] = {}
         self._verified: dict[tuple[str, int], float] = {}
-        self._patience = Patience()
+        self._patience: defaultdict[int, Patience] = defaultdict(Patience)  # by threads: four on two cores always share them
         self.failures: dict[str, int] = {}
         paces = (Pace.kept(record.facts) for record in self._known.values())
         self._quiet: Pace | None = next((pace for pace in paces if pace), None)  # a resumed session keeps its pace
@@ -233,7 +234,9 @@ class Lab:
             quiet = self._pace(job)
             limit_s = TIME_LIMIT_S + TRIAL_CALLS * Op.parse(trial.op).flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
             time_once = partial(self._timer.call, job, limit_s)
-            answer, crowded = (time_once(), 1.0) if trial.threads == 1 else self._patience.least_crowded(time_once)
+            answer, crowded = (
+                (time_once(), 1.0) if trial.threads == 1 else self._patience[trial.threads].least_crowded(time_once)
+            )
             samples, drift = undisturbed(trial, self.device, answer, quiet, crowded)
             # Times the drift, a sample is what the clock said.
             seen = {"drift": drift, "crowding": crowded} if trial.threads > 1 else {"drift": drift}

@@ -95,6 +95,17 @@ def test_a_record_says_what_drift_was_taken_out_of_it(lab: Lab, device: Device) 
     assert all(0 < float(record.facts["drift"]) < 16 for record in (first, again))
 
 
+def test_a_record_of_several_threads_says_whether_they_shared_a_core(device: Device) -> None:
+    """What is usual for one thread count is not for another: four threads on two cores always share them."""
+    lab = new_lab(device, MemoryStore())
+    try:
+        one, two, four = lab.measure([trial(name(device, 1), 60, threads=threads) for threads in (1, 2, 4)])
+        assert "crowding" not in one.facts and set(lab._patience) == {2, 4}
+        assert all(0 < float(record.facts["crowding"]) <= 1.0 for record in (two, four)), "the first of its kind is usual"
+    finally:
+        lab.close()
+
+
 def test_a_large_call_gets_time_in_proportion(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     lab, limits = new_lab(device, MemoryStore()), {}
 
