@@ -46,11 +46,11 @@ class Patience:
     """Has crowded trials timed again, as long as that takes a fair share of the time.
 
     Crowded is what is so beside the least seen: where threads always share cores, as when all hyperthreads are asked for,
-    that is what the machine gives.
+    that is what the machine gives. The first trial has to wait for that: a spell it began in would pass for the machine.
     """
 
     def __init__(self) -> None:
-        self._left_s, self._least = FIRST_S, float("inf")
+        self._left_s, self._least, self._known = FIRST_S, 1.0, False
 
     def least_crowded(self, time_once: Callable[[], Answer]) -> tuple[Answer, float]:
         """What is clean of the first answer that has enough of it, or the least crowded one; and how crowded it is."""
@@ -62,6 +62,8 @@ class Patience:
             time.sleep(pause)
             found, pause = min(found, self._seen(time_once()), key=crowding), min(2 * pause, LONGEST_PAUSE_S)
             self._left_s -= time.monotonic() - begin
+        if not self._known:
+            self._least, self._known = max(1.0, crowding(found)), True
         return found, crowding(found) / self._least
 
     def _seen(self, answer: Answer) -> Answer:

@@ -40,9 +40,9 @@ def best_level() -> str:
 
 
 def kernels_for(lanes: int, pw: int) -> list[MicroKernel]:
-    """Tiles of 1, 2, 4 and 6 rows; one and two panels wide."""
+    """Tiles of 1, 2, 4 and 6 rows; one to three panels wide, so that no width divides all others."""
     family = CpuDense()
-    shapes = [(1, 2), (2, 1), (4, 1), (6, 2)] if lanes == 16 else [(1, 2), (2, 1), (4, 1)]
+    shapes = [(1, 3), (2, 1), (4, 1), (6, 2)] if lanes == 16 else [(1, 3), (2, 2), (4, 1)]
     return [family.kernel(mr, panels * pw, pw, 2, lanes) for mr, panels in shapes]
 
 

@@ -121,10 +121,20 @@ def test_in_a_long_spell_waiting_takes_a_share_of_the_time(clock: Clock) -> None
     assert clock.now == pytest.approx(2000 * TRIAL_S * (1 + SHARE) + FIRST_S, rel=0.02)
 
 
-def test_where_cores_are_always_shared_nothing_is_crowded(clock: Clock) -> None:
-    patience, trials = Patience(), Trials(clock, answer(1.65), answer(1.6), answer(1.7))
-    assert [patience.least_crowded(trials)[1] for _ in range(3)] == pytest.approx([1.0, 1.0, 1.7 / 1.6])
-    assert trials.asked == 3 and clock.slept == 0
+def test_where_cores_are_always_shared_nothing_is_crowded_once_that_is_known(clock: Clock) -> None:
+    patience, trials = Patience(), Trials(clock, answer(1.7), answer(1.6), answer(1.65))
+    assert patience.least_crowded(trials)[1] == 1.0
+    assert FIRST_S < clock.now < FIRST_S + 0.3
+    slept, asked = clock.slept, trials.asked
+    assert [patience.least_crowded(trials)[1] for _ in range(3)] == pytest.approx([1.65 / 1.6] * 3)
+    assert (trials.asked, clock.slept) == (asked + 3, slept)
+
+
+def test_a_spell_in_which_the_first_trial_began_is_not_taken_for_the_machine(clock: Clock) -> None:
+    patience, trials = Patience(), Trials(clock, answer(1.7, 90.0), answer(1.7, 90.0), answer(1.0, 50.0), answer(1.6, 90.0))
+    seen, crowded = patience.least_crowded(trials)
+    assert (seen["samples_us"], crowded, trials.asked) == ([50.0] * 3, 1.0, 3)
+    assert patience.least_crowded(trials)[1] == pytest.approx(1.6), "and later ones are told from it"
 
 
 @pytest.mark.parametrize("weights, us, whole", [("hot", 195.0, 100.0), ("cold", 147.5, 100.0), ("cold", 40.0, 40.0)])

@@ -8,6 +8,7 @@
 #include "read.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define ROUND_FLOPS (CHAINS * LANES * 2.0)
 #define LOOKS 8
 #define LOOK_SHARE 8 /* of a call: all looks together are over in half a millisecond, before a spell can end */
 
@@ -40,16 +41,15 @@ static void* work(void* index) {
 
 static int helpers;
 
-/* Start `threads - 1` helpers; machine_compute then makes at least `flops` operations on each thread. How many, 0: no thread. */
-EXPORT double machine_start(int threads, double flops) {
-  const double per_round = CHAINS * LANES * 2.0;
-  rounds = (uint64_t)(flops / per_round) + 1;
+/* Start `threads - 1` helpers; machine_compute then makes at least `flops` operations on each thread. 0: no thread. */
+EXPORT int machine_start(int threads, double flops) {
+  rounds = (uint64_t)(flops / ROUND_FLOPS) + 1;
   for (helpers = 0; helpers < threads - 1; helpers++) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, work, (void*)(long)(helpers + 1)) != 0) return 0;
     pthread_detach(thread);
   }
-  return per_round * (double)rounds * threads;
+  return 1;
 }
 
 static void run(void) {
@@ -59,9 +59,11 @@ static void run(void) {
   while (atomic_load_explicit(&busy, memory_order_acquire) > 0) __builtin_ia32_pause();
 }
 
-EXPORT void machine_compute(void) {
+/* Operations made, on all threads. */
+EXPORT double machine_compute(void) {
   data = NULL;
   run();
+  return ROUND_FLOPS * (double)rounds * (helpers + 1);
 }
 
 static int64_t now_ns(void) {

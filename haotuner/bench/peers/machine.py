@@ -42,10 +42,9 @@ class Machine:
             self._library = _build(isa, Toolchain.find().compiler)
         except (EnvironmentMissing, OSError, subprocess.SubprocessError) as error:
             raise ImportError(str(error)) from error
-        for found in (self._library.machine_start, self._library.machine_read, self._library.machine_crowding):
+        for found in (self._library.machine_compute, self._library.machine_read, self._library.machine_crowding):
             found.restype = ctypes.c_double
-        self._flops = float(self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)))
-        if not self._flops:
+        if not self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)):
             raise ImportError(f"could not start {setting.threads} threads")
         self._weights: Sequence[Array] = ()
         self.flops: float | None = None
@@ -57,7 +56,7 @@ class Machine:
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One read of each weight if they are many and the rows few; else the same arithmetic for every shape."""
-        self.flops, self.bytes = self._flops, None
+        self.flops, self.bytes = float(self._library.machine_compute()), None
         if count == 1 or x.shape[0] > SMALL_M:
             return [self._library.machine_compute]
         ways = [self._reads(count, way) for way in range(self._library.machine_ways())]

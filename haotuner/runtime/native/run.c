@@ -21,9 +21,7 @@ typedef struct {
   const ht_op* op;
   const ht_composition* composition;
   const ht_call* call;
-  int64_t unit, units;     /* columns that no chunk divides: a multiple of every kernel's nr; how many of them cover n */
-  int64_t step;            /* columns computed before the bias is added to them, a multiple as well */
-  int64_t column_chunks;
+  int64_t column_chunks, steps; /* a chunk's columns are computed, and the bias added to them, in so many steps */
   int64_t row_blocks;      /* the row tiles of part[0] are shared among them evenly; the last takes the other parts as well */
   int rows_major;
   int64_t parts;           /* of the sum over k, each computed by itself; 1 unless terms are shared */
@@ -64,30 +62,6 @@ static int call_kernel(const ht_op* op, const ht_kernel* kernel, ht_terms terms,
   return kernel->fn(NULL, args, 6, &result);
 }
 
-/* Columns [first, last) of `tiles` row tiles from `row` on. The last tile may reach past n: it is computed into a
- * scratch tile (its packed weight is zero there), with all terms of `share` at once, and the columns that exist are copied. */
-static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, ht_terms share, ht_terms terms, int64_t row,
-                  int64_t tiles, int64_t first, int64_t last) {
-  const float* x = call->x + row * call->ldx;
-  float* y = call->y + row * call->ldy;
-  int64_t groups = (last - first) / kernel->nr;
-  if (groups > 0) {
-    int rc = call_kernel(op, kernel, terms, x, call->ldx, first, y + first, call->ldy, call->w, tiles, groups);
-    if (rc != 0) return rc;
-  }
-  int64_t done = first + groups * kernel->nr;
-  if (done == last || terms.add) return 0;
-  float scratch[HT_MAX_TILE];
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    int64_t top = tile * kernel->mr;
-    int rc = call_kernel(op, kernel, share, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
-    if (rc != 0) return rc;
-    for (int64_t i = 0; i < kernel->mr; ++i)
-      memcpy(y + (top + i) * call->ldy + done, scratch + i * kernel->nr, (size_t)(last - done) * sizeof(float));
-  }
-  return 0;
-}
-
 /* y[j] += more[j] for j of [first, last). */
 static void add_row(float* y, const float* more, int64_t first, int64_t last) {
   typedef float quad __attribute__((vector_size(16), aligned(4), may_alias)); /* every x86-64 has four lanes */
@@ -101,8 +75,54 @@ static void add_bias(const ht_call* call, int64_t row, int64_t rows, int64_t fir
   for (int64_t i = row; i < row + rows; ++i) add_row(call->y + i * call->ldy, call->bias, first, last);
 }
 
-/* The terms of `share` for columns [first, last) of a row block. */
-static int run_columns(const ht_job* job, const ht_call* call, ht_terms share, int64_t block, int64_t first, int64_t last) {
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+typedef struct { /* piece `index` of `count` even ones of the columns; the first or the last have the odd tiles */
+  int64_t index, count;
+  int first;
+} ht_piece;
+
+/* Where piece `index` begins. Every region has its own boundaries, at whole tiles of its kernel's width: common ones would be
+ * uneven where two widths have a large common multiple. */
+static int64_t column_of(const ht_op* op, const ht_kernel* kernel, ht_piece piece, int64_t index) {
+  int64_t tiles = up(op->n, kernel->nr) * index + (piece.first ? piece.count - 1 : 0);
+  int64_t column = tiles / piece.count * kernel->nr;
+  return column < op->n ? column : op->n;
+}
+
+/* A piece of the columns of `tiles` row tiles from `row` on. The last tile may reach past n: it is computed into a scratch tile
+ * (its packed weight is zero there), with all terms of `share` at once, and the columns that exist are copied. The bias follows
+ * the last terms. */
+static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, ht_terms share, ht_terms terms, int64_t row,
+                  int64_t tiles, ht_piece piece) {
+  int64_t first = column_of(op, kernel, piece, piece.index), last = column_of(op, kernel, piece, piece.index + 1);
+  if (first == last) return 0;
+  const float* x = call->x + row * call->ldx;
+  float* y = call->y + row * call->ldy;
+  int64_t groups = (last - first) / kernel->nr;
+  if (groups > 0) {
+    int rc = call_kernel(op, kernel, terms, x, call->ldx, first, y + first, call->ldy, call->w, tiles, groups);
+    if (rc != 0) return rc;
+  }
+  int64_t done = first + groups * kernel->nr;
+  if (done < last && !terms.add) {
+    float scratch[HT_MAX_TILE];
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      int64_t top = tile * kernel->mr;
+      int rc = call_kernel(op, kernel, share, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
+      if (rc != 0) return rc;
+      for (int64_t i = 0; i < kernel->mr; ++i)
+        memcpy(y + (top + i) * call->ldy + done, scratch + i * kernel->nr, (size_t)(last - done) * sizeof(float));
+    }
+  }
+  int ended = terms.from + terms.depth == share.from + share.depth;
+  if (ended && call->bias != NULL) add_bias(call, row, tiles * kernel->mr, first, last);
+  return 0;
+}
+
+/* The terms of `share` for a piece of the columns of a row block. The bulk's odd tiles are the caller's, who begins first, the
+ * other regions' are not: one thread with all of them would be late. */
+static int run_columns(const ht_job* job, const ht_call* call, ht_terms share, int64_t block, int64_t index, int64_t pieces) {
   const ht_composition* composition = job->composition;
   const ht_part* bulk = &composition->part[0];
   /* Even blocks: a short last one would stream the whole weight for a few rows. */
@@ -113,15 +133,14 @@ static int run_columns(const ht_job* job, const ht_call* call, ht_terms share, i
   for (ht_terms terms = {share.from, composition->k_block > 0 ? composition->k_block : share.depth, 0};
        terms.from < end && rc == 0; terms.from += terms.depth, terms.add = 1) {
     if (terms.depth > end - terms.from) terms.depth = end - terms.from;
-    rc = region(job->op, call, bulk->kernel, share, terms, top, tiles, first, last);
+    rc = region(job->op, call, bulk->kernel, share, terms, top, tiles, (ht_piece){index, pieces, 1});
     row = bulk_end;
     for (int i = 1; i < composition->count && rc == 0 && block == job->row_blocks - 1; ++i) {
       const ht_part* part = &composition->part[i];
-      rc = region(job->op, call, part->kernel, share, terms, row, part->tiles, first, last);
+      rc = region(job->op, call, part->kernel, share, terms, row, part->tiles, (ht_piece){index, pieces, 0});
       row += part->tiles * part->kernel->mr;
     }
   }
-  if (rc == 0 && call->bias != NULL) add_bias(call, top, row - top, first, last);
   return rc;
 }
 
@@ -138,10 +157,9 @@ static void run_part(void* arg, int64_t index) {
     call.y = job->partial + (index - 1) * call.m * n;
     call.ldy = n;
   }
-  for (int64_t first = 0; first < n; first += job->step) {
-    int64_t last = first + job->step < n ? first + job->step : n;
-    if (run_columns(job, &call, share, 0, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
-  }
+  for (int64_t piece = 0; piece < job->column_chunks; ++piece)
+    if (run_columns(job, &call, share, 0, piece, job->column_chunks) != 0)
+      atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
 }
 
 /* The terms shared by threads. The parts and the order of their addition depend on `threads` alone, not on who is free. A
@@ -162,25 +180,10 @@ static void run_chunk(void* arg, int64_t index) {
   int64_t block = job->rows_major ? index / job->column_chunks : index % job->row_blocks;
   int64_t column = job->rows_major ? index % job->column_chunks : index / job->row_blocks;
   const ht_terms all = {0, job->op->k, 0};
-  /* Chunks differ by one unit at most: a short last one would leave a thread idle. */
-  int64_t end = job->units * (column + 1) / job->column_chunks * job->unit;
-  if (end > job->op->n) end = job->op->n;
-  for (int64_t first = job->units * column / job->column_chunks * job->unit; first < end; first += job->step) {
-    int64_t last = first + job->step < end ? first + job->step : end;
-    if (run_columns(job, job->call, all, block, first, last) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
-  }
+  for (int64_t step = 0; step < job->steps; ++step)
+    if (run_columns(job, job->call, all, block, column * job->steps + step, job->column_chunks * job->steps) != 0)
+      atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
 }
-
-static int64_t gcd(int64_t a, int64_t b) {
-  while (b != 0) {
-    int64_t r = a % b;
-    a = b;
-    b = r;
-  }
-  return a;
-}
-
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* `units` shared by `threads`: pieces a thread, each of at least `least` units where there are so many. */
 static int64_t pieces(int64_t units, int threads, int64_t least) {
@@ -200,11 +203,7 @@ static int64_t parts_of(const ht_op* op, const ht_call* call, int threads) {
 int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* call, int threads) {
   if (composition->count == 0) return 0;
   const ht_part* bulk = &composition->part[0];
-  int64_t unit = 1;
-  for (int i = 0; i < composition->count; ++i) {
-    int64_t nr = composition->part[i].kernel->nr;
-    unit = unit / gcd(unit, nr) * nr;
-  }
+  int64_t unit = bulk->kernel->nr;
   int split = threads > 1 ? composition->split : HT_SERIAL;
   if (split == HT_SERIAL) threads = 1;
   int64_t parts = split == HT_TERMS ? parts_of(op, call, threads) : 1;
@@ -235,19 +234,17 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
     row_blocks = up(row_blocks, threads) * threads;
     if (row_blocks > bulk->tiles) row_blocks = bulk->tiles;
   }
-  int64_t step = up(units, column_chunks) * unit;
+  int64_t steps = 1;
   if (call->bias != NULL) { /* Y must still be in L2 when the bias comes; columns are the outer loop, so it costs nothing */
     int64_t rows = (up(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
-    int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit * unit;
-    if (step > most) step = most > unit ? most : unit;
+    int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit; /* units */
+    steps = up(up(units, column_chunks), most > 0 ? most : 1);
   }
   ht_job job = {.op = op,
                 .composition = composition,
                 .call = call,
-                .unit = unit,
-                .units = units,
-                .step = step,
                 .column_chunks = column_chunks,
+                .steps = steps,
                 .row_blocks = row_blocks,
                 .rows_major = split != HT_COLUMNS,
                 .parts = parts};
