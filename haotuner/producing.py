@@ -280,13 +280,7 @@ def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
             },
             "curves": {
                 split: [
-                    {
-                        "kernel": c.kernel,
-                        "lead_us": list(map(list, c.lead_us)),
-                        "follow_us": c.follow_us,
-                        "side_by_side": c.side_by_side,
-                    }
-                    for c in curves
+                    {"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves
                 ]
                 for split, curves in table.curves.items()
             },

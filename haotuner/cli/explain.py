@@ -105,8 +105,7 @@ def _runner_up(entry: PackOp, plan: dict[str, Any], m: int, chosen: str, split: 
 
 def _curve(stored: dict[str, Any]) -> Curve:
     points = {int(tiles): float(us) for tiles, us in stored["lead_us"]}
-    mr, whole = MicroKernel.parse(stored["kernel"])["mr"], int(stored.get("side_by_side", 1))  # older packs have none
-    return Curve.of(stored["kernel"], mr, points, float(stored["follow_us"]), side_by_side=whole)
+    return Curve.of(stored["kernel"], MicroKernel.parse(stored["kernel"])["mr"], points, float(stored["follow_us"]))
 
 
 def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:

@@ -26,31 +26,27 @@ class Curve:
     mr: int
     lead_us: tuple[tuple[int, float], ...]  # (tiles, time) measured with the weight in the tuned state
     follow_us: float  # one more row tile behind another region
-    side_by_side: int = 1  # row tiles that threads compute at once: a group begun costs as much as a whole one
 
     @staticmethod
-    def of(kernel: str, mr: int, points: Mapping[int, float], follow_us: float, *, side_by_side: int = 1) -> Curve:
+    def of(kernel: str, mr: int, points: Mapping[int, float], follow_us: float) -> Curve:
         """Curve through measured points, made non-decreasing in t (noise must not make more work cheaper)."""
         ordered = sorted(points.items())
-        best, fixed = np.inf, dict[int, float]()
+        best, fixed = np.inf, []
         for tiles, us in reversed(ordered):
             best = min(best, us)
-            fixed[-(-tiles // side_by_side) * side_by_side] = best
-        lead_us = tuple(sorted(fixed.items()))
-        return Curve(kernel=kernel, mr=mr, lead_us=lead_us, follow_us=follow_us, side_by_side=side_by_side)
+            fixed.append((tiles, best))
+        return Curve(kernel=kernel, mr=mr, lead_us=tuple(reversed(fixed)), follow_us=follow_us)
 
     def lead(self, tiles: NDArray[np.int64]) -> Floats:
         """Time of a leading region; beyond the last point the last slope goes on, before the first the cost is constant.
 
         One more tile never costs less than behind another region, where it finds the weight in cache.
         """
-        tiles = -(-tiles // self.side_by_side) * self.side_by_side
         at = np.array([t for t, _ in self.lead_us], np.float64)
         us = np.array([u for _, u in self.lead_us], np.float64)
         inside = np.interp(tiles, at, us)
         slope = (us[-1] - us[-2]) / (at[-1] - at[-2]) if len(at) > 1 else us[-1] / at[-1]
-        least = BEHIND * self.follow_us / self.side_by_side
-        return np.asarray(inside + np.maximum(tiles - at[-1], 0) * max(slope, least), np.float64)
+        return np.asarray(inside + np.maximum(tiles - at[-1], 0) * max(slope, BEHIND * self.follow_us), np.float64)
 
     def follow(self, tiles: NDArray[np.int64]) -> Floats:
         """Time of a region behind another one."""

@@ -17,6 +17,7 @@ from haotuner.record import Timed, Trial
 from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.shape import Shape, Traffic
 
+ALONE = "@serial"  # how the name of what one thread does ends
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
 EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
 SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
@@ -151,10 +152,7 @@ def _curves(
             points |= {tiles: even[tiles] * loss for tiles, _ in wanted.lead[len(records) :]}
         if not points:  # none ran
             points = {tiles: us / threads for tiles, us in curve.lead_us}
-        if split == "m":  # by whole tiles, and one thread computes the rows that are left of them
-            found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us, side_by_side=threads))
-        else:
-            found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
+        found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
     return found, any_measured
 
 
@@ -214,14 +212,8 @@ def _close(times: Mapping[str, float], threads: int) -> list[str]:
 
 def worth_sharing(times: Mapping[str, float]) -> dict[str, float]:
     """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
-    shared = {name: us for name, us in times.items() if us <= ALONE_US or not alone(name)}
+    shared = {name: us for name, us in times.items() if us <= ALONE_US or not name.endswith(ALONE)}
     return shared or dict(times)
-
-
-def alone(name: str) -> bool:
-    """Whether one thread does all of ``composition@split``: not shared, or by rows where there is a single row tile."""
-    composition, _, split = name.partition("@")
-    return split == "serial" or (split == "m" and "+" not in composition and composition.endswith("*1"))
 
 
 def _mean(us: Sequence[float]) -> float:

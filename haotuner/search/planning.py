@@ -18,7 +18,7 @@ from haotuner.kernel import MicroKernel
 from haotuner.op import Op
 from haotuner.plan.compose import Choice, alternatives, choose
 from haotuner.plan.curves import Curve
-from haotuner.search.contenders import ALONE_US, CONTENDERS, EVERY_UP_TO, Timings, alone, worth_sharing
+from haotuner.search.contenders import ALONE_US, CONTENDERS, EVERY_UP_TO, Timings, worth_sharing
 from haotuner.shape import Shape
 
 # Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread): up to
@@ -49,7 +49,7 @@ def decide(timings: Timings) -> Table:
     corrected = {s: np.array([c.us for c in chosen[s]]) * _correction(chosen[s], s, measured, timings.limit) for s in splits}
     corrected = {s: np.where(np.array(every) <= timings.rows[s], us, np.inf) for s, us in corrected.items()}
     if threads > 1:
-        corrected = _shared_first(corrected, chosen)
+        corrected = _shared_first(corrected)
         measured = {m: worth_sharing(times) for m, times in measured.items()}
     judged = {m: _with_curves(times, curves["serial"], m) for m, times in measured.items()} if threads == 1 else measured
     entries: list[tuple[Choice, str]] = []
@@ -96,12 +96,9 @@ def _overrule(entry: tuple[Choice, str], measured: Mapping[str, float]) -> tuple
     return choice, split
 
 
-def _shared_first(
-    us: Mapping[str, NDArray[np.float64]], chosen: Mapping[str, Sequence[Choice]]
-) -> dict[str, NDArray[np.float64]]:
+def _shared_first(us: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
     """The same rule for the times of what each way would choose, by m: infinite where another way shares the work."""
-    by_one = {s: np.array([alone(f"{choice.name}@{s}") for choice in chosen[s]]) for s in us}
-    left = {s: np.where(by_one[s] & (us[s] > ALONE_US), np.inf, us[s]) for s in us}
+    left = {s: np.where(us[s] > ALONE_US, np.inf, us[s]) if s == "serial" else us[s] for s in us}
     nobody = np.isinf(np.min(list(left.values()), axis=0))
     return {s: np.where(nobody, us[s], left[s]) for s in us}
 

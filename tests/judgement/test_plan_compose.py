@@ -96,12 +96,11 @@ def test_a_curve_never_falls_and_stays_under_its_points(points: dict[int, float]
     assert us[max(points) - 1] == pytest.approx(points[max(points)])  # the last point is never changed
 
 
-@pytest.mark.parametrize("side_by_side", [1, 2])
-def test_a_curve_never_goes_on_cheaper_than_a_following_tile(side_by_side: int) -> None:
+def test_a_curve_never_goes_on_cheaper_than_a_following_tile() -> None:
     """Two noisy points said that 24 more tiles cost next to nothing."""
-    curve = Curve.of("a", 4, {8: 99.0, 32: 100.0}, 10.0, side_by_side=side_by_side)
+    curve = Curve.of("a", 4, {8: 99.0, 32: 100.0}, 10.0)
     more = curve.lead(np.array([32, 132]))
-    assert more[0] == 100.0 and more[1] == pytest.approx(100.0 + 100 * BEHIND * 10.0 / side_by_side)
+    assert more[0] == 100.0 and more[1] == pytest.approx(100.0 + 100 * BEHIND * 10.0)
 
 
 def test_a_curve_through_rising_points_is_exact_straight_between_and_goes_on_with_its_last_slope() -> None:

@@ -1,15 +1,16 @@
-"""Threads that share columns get even parts, whatever the widths of a composition's kernels."""
+"""Threads that share a call get even parts, whatever the widths and heights of a composition's regions."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.serving.native_builds import HERE, cc, run
 
-ROWS = 5  # of every region
+ROWS = 5  # of every row tile
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +18,31 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cc([HERE / "shares.c"], tmp_path_factory.mktemp("shares") / "shares", "-O1")
 
 
-@pytest.mark.parametrize("widths", list(itertools.permutations((16, 48, 64), 2)) + [(64, 48, 80), (80, 64, 48)])
-def test_no_thread_has_more_than_its_share_and_a_tile_of_each_kernel(shares, widths):
-    for n, threads in itertools.product((100, 780, 1312), (1, 2, 3)):
-        work = [int(word) for word in run([shares, str(n), str(threads), *map(str, widths)]).stdout.split()]
-        assert len(work) == threads
-        assert sum(work) >= n * ROWS * len(widths)
-        assert max(work) <= n / threads * ROWS * len(widths) + ROWS * sum(widths)
+def work(shares: Path, split: str, n: int, threads: int, regions: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Of each thread its own, and what it has done at the end; ``regions`` are widths and row tiles."""
+    words = [str(word) for word in (split, n, threads, *itertools.chain(*regions))]
+    found = [int(word) for word in run([shares, *words]).stdout.split()]
+    own, done = found[:threads], found[threads:]
+    assert len(done) == threads and sum(own) == sum(done) >= n * ROWS * sum(tiles for _, tiles in regions)
+    return own, done
+
+
+@pytest.mark.parametrize("widths", [*itertools.permutations((16, 48, 64), 2), (64, 48, 80), (80, 64, 48)])
+def test_no_thread_has_more_of_the_columns_than_its_share_and_a_tile_of_each_kernel(shares, widths):
+    for n, threads in itertools.product((100, 780, 1312), (1, 2)):
+        _, done = work(shares, "n", n, threads, [(nr, 1) for nr in widths])
+        assert max(done) <= n / threads * ROWS * len(widths) + ROWS * sum(widths)
+
+
+def test_odd_tiles_of_two_widths_are_not_all_one_threads(shares):
+    # 780 columns are 13 tiles of 64 and 17 of 48: seven and nine of them were one thread's, six and eight the other's.
+    own, _ = work(shares, "n", 780, 2, [(64, 1), (48, 1)])
+    assert own == [ROWS * (7 * 64 + 8 * 48), ROWS * (6 * 64 + 9 * 48)]
+
+
+@pytest.mark.parametrize("tiles", range(1, 10))
+@pytest.mark.parametrize("rest", [0, 1])
+def test_rows_are_shared_evenly_although_row_tiles_are_whole(shares, tiles, rest):
+    for threads in (1, 2, 3):
+        _, done = work(shares, "m", 512, threads, [(16, tiles), (32, 1)][: 1 + rest])
+        assert max(done) <= 1.3 * sum(done) / threads, (threads, done)

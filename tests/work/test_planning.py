@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.kernel import MicroKernel
-from haotuner.measure.lab import GoesOn, parts_of
+from haotuner.measure.lab import GoesOn
 from haotuner.op import Op
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
 from haotuner.record import Timed, Trial
-from haotuner.search.contenders import ALONE_US, CLOSE, REPEATS, _spread, again, contend, curves, worth_sharing
+from haotuner.search.contenders import CLOSE, REPEATS, _spread, again, contend, curves, worth_sharing
 from haotuner.search.planning import Table, _with_curves, decide
 from haotuner.shape import Shape
 from haotuner.tuning import tune
@@ -75,52 +74,6 @@ def test_a_long_call_is_shared_even_where_one_thread_looked_faster() -> None:
     assert not alone[255], "a seventh of a millisecond is shared"
     assert all(np.isfinite(choice.us) for choice, _ in entries)
     assert result.tables[0].plan.regret_max < 0.1
-
-
-def test_rows_are_no_way_to_share_a_single_tile() -> None:
-    """One thread computes it all, and looks faster while something else holds the other core."""
-
-    class Busy(FakeLab):
-        def true_us(self, trial: Trial) -> float:
-            single = sum(tiles or 1 for _, tiles in parts_of(trial.kernel)) == 1
-            if trial.split == "m" and single:
-                return super().true_us(replace(trial, threads=1))
-            return super().true_us(trial) * (3.0 if trial.threads > 1 else 1.0)
-
-    entries = tune(replace(TASK, threads=(2,)), Busy(CORE).as_lab(), FAMILY).tables[0].entries
-    assert all(np.isfinite(choice.us) for choice, _ in entries)
-    for choice, split in entries:
-        tiles = sum(tiles for _, tiles in choice.parts)
-        assert split == "n" or tiles > 1 or choice.us <= ALONE_US, (choice, split)
-
-
-class Whole(FakeLab):
-    """Threads share rows by whole tiles, the second computes what is left of them; columns cost each a half more."""
-
-    def true_us(self, trial: Trial) -> float:
-        alone = replace(trial, threads=1)
-        if trial.threads == 1 or trial.split == "n":
-            return super().true_us(alone) / trial.threads * (1.5 if trial.threads > 1 else 1.0)
-        (lead, tiles), *rest = [(MicroKernel.parse(name), tiles) for name, tiles in parts_of(trial.kernel)]
-        tiles = tiles or trial.shape["m"] // lead["mr"]
-
-        def part(count: int, others: Sequence[tuple[MicroKernel, int]]) -> float:
-            parts = [f"{kernel.name}*{more}" for kernel, more in [(lead, count), *others] if more]
-            return super(Whole, self).true_us(replace(alone, kernel="+".join(parts))) if parts else 0.0
-
-        return max(part(-(-tiles // 2), []), part(tiles // 2, rest))
-
-
-def test_an_odd_tile_is_not_shared_by_two_threads(kept: Sequence[Curve]) -> None:
-    """A straight line between measured tile counts said that it was: seven tiles cost as much as eight."""
-    lab = Whole(CORE, noise=0.0)
-    table = table_of(lab, kept, 2, "hot")
-    entries = list(enumerate(table.entries, 1))[64:]
-    by_rows = [(m, choice) for m, (choice, split) in entries if split == "m" and m not in table.measured]
-    assert len(by_rows) > 50, "the case is met"
-    for m, choice in by_rows:
-        true = lab.true_us(Trial(op=OP.name, kernel=choice.name, shape=Shape.of(m=m), threads=2, weights="hot", split="m"))
-        assert choice.us > 0.93 * true, (m, choice, true)
 
 
 class Narrow(FakeLab):

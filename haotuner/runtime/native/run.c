@@ -9,6 +9,7 @@
 
 /* Work below which splitting further costs more than it balances: about 10 us at 200 GFLOP/s. */
 #define HT_CHUNK_FLOPS 2000000
+#define HT_ROW_PIECES 8 /* of a row block at most: threads are done within an eighth of one of each other */
 
 /* Of the caller's stack: the sums of all parts of k but the first. With it, the few shapes that need such a split have it. */
 #define HT_PARTIAL_FLOATS 8192
@@ -125,8 +126,9 @@ static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel,
 static int run_columns(const ht_job* job, const ht_call* call, ht_terms share, int64_t block, int64_t index, int64_t pieces) {
   const ht_composition* composition = job->composition;
   const ht_part* bulk = &composition->part[0];
-  /* Even blocks: a short last one would stream the whole weight for a few rows. */
-  int64_t tile = bulk->tiles * block / job->row_blocks, tiles = bulk->tiles * (block + 1) / job->row_blocks - tile;
+  /* Even blocks: a short last one would stream the whole weight for a few rows. The first have the odd tiles, since the last has
+   * the other regions. */
+  int64_t tile = up(bulk->tiles * block, job->row_blocks), tiles = up(bulk->tiles * (block + 1), job->row_blocks) - tile;
   int64_t top = tile * bulk->kernel->mr, row = top + tiles * bulk->kernel->mr;
   int64_t bulk_end = row, end = share.from + share.depth;
   int rc = 0;
@@ -228,12 +230,16 @@ int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* ca
     int64_t least = up(units, most > 0 ? most : 1);
     if (column_chunks < least) column_chunks = split == HT_COLUMNS ? up(least, threads) * threads : least;
   }
-  if (column_chunks > units) column_chunks = units;
   int64_t row_blocks = up(bulk->tiles, bulk_per_block);
-  if (split == HT_ROWS) { /* as many for each thread */
+  if (split == HT_ROWS) { /* as many for each thread, and in pieces: who has a row tile less helps the others */
     row_blocks = up(row_blocks, threads) * threads;
     if (row_blocks > bulk->tiles) row_blocks = bulk->tiles;
+    int64_t most = (int64_t)(column_flops * (double)op->n / (double)row_blocks / HT_CHUNK_FLOPS);
+    if (most > HT_ROW_PIECES) most = HT_ROW_PIECES;
+    if (row_blocks % threads != 0) most = (most / threads + 1) * threads; /* row tiles are fewer, or odd: as many pieces for each */
+    if (column_chunks < most) column_chunks = most;
   }
+  if (column_chunks > units) column_chunks = units;
   int64_t steps = 1;
   if (call->bias != NULL) { /* Y must still be in L2 when the bias comes; columns are the outer loop, so it costs nothing */
     int64_t rows = (up(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
