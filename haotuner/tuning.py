@@ -18,7 +18,6 @@ from haotuner.op import Op
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import ways
 from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.contenders import again, contend, curves
@@ -143,14 +142,11 @@ def _tables(task: Task, kept: Cover, lab: Lab, clock: _Clock, until: float) -> t
 
     The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
     """
-    asked = [len(ways(task.op, threads, one_order=task.one_order)) for threads in task.threads]
-    timings = []
-    curves_until = _part(until, CURVES_SHARE)
-    for place, threads in enumerate(task.threads):
-        clock.move(_part(curves_until, asked[place] / sum(asked[place:])))
-        timings.append(
-            curves(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
-        )
+    clock.move(_part(until, CURVES_SHARE))
+    timings = [
+        curves(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
+        for threads in task.threads
+    ]
     clock.move(_part(until, CONTEND_SHARE))
     timings = contend(lab, timings, task.traffic, task.weights, clock.goes_on)
     clock.move(until)

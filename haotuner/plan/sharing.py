@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from haotuner.kernel import MicroKernel
 from haotuner.op import Op
+from haotuner.plan.curves import Curve
 
 # Columns a thread from which on cutting columns keeps every thread busy: two panels of the usual widths. Narrower outputs
 # (routers, heads) leave threads idle or unevenly loaded; there parts of k are timed as well.
 NARROW = 64
 PARTIAL_FLOATS = 8192  # as in runtime/native/run.c: sums of all parts but the first
 PART_TERMS = 256  # as in runtime/native/run.c: terms of a part at least
+ROW_PIECES = 8  # as in runtime/native/run.c: pieces of a row block, which whoever is done takes
+# From the caller to a worker that waits for it and back: hot calls of 20 to 100 us take 0.6 to 2.5 us more than half of one
+# thread's time (two cores, best composition of 1 to 9 rows, four ops).
+HANDOFF_US = 1.5
 
 
 def ways(op: Op, threads: int, *, one_order: bool = False) -> tuple[str, ...]:
@@ -25,3 +31,23 @@ def rows_of(way: str, op: Op, threads: int, limit: int) -> int:
         return limit
     others = min(threads, op["k"] // PART_TERMS) - 1
     return min(limit, PARTIAL_FLOATS // op["n"] // others)
+
+
+def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
+    """What a region costs when so many threads share a call: their part of one thread's curve, as even as whole tiles allow.
+
+    Measured curves of several threads foretold compositions worse (3.5 % behind the best against 2.7, four ops): each has
+    its own noise, and what cores share is known. What memory cannot give to all of them is seen when compositions contend.
+    """
+    if way == "serial":
+        return curve
+    units = -(-op["n"] // MicroKernel.parse(curve.kernel)["nr"])
+
+    def part(tiles: int) -> float:
+        if way == "k":
+            return 1.0 / min(threads, op["k"] // PART_TERMS)
+        pieces = units if way == "n" else tiles * min(units, ROW_PIECES)
+        return -(-pieces // threads) / pieces
+
+    points = {tiles: us * part(tiles) + HANDOFF_US for tiles, us in curve.lead_us}
+    return Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads)

@@ -12,7 +12,7 @@ from haotuner.measure.lab import GoesOn, Lab
 from haotuner.op import Op
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import rows_of, ways
+from haotuner.plan.sharing import rows_of, shared, ways
 from haotuner.record import Timed, Trial
 from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.shape import Shape, Traffic
@@ -21,8 +21,9 @@ ALONE = "@serial"  # how the name of what one thread does ends
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
 EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
 SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
-CONTENDERS = 4  # compositions timed a shape and way to share the work...
-FEWER, FEWER_BEYOND = 2, 256  # ...and of shapes with more rows, where they take most of the time and differ least
+CONTENDERS = 4  # compositions that one thread may have, and those of several threads for each way to share, the best first
+SHARED = 6  # of those of several threads, of all ways, that are timed at a shape...
+FEWER, FEWER_BEYOND = 3, 256  # ...and at shapes with more rows, where they take most of the time and differ least
 # A longer call is always shared when a plan may share: waking a thread costs under 10 us, so only another process on the
 # other cores can make one thread look faster, and its load passes while the plan stays. (At 200, a plan of 78 us calls was
 # kept on one thread: two took 42; at 40, one of 39 us calls, n=k=1024 m=1 hot: m=3 took 25 on two.)
@@ -59,22 +60,19 @@ def curves(
     *,
     one_order: bool = False,
 ) -> Timings:
-    """Measure curves of the kept kernels with every way to share the work; compositions come later."""
+    """Measure dense curves of the kept kernels, and say what they are where threads share; compositions come later."""
     if goes_on(None):
         lab.gather([curve.kernel for curve in kept])
     limit = min(max(shape["m"] for shape in traffic.shapes()), TABLE_LIMIT)
     rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
-    splits = [way for way in rows if rows[way] > 0]
-    timed = {s: _curves(lab, op, kept, rows[s], 1 if s == "serial" else threads, s, weights, goes_on) for s in splits}
-    # A way to share that nothing was measured of looks as fast as one thread's curves divided: it is one only if all are.
-    if any(timed[s][1] for s in splits if s != "serial"):
-        splits = [s for s in splits if timed[s][1]]
+    rows = {way: most for way, most in rows.items() if most > 0}
+    alone = [_dense(lab, op, curve, limit, weights, goes_on) for curve in kept]
     return Timings(
         op=op,
         threads=threads,
         kept=tuple(kept),
-        rows={s: rows[s] for s in splits},
-        curves={s: timed[s][0] for s in splits},
+        rows=rows,
+        curves={way: [shared(curve, way, op, threads) for curve in alone] for way in rows},
         limit=limit,
         measured={},
     )
@@ -120,40 +118,18 @@ def again(lab: Lab, timings: Sequence[Timings], weights: str, goes_on: GoesOn) -
     return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
 
 
-def _curves(
-    lab: Lab,
-    op: Op,
-    kept: Sequence[Curve],
-    limit: int,
-    threads: int,
-    split: str,
-    weights: str,
-    goes_on: GoesOn,
-) -> tuple[list[Curve], bool]:
-    """Curves of the kernels with that many threads, and whether anything was measured of them.
-
-    Out of time, a point is the one-thread curve's, shared as well as the last point that was measured.
-    """
-    found, any_measured = [], threads == 1
-    loss = 1.0  # of sharing: times over one thread's divided evenly
-    for curve in kept:
-        kernel = MicroKernel.parse(curve.kernel)
-        # A flat tile in bulk is never a plan, and costs the most time to look at.
-        rows = tuple(r for r in DENSE_ROWS if kernel["mr"] >= 4 or r <= 32 * kernel["mr"])
-        wanted = probe(kernel, op, lab.device, limit, weights=weights, threads=threads, split=split, rows=rows)
-        points = dict(curve.lead_us) if threads == 1 else {}
-        even = {tiles: float(curve.lead(np.array([tiles]))[0]) / threads for tiles, _ in wanted.lead}
-        records = lab.measure([t for _, t in wanted.lead], goes_on)
-        for (tiles, _), record in zip(wanted.lead, records, strict=False):
-            if isinstance(record.outcome, Timed):
-                points[tiles] = record.outcome.median_us
-                loss, any_measured = points[tiles] / even[tiles], True
-        if threads > 1:
-            points |= {tiles: even[tiles] * loss for tiles, _ in wanted.lead[len(records) :]}
-        if not points:  # none ran
-            points = {tiles: us / threads for tiles, us in curve.lead_us}
-        found.append(Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads))
-    return found, any_measured
+def _dense(lab: Lab, op: Op, curve: Curve, limit: int, weights: str, goes_on: GoesOn) -> Curve:
+    """A kernel's curve on one thread through more points."""
+    kernel = MicroKernel.parse(curve.kernel)
+    # A flat tile in bulk is never a plan, and costs the most time to look at.
+    rows = tuple(r for r in DENSE_ROWS if kernel["mr"] >= 4 or r <= 32 * kernel["mr"])
+    wanted = probe(kernel, op, lab.device, limit, weights=weights, rows=rows)
+    points = dict(curve.lead_us)
+    records = lab.measure([t for _, t in wanted.lead], goes_on)
+    for (tiles, _), record in zip(wanted.lead, records, strict=False):
+        if isinstance(record.outcome, Timed):
+            points[tiles] = record.outcome.median_us
+    return Curve.of(curve.kernel, curve.mr, points, curve.follow_us)
 
 
 def _samples(traffic: Traffic, limit: int) -> list[int]:
@@ -171,14 +147,34 @@ def _spread(shapes: Sequence[int]) -> list[int]:
     return [shapes[at] for at in order]
 
 
+def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[str, float]:
+    """What the curves say of the best compositions of every way to share that they are given of."""
+    return {f"{c.name}@{way}": c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS)}
+
+
+def _names(timings: Timings, m: int) -> list[str]:
+    """The compositions to time: the best of every way to share, then the next best of all.
+
+    Those of one thread beside them only where a call may be one thread's at all, which is told from twice the limit on.
+    """
+    said = foretold({way: found for way, found in timings.curves.items() if m <= timings.rows[way]}, m)
+    ranked = sorted(said, key=lambda name: (said[name], name))
+    alone, together = (
+        [name for name in ranked if name.endswith(ALONE)],
+        [name for name in ranked if not name.endswith(ALONE)],
+    )
+    if not together:
+        return alone[: CONTENDERS if m <= FEWER_BEYOND else FEWER]
+    if alone and said[alone[0]] > 2 * ALONE_US:
+        alone = []
+    first = {name.partition("@")[2]: name for name in reversed(together)}.values()
+    most = max(SHARED if m <= FEWER_BEYOND else FEWER, len(first))
+    return alone + list(dict.fromkeys([*first, *together]))[:most]
+
+
 def _contend(lab: Lab, timings: Timings, m: int, weights: str, goes_on: GoesOn) -> dict[str, float]:
-    """Times of the best few compositions of every way to share; none if time ran out before the last."""
-    names = [
-        f"{choice.name}@{split}"
-        for split, found in timings.curves.items()
-        if m <= timings.rows[split]
-        for choice in alternatives(found, m, CONTENDERS if m <= FEWER_BEYOND else FEWER)
-    ]
+    """Times of the best few compositions; none if time ran out before the last."""
+    names = _names(timings, m)
     records = lab.measure([_trial(timings.op, name, m, timings.threads, weights) for name in names], goes_on)
     if len(records) < len(names):
         return {}

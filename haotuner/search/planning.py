@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 from haotuner.composition import Composition, Plan, Region
 from haotuner.kernel import MicroKernel
 from haotuner.op import Op
-from haotuner.plan.compose import Choice, alternatives, choose
+from haotuner.plan.compose import Choice, choose
 from haotuner.plan.curves import Curve
-from haotuner.search.contenders import ALONE_US, CONTENDERS, EVERY_UP_TO, Timings, worth_sharing
+from haotuner.search.contenders import ALONE_US, EVERY_UP_TO, Times, Timings, foretold, worth_sharing
 from haotuner.shape import Shape
 
-# Weight of a composition's own time beside the sum of its curves, which rest on many measurements (one thread): up to
-# EVERY_UP_TO rows, and beyond. What took longer than SLOWER times the best contender is out whatever its curves say. Loss to
-# the best contender in three other processes, seven ops in a noisy hour, up to 64 rows and beyond: by the time alone 2.0 and
-# 1.3 %, by the curves alone 1.9 and 1.5, so 1.6 and 1.25; SLOWER (three of the ops, to 16 rows) made 0.7 of 1.7 (time: 1.1).
+# Weight of a composition's own time beside the sum of its curves, which rest on many measurements: up to EVERY_UP_TO rows
+# on one thread (several are timed in more processes there), and beyond. What took longer than SLOWER times the best is out
+# whatever its curves say. One thread, loss to the best contender in three other processes, seven ops in a noisy hour, up to
+# 64 rows and beyond: by the time alone 2.0 and 1.3 %, by the curves alone 1.9 and 1.5, so 1.6 and 1.25; SLOWER (three of the
+# ops, to 16 rows) made 0.7 of 1.7 (time: 1.1). Two threads beyond 64 rows, four ops: 2.8, 2.3, and 2.4 so.
 TIME_SHARE = (0.25, 0.5)
 SLOWER = 1.1
+SMOOTH = 2  # shapes to either side: the median of five times errs half as much as one
 TIE = 0.015  # measured differences under it are noise: the same work timed twice in a row differs by 1 % in the mean
 
 
@@ -46,12 +48,16 @@ def decide(timings: Timings) -> Table:
     op, threads, curves, measured = timings.op, timings.threads, timings.curves, timings.measured
     splits, every = list(curves), list(range(1, timings.limit + 1))
     chosen = {split: choose(found, every) for split, found in curves.items()}
-    corrected = {s: np.array([c.us for c in chosen[s]]) * _correction(chosen[s], s, measured, timings.limit) for s in splits}
+    said = {m: foretold(curves, m) for m in measured}
+    corrections = _corrections(splits, said, measured, timings.limit)
+    corrected = {s: np.array([c.us for c in chosen[s]]) * corrections[s] for s in splits}
     corrected = {s: np.where(np.array(every) <= timings.rows[s], us, np.inf) for s, us in corrected.items()}
     if threads > 1:
         corrected = _shared_first(corrected)
         measured = {m: worth_sharing(times) for m, times in measured.items()}
-    judged = {m: _with_curves(times, curves["serial"], m) for m, times in measured.items()} if threads == 1 else measured
+    judged = {
+        m: _with_curves(times, said[m], m) if threads == 1 or m > EVERY_UP_TO else times for m, times in measured.items()
+    }
     entries: list[tuple[Choice, str]] = []
     for m in every:
         split = min(splits, key=lambda s: float(corrected[s][m - 1]))
@@ -61,9 +67,8 @@ def decide(timings: Timings) -> Table:
     return Table(plan=plan, threads=threads, entries=tuple(entries), curves=curves, measured=measured)
 
 
-def _with_curves(times: Mapping[str, float], curves: Sequence[Curve], m: int) -> dict[str, float]:
+def _with_curves(times: Mapping[str, float], said: Mapping[str, float], m: int) -> dict[str, float]:
     """Times of contenders, each drawn towards what its curves say, at the level of the times; without those far behind."""
-    said = {f"{choice.name}@serial": choice.us for choice in alternatives(curves, m, CONTENDERS)}
     near = {name: us for name, us in times.items() if us <= min(times.values()) * SLOWER and name in said}
     logs = {name: np.log(us / said[name]) for name, us in near.items()}
     level = float(np.median(list(logs.values()))) if logs else 0.0
@@ -71,16 +76,39 @@ def _with_curves(times: Mapping[str, float], curves: Sequence[Curve], m: int) ->
     return {name: said[name] * float(np.exp(level + share * (log - level))) for name, log in logs.items()}
 
 
-def _correction(
-    chosen: Sequence[Choice], split: str, measured: Mapping[int, Mapping[str, float]], limit: int
-) -> NDArray[np.float64]:
-    """Measured over predicted at the sampled shapes, interpolated in log m; 1 where nothing was measured."""
-    known = {m: us[f"{chosen[m - 1].name}@{split}"] / chosen[m - 1].us
-             for m, us in measured.items() if f"{chosen[m - 1].name}@{split}" in us}  # fmt: skip
-    if not known:
-        return np.ones(limit)
-    at = np.log(np.array(sorted(known), np.float64))
-    return np.asarray(np.interp(np.log(np.arange(1, limit + 1)), at, [known[m] for m in sorted(known)]), np.float64)
+def _corrections(
+    splits: Sequence[str], said: Mapping[int, Mapping[str, float]], measured: Times, limit: int
+) -> dict[str, NDArray[np.float64]]:
+    """Times over what the curves say, by way to share: 1 where nothing was timed.
+
+    Of all ways that share at once at the sampled shapes, interpolated in log m: memory is as short for each of them. What
+    one way takes more or less than the others is smoothed, since the noise of single times must not choose between them.
+    """
+    logs = {
+        split: {
+            m: float(np.median(found))
+            for m, times in sorted(measured.items())
+            if (found := [np.log(us / said[m][x]) for x, us in times.items() if x.endswith(f"@{split}") and x in said[m]])
+        }
+        for split in splits
+    }
+    corrections = {}
+    for split in splits:
+        alike = [logs[s] for s in splits if (s == "serial") == (split == "serial")]
+        known = {m: float(np.median([of[m] for of in alike if m in of])) for m in sorted({m for of in alike for m in of})}
+        own = [log - known[m] for m, log in logs[split].items()]
+        smooth = [float(np.median(own[max(0, at - SMOOTH) : at + SMOOTH + 1])) for at in range(len(own))]
+        corrections[split] = np.exp(
+            _between(list(known), list(known.values()), limit) + _between(list(logs[split]), smooth, limit)
+        )
+    return corrections
+
+
+def _between(rows: Sequence[int], values: Sequence[float], limit: int) -> NDArray[np.float64]:
+    """Values at every m up to the limit, interpolated in log m; 0 where none is known."""
+    if not rows:
+        return np.zeros(limit)
+    return np.asarray(np.interp(np.log(np.arange(1, limit + 1)), np.log(np.asarray(rows, np.float64)), values), np.float64)
 
 
 def _overrule(entry: tuple[Choice, str], measured: Mapping[str, float]) -> tuple[Choice, str]:

@@ -16,7 +16,7 @@ PROBE_ROWS = (1, 32, 256)
 # And two tiles, whatever their height: from there on the next panel can be fetched while rows pass, and a straight line from
 # one tile to 32 rows had missed it by 20 % (8x48 at m=16, cold, n=k=1024: 164 us, 201 on the line).
 PROBE_TILES = (2,)
-# The kept kernels get a denser curve for every thread count: doubling steps, where a straight line between errs under 2 %.
+# The kept kernels get a denser curve: doubling steps, where a straight line between errs under 2 %.
 DENSE_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
@@ -48,13 +48,12 @@ def probe(
     *,
     weights: str,
     threads: int = 1,
-    split: str = "n",
     rows: tuple[int, ...] = PROBE_ROWS,
 ) -> Probe:
     """The trials of one kernel; no shape has more than about ``most_rows`` rows."""
     mr = kernel["mr"]
     lead = tuple(
-        (t, Trial(op=op.name, kernel=kernel.name, shape=Shape.of(m=t * mr), threads=threads, weights=weights, split=split))
+        (t, Trial(op=op.name, kernel=kernel.name, shape=Shape.of(m=t * mr), threads=threads, weights=weights))
         for t in sorted(set(uses(mr, rows, most_rows)))
     )
     nr, n = kernel["nr"], op["n"]

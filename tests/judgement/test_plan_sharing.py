@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from haotuner.compile.cpu import RUNTIME_SOURCES
 from haotuner.composition import SPLITS
+from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
-from haotuner.plan.sharing import PART_TERMS, PARTIAL_FLOATS, rows_of, ways
+from haotuner.plan.curves import Curve
+from haotuner.plan.sharing import HANDOFF_US, PART_TERMS, PARTIAL_FLOATS, ROW_PIECES, rows_of, shared, ways
+
+NAME = CpuDense().kernel(4, 64, 16, 2, 16).name
 
 
 def test_one_thread_shares_nothing() -> None:
@@ -47,7 +52,35 @@ def test_the_runtime_has_the_same_limits() -> None:
     source = (RUNTIME_SOURCES / "run.c").read_text()
     defined = {name: int(value) for name, value in re.findall(r"#define HT_(\w+) (\d+)\b", source)}
     assert (defined["PARTIAL_FLOATS"], defined["PART_TERMS"]) == (PARTIAL_FLOATS, PART_TERMS)
+    assert defined["ROW_PIECES"] == ROW_PIECES
     order = re.search(
         r"enum \{ HT_SERIAL = 0, HT_COLUMNS = 1, HT_ROWS = 2, HT_TERMS = 3 \}", (RUNTIME_SOURCES / "ht.h").read_text()
     )
     assert order and SPLITS == ("serial", "n", "m", "k")
+
+
+@pytest.mark.parametrize(
+    ("way", "n", "k", "threads", "parts"),  # of one thread's time at 1, 2 and 3 row tiles of 64 columns
+    [
+        ("n", 512, 256, 2, (1 / 2, 1 / 2, 1 / 2)),
+        ("n", 300, 256, 2, (3 / 5, 3 / 5, 3 / 5)),  # five tiles of columns, three of them one thread's
+        ("m", 512, 256, 2, (1 / 2, 1 / 2, 1 / 2)),  # in eight pieces each
+        ("m", 64, 256, 2, (1, 1 / 2, 2 / 3)),  # one tile of columns: whole row tiles
+        ("m", 128, 256, 3, (1 / 2, 1 / 2, 1 / 3)),
+        ("k", 64, 1024, 2, (1 / 2, 1 / 2, 1 / 2)),
+        ("k", 64, 512, 4, (1 / 2, 1 / 2, 1 / 2)),  # two parts of 256 terms
+    ],
+)
+def test_shared_a_curve_falls_by_as_much_as_whole_tiles_allow(
+    way: str, n: int, k: int, threads: int, parts: tuple[float, ...]
+) -> None:
+    alone = Curve.of(NAME, 4, {1: 60.0, 2: 120.0, 3: 180.0}, 50.0)
+    found = shared(alone, way, Op.parse(f"dense_n{n}_k{k}"), threads)
+    wanted = [us * part + HANDOFF_US for (_, us), part in zip(alone.lead_us, parts, strict=True)]
+    assert [us for _, us in found.lead_us] == pytest.approx(np.minimum.accumulate(wanted[::-1])[::-1].tolist())
+    assert (found.kernel, found.mr) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
+
+
+def test_alone_a_curve_stays_as_it_is() -> None:
+    alone = Curve.of(NAME, 4, {1: 60.0}, 50.0)
+    assert shared(alone, "serial", Op.parse("dense_n512_k256"), 2) is alone
