@@ -43,7 +43,7 @@ class Timings:
     op: Op
     threads: int
     kept: tuple[Curve, ...]
-    rows: Mapping[str, int]  # ways to share the work of which anything is known -> rows up to which each is one
+    rows: Mapping[str, int]  # ways to share the work -> rows up to which each is one
     curves: Mapping[str, Sequence[Curve]]  # by the same ways
     limit: int  # rows of the table
     measured: Times
@@ -148,7 +148,7 @@ def _spread(shapes: Sequence[int]) -> list[int]:
 
 
 def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[str, float]:
-    """What the curves say of the best compositions of every way to share that they are given of."""
+    """What the curves say of each way's best compositions."""
     return {f"{c.name}@{way}": c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS)}
 
 
@@ -159,10 +159,8 @@ def _names(timings: Timings, m: int) -> list[str]:
     """
     said = foretold({way: found for way, found in timings.curves.items() if m <= timings.rows[way]}, m)
     ranked = sorted(said, key=lambda name: (said[name], name))
-    alone, together = (
-        [name for name in ranked if name.endswith(ALONE)],
-        [name for name in ranked if not name.endswith(ALONE)],
-    )
+    alone = [name for name in ranked if name.endswith(ALONE)]
+    together = [name for name in ranked if name not in alone]
     if not together:
         return alone[: CONTENDERS if m <= FEWER_BEYOND else FEWER]
     if alone and said[alone[0]] > 2 * ALONE_US:
