@@ -143,10 +143,9 @@ def _tables(task: Task, kept: Cover, lab: Lab, clock: _Clock, until: float) -> t
     The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
     """
     clock.move(_part(until, CURVES_SHARE))
-    timings = [
-        curves(lab, task.op, kept.kept, task.traffic, threads, task.weights, clock.goes_on, one_order=task.one_order)
-        for threads in task.threads
-    ]
+    timings = curves(
+        lab, task.op, kept.kept, task.traffic, task.threads, task.weights, clock.goes_on, one_order=task.one_order
+    )
     clock.move(_part(until, CONTEND_SHARE))
     timings = contend(lab, timings, task.traffic, task.weights, clock.goes_on)
     clock.move(until)

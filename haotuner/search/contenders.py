@@ -54,19 +54,24 @@ def curves(
     op: Op,
     kept: Sequence[Curve],
     traffic: Traffic,
-    threads: int,
+    threads: Sequence[int],
     weights: str,
     goes_on: GoesOn,
     *,
     one_order: bool = False,
-) -> Timings:
-    """Measure dense curves of the kept kernels, and say what they are where threads share; compositions come later."""
-    if goes_on(None):
+) -> list[Timings]:
+    """Measure dense curves of the kept kernels, and say what they are for every thread count; compositions come later."""
+    if threads and goes_on(None):
         lab.gather([curve.kernel for curve in kept])
     limit = min(max(shape["m"] for shape in traffic.shapes()), TABLE_LIMIT)
+    alone = [_dense(lab, op, curve, limit, weights, goes_on) for curve in kept] if threads else []
+    return [_timings(op, count, kept, alone, limit, one_order=one_order) for count in threads]
+
+
+def _timings(op: Op, threads: int, kept: Sequence[Curve], alone: Sequence[Curve], limit: int, *, one_order: bool) -> Timings:
+    """Of one thread count, before any composition was timed."""
     rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
     rows = {way: most for way, most in rows.items() if most > 0}
-    alone = [_dense(lab, op, curve, limit, weights, goes_on) for curve in kept]
     return Timings(
         op=op,
         threads=threads,

@@ -27,7 +27,7 @@ from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
 def table_of(lab: FakeLab, kept: Sequence[Curve], threads: int, weights: str, goes_on: GoesOn = lambda _: True) -> Table:
     """The plan table of these kernels for one thread count."""
-    timings = [curves(lab.as_lab(), OP, kept, TASK.traffic, threads, weights, goes_on)]
+    timings = curves(lab.as_lab(), OP, kept, TASK.traffic, (threads,), weights, goes_on)
     timings = contend(lab.as_lab(), timings, TASK.traffic, weights, goes_on)
     return decide(*again(lab.as_lab(), timings, weights, goes_on))
 
@@ -150,7 +150,7 @@ def test_shapes_are_timed_in_an_order_that_may_stop_anywhere(shapes: list[int]) 
 def test_a_shape_whose_contest_was_cut_short_is_left_out(kept: Sequence[Curve], time_for: int) -> None:
     """What was timed first would win without the others."""
     lab = FakeLab(CORE)
-    timings = [curves(lab.as_lab(), OP, kept, TASK.traffic, 2, "hot", lambda _: True)]
+    timings = curves(lab.as_lab(), OP, kept, TASK.traffic, (2,), "hot", lambda _: True)
     before = len(lab.measured)
     (cut,) = contend(lab.as_lab(), timings, TASK.traffic, "hot", lambda _: len(lab.measured) < before + time_for)
     (whole,) = contend(lab.as_lab(), timings, TASK.traffic, "hot", lambda _: True)
