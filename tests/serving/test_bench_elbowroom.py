@@ -87,5 +87,6 @@ def test_the_machine_looks_and_then_computes_as_much_as_before() -> None:
 
     before = operations()
     assert before >= 2 * CALL_FLOPS
-    assert 0.5 < machine.crowding() < 20
+    looks = sorted(machine.crowding() for _ in range(100))
+    assert 0.5 < looks[10] < 20, "one look alone may fall into a time slice of somebody else's"
     assert operations() == before, "a look makes an eighth of the rounds"
