@@ -1,8 +1,8 @@
 """Cover: which few micro-kernels to keep, by an integer program over the traffic.
 
-A p-median problem whose facilities are compositions: minimise sum_m w_m cost(m, c) / best(m) + penalty * |kept|, where shape
-m may use composition c only if all its kernels are kept, and all kept kernels share one packed weight. Solved exactly by
-HiGHS (scipy.optimize.milp) over the cheapest compositions of each shape; ties go to fewer kernels.
+A p-median problem whose facilities are compositions: minimise sum_m w_m (cost(m, c) / best(m))^2 + penalty * |kept|, where
+shape m may use composition c only if all its kernels are kept, and all kept kernels share one packed weight. Solved exactly
+by HiGHS (scipy.optimize.milp) over the cheapest compositions of each shape; ties go to fewer kernels.
 """
 
 from __future__ import annotations
@@ -21,12 +21,29 @@ from haotuner.plan.curves import Curve
 # Past ten nothing was gained (510 kernels of n=k=1024 measured cold: mean loss against them all 4.8 % with 6, 3.5 % with 8,
 # 3.0 % with 10 and with 16 allowed; worst shape 22, 16, 12 %); every kernel costs instruction cache and load time.
 MAX_KEPT = 10
-PENALTY = 0.0015  # of the objective for each kernel: less than any measurement can resolve
+PENALTY = 0.0015  # of the objective for each kernel, half of it in time: less than any measurement can resolve
 SHORTLIST = 3  # best in bulk of one tile height in one layout that the program sees, beside the best alone and behind others
 COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
 WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
+POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; figures in plan/README
 RUNNERS_UP = 2  # layouts solved exactly after a greedy look at all; the greedy order was right in every trial
 SOLVE_LIMIT_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Aim:
+    """What a plan is to come near: the least time of every shape, and the shapes' weights."""
+
+    best_us: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    def parts(self, us: NDArray[np.float64], shape: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Of the objective, for times of shapes given by their place."""
+        return np.asarray(self.weights[shape] * (us / self.best_us[shape]) ** POWER, np.float64)
+
+    def of(self, us: NDArray[np.float64]) -> float:
+        """The objective of a plan by its time at every shape; the weights' sum if it takes the least everywhere."""
+        return float(self.parts(us, np.arange(len(us))).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +63,7 @@ class Cover:
 def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weights: NDArray[np.float64]) -> Cover:
     """The best set of one layout. ``layouts``: panel width to curves; ``rows`` and ``weights`` of shape ``(shapes,)``.
 
-    The objective weighs each shape by w_m / unlimited(m), the mean slow-down, so that large shapes do not drown small ones.
+    The objective is the mean square of each shape's slow-down, so that large shapes do not drown small ones.
     A one-row kernel is always kept, so that any m can be served, those outside the traffic too. ValueError if there is none.
     """
     per_layout = {pw: best_us(curves, rows)[0] for pw, curves in layouts.items() if curves}
@@ -54,15 +71,15 @@ def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weigh
     if not feasible:
         raise ValueError("no panel width has kernels that cover every m exactly; a one-row kernel is needed in one of them")
     unlimited = np.min(list(per_layout.values()), axis=0)
-    scale = weights / unlimited
-    greedy = {pw: _greedy(_shortlist(layouts[pw]), rows, scale) for pw in feasible}
-    value = {pw: _value(kept, rows, scale) for pw, kept in greedy.items()}
+    aim = _Aim(unlimited, weights)
+    greedy = {pw: _greedy(_shortlist(layouts[pw]), rows, aim) for pw in feasible}
+    value = {pw: _value(kept, rows, aim) for pw, kept in greedy.items()}
     best = min(value, key=lambda pw: (value[pw], pw))
-    kept = _solve(greedy[best], _shortlist(layouts[best]), rows, scale)
+    kept = _solve(greedy[best], _shortlist(layouts[best]), rows, aim)
     for pw in sorted(feasible, key=lambda pw: (value[pw], pw))[1:RUNNERS_UP]:
-        if float(scale @ feasible[pw]) + PENALTY < _value(kept, rows, scale):  # with all its kernels it could still win
-            other = _solve(greedy[pw], _shortlist(layouts[pw]), rows, scale)
-            kept = min(kept, other, key=lambda found: _value(found, rows, scale))
+        if aim.of(feasible[pw]) + PENALTY < _value(kept, rows, aim):  # with all its kernels it could still win
+            other = _solve(greedy[pw], _shortlist(layouts[pw]), rows, aim)
+            kept = min(kept, other, key=lambda found: _value(found, rows, aim))
     cost = best_us(kept, rows)[0]
     return Cover(kept=kept, objective_us=float(weights @ cost), unlimited_us=float(weights @ unlimited))
 
@@ -77,10 +94,10 @@ def sketch(
     costs = {pw: best_us(curves, rows)[0] for pw, curves in layouts.items() if any(c.mr == 1 for c in curves)}
     if not costs:
         return ()
-    scale = weights / np.min(list(costs.values()), axis=0)
-    promising = sorted(costs, key=lambda pw: (float(scale @ costs[pw]), pw))[: RUNNERS_UP + 1]
-    sets = [_greedy(_shortlist(layouts[pw]), rows, scale) for pw in promising]
-    return min(sets, key=lambda kept: _value(kept, rows, scale))
+    aim = _Aim(np.min(list(costs.values()), axis=0), weights)
+    promising = sorted(costs, key=lambda pw: (aim.of(costs[pw]), pw))[: RUNNERS_UP + 1]
+    sets = [_greedy(_shortlist(layouts[pw]), rows, aim) for pw in promising]
+    return min(sets, key=lambda kept: _value(kept, rows, aim))
 
 
 def _shortlist(curves: Sequence[Curve]) -> list[Curve]:
@@ -152,14 +169,13 @@ def _columns(curves: Sequence[Curve], m: int, worth_us: float) -> list[tuple[flo
     return [(found[key], key) for key in kept]
 
 
-def _solve(
-    start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64]
-) -> tuple[Curve, ...]:
+def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> tuple[Curve, ...]:
     worth = best_us(curves, rows)[0] * WORTH
     shapes = [_columns(curves, int(m), float(us)) for m, us in zip(rows, worth, strict=True)]
     sets = [pair for columns in shapes for pair in columns]
     count, kernels = len(sets), len(curves)
-    cost = np.concatenate([[s * us for us, _ in columns] for s, columns in zip(scale, shapes, strict=True)])
+    place = np.repeat(np.arange(len(shapes)), [len(columns) for columns in shapes])
+    cost = aim.parts(np.array([us for us, _ in sets]), place)
     first = np.cumsum([0, *(len(columns) for columns in shapes)])
     entries: list[tuple[int, int, float]] = []
     row = 0
@@ -189,20 +205,20 @@ def _solve(
     if answer.x is None:  # no solution found within the time: the greedy one stands
         return start
     chosen = tuple(curve for curve, y in zip(curves, answer.x[count:], strict=True) if y > 0.5)
-    values = {kept: _value(kept, rows, scale) for kept in (chosen, start)}
+    values = {kept: _value(kept, rows, aim) for kept in (chosen, start)}
     return min(values, key=lambda kept: (values[kept], len(kept)))
 
 
-def _value(kept: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64], leads: Leads | None = None) -> float:
-    return float(scale @ best_us(kept, rows, leads)[0]) + PENALTY * len(kept) if kept else np.inf
+def _value(kept: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim, leads: Leads | None = None) -> float:
+    return aim.of(best_us(kept, rows, leads)[0]) + PENALTY * len(kept) if kept else np.inf
 
 
-def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], scale: NDArray[np.float64]) -> tuple[Curve, ...]:
+def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> tuple[Curve, ...]:
     """Add what helps most, drop what does not: a good start, and the answer if the solver runs out of time."""
     every = Leads.of(curves, rows)
 
     def value_of(places: list[int]) -> float:
-        return _value([curves[i] for i in places], rows, scale, Leads(every.us[places], every.rest[places]))
+        return _value([curves[i] for i in places], rows, aim, Leads(every.us[places], every.rest[places]))
 
     kept = [min((i for i, c in enumerate(curves) if c.mr == 1), key=lambda i: _alone(curves[i]))]
     value = value_of(kept)

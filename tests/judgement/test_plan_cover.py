@@ -21,7 +21,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def objective(kept: Sequence[Curve], everything: Sequence[Sequence[Curve]], rows: Ints, weights: Floats) -> float:
     unlimited = np.min([best_us(layout, rows)[0] for layout in everything], axis=0)
-    return float((weights / unlimited) @ best_us(kept, rows)[0]) + PENALTY * len(kept)
+    return float(weights @ (best_us(kept, rows)[0] / unlimited) ** 2) + PENALTY * len(kept)
 
 
 def best_subset(layouts: Sequence[Sequence[Curve]], rows: Ints, weights: Floats) -> float:
@@ -60,6 +60,14 @@ def test_a_kernel_that_gains_less_than_its_price_is_left_out() -> None:
     assert {c.mr for c in found.kept} == {1, 4}
     worth_it = curve("mr8", 8, 7.0)
     assert {c.mr for c in cover({16: [one, four, worth_it]}, rows, weights).kept} == {1, 4, 8}
+
+
+def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
+    rows, weights = np.array([2, 4]), np.array([0.5, 0.5])
+    least = Curve.of("cpu_dense_fp32__mr2", 2, {1: 1.0, 2: 1.0}, 9.0)
+    uneven = Curve.of("cpu_dense_fp32__mr1", 1, {1: 1.0, 2: 1.0, 4: 1.25}, 9.0)
+    even = Curve.of("cpu_dense_fp32__mr1_id2", 1, {1: 1.0, 2: 1.13, 4: 1.13}, 9.0)  # 13 % behind in the mean, not 12.5
+    assert cover({16: [least], 32: [uneven], 64: [even]}, rows, weights).kept == (even,)
 
 
 def test_equal_kernels_are_kept_once() -> None:
