@@ -44,3 +44,7 @@ def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(lineup, name):
             assert 0 <= seen["error_share"] <= 1
             timed = lineup.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)
             assert timed["us"] > 0 and timed["calls"] >= 1
+    # X of over 4 MiB is a mapping of its own: who did not hold on to it would read an address that is gone
+    lineup.ask(name, {"do": "prepare", "op": "dense_n448_k1052", "count": 1, "seed": 0}, LIMIT_S)
+    lineup.ask(name, {"do": "aim", "m": 1300, "count": 1, "seed": 0}, LIMIT_S)
+    assert lineup.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)["us"] > 0
