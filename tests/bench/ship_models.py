@@ -49,10 +49,10 @@ def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: tr
     return table
 
 
-def fit(table: Table, rows: Rows | None = None, seed: int = 0) -> Forest:
+def fit(table: Table, rows: Rows | None = None, seed: int = 0, settings: Settings = SETTINGS) -> Forest:
     """The model of some rows of a table (None: all)."""
     part = table if rows is None else table.take(rows)
-    return Forest(seed=seed, settings=SETTINGS).fit(part.frame, part.labels)
+    return Forest(seed=seed, settings=settings).fit(part.frame, part.labels)
 
 
 def fit_without(own: OwnRecords, op: str, seed: int = 0) -> Forest:
@@ -60,12 +60,12 @@ def fit_without(own: OwnRecords, op: str, seed: int = 0) -> Forest:
     return fit(table_of(own, lambda trial: trial.op in OPS and trial.op != op), seed=seed)
 
 
-def held_out(table: Table, folds: Scores) -> Scores:
+def held_out(table: Table, folds: Scores, settings: Settings = SETTINGS) -> Scores:
     """What a model says of each row that was fitted to the other folds; ``folds`` of shape ``(rows,)``."""
     said = np.zeros(len(table))
     for fold in np.unique(folds):
         out = np.flatnonzero(folds == fold)
-        said[out] = fit(table, np.flatnonzero(folds != fold)).predict(table.frame.iloc[out])
+        said[out] = fit(table, np.flatnonzero(folds != fold), settings=settings).predict(table.frame.iloc[out])
     return said
 
 
