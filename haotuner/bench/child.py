@@ -24,6 +24,7 @@ class Stage:
         self._contender = contender
         self._op: Any = None
         self._weights: list[Any] = []
+        self._x: Any = None
         self._clock: Any = None
 
     def prepare(self, op: str, count: int, seed: int) -> Answer:
@@ -43,7 +44,7 @@ class Stage:
         from haotuner.bench.inputs import draw_x, error_share
         from haotuner.bench.timing import Clock
 
-        x = draw_x(self._op, m, seed)
+        self._x = x = draw_x(self._op, m, seed)
         calls = self._contender.aim(x, count)
         share = 0.0
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing

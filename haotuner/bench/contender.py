@@ -60,7 +60,10 @@ class Contender(Protocol):
         ...
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """Calls that together use the first ``count`` weights once with ``x`` of shape ``(m, k)``, ready to be timed."""
+        """Calls that together use the first ``count`` weights once with ``x`` of shape ``(m, k)``, ready to be timed.
+
+        Who asks keeps ``x`` and the weights alive until the next aim: some libraries point into them and hold nothing.
+        """
         ...
 
     def result(self, index: int) -> Array:

@@ -37,13 +37,13 @@ class _Aim:
     best_us: NDArray[np.float64]
     weights: NDArray[np.float64]
 
-    def parts(self, us: NDArray[np.float64], shape: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Of the objective, for times of shapes given by their place."""
+    def parts(self, us: NDArray[np.float64], shape: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
+        """Of the objective, for times of the shapes at these places; together the weights' sum at the least times."""
         return np.asarray(self.weights[shape] * (us / self.best_us[shape]) ** POWER, np.float64)
 
     def of(self, us: NDArray[np.float64]) -> float:
-        """The objective of a plan by its time at every shape; the weights' sum if it takes the least everywhere."""
-        return float(self.parts(us, np.arange(len(us))).sum())
+        """The objective of a plan by its time at every shape."""
+        return float(self.parts(us).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class OpenvinoCpu:
             "INFERENCE_PRECISION_HINT": "f32",  # otherwise bf16 where the CPU has it: another result
         }
         self._requests: list[Any] = []
-        self._x = self._y = np.empty((0, 0), np.float32)
+        self._y = np.empty((0, 0), np.float32)
         self._n = 0
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
@@ -46,7 +46,7 @@ class OpenvinoCpu:
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight, all into the same output."""
         tensor = self._openvino.Tensor
-        self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)  # tensors point into them and do not hold them
+        self._y = np.empty((x.shape[0], self._n), np.float32)
         for request in self._requests:
             request.set_input_tensor(tensor(x, shared_memory=True))
             request.set_output_tensor(tensor(self._y, shared_memory=True))
