@@ -47,15 +47,27 @@ K_BLOCK_LEAST_K = 3072
 K_BLOCK_LEAST_ROWS = 32
 
 
+# A tile past n computes whole vectors of the columns that are left, down to half a vector of 16 lanes: where those are two
+# operations it takes half the time, elsewhere it costs nothing.
+TAIL_LANES = 8
+TAIL_UNROLL = 2  # of k in that tile: it is one of many, and compiled as well
+
+
 def k_block(k: int) -> int:
     """Terms of a part of the sum over k; 0 where it is not cut."""
     return -(-k // round(k / K_BLOCK)) if k >= K_BLOCK_LEAST_K else 0
 
 
+def tail_columns(kernel: MicroKernel) -> int:
+    """Columns that the kernel computes of a tile past n; 0 where it has no program for that and computes all of them."""
+    return dict(kernel.params).get("nt", 0)
+
+
 class CpuDense:
-    """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (prefetch).
+    """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (prefetch), nt (tail).
 
     ``pf`` is 0 (none), one of NEXT_PANEL_TILES, or the steps of k that the weight is fetched ahead within its panel.
+    ``nt`` is only there where tiles do not divide n: the columns computed of the last one (``tail_columns``).
     """
 
     name = "cpu_dense_fp32"
@@ -77,13 +89,17 @@ class CpuDense:
                         for ahead in PREFETCHES:
                             if ahead in NEXT_PANEL_TILES and rows not in NEXT_PANEL_ROWS:
                                 continue
-                            yield self.kernel(rows, vectors * lanes, vectors // streams * lanes, unroll, lanes, ahead)
+                            width = vectors * lanes
+                            yield self.kernel(rows, width, width // streams, unroll, lanes, ahead, op["n"])
 
-    def kernel(self, mr: int, nr: int, pw: int, ku: int, vl: int, pf: int = 0) -> MicroKernel:
-        """The micro-kernel of these parameters."""
+    def kernel(self, mr: int, nr: int, pw: int, ku: int, vl: int, pf: int = 0, n: int = 0) -> MicroKernel:
+        """The micro-kernel of these parameters for an output of n columns; 0: of any, with one program for all tiles."""
         if nr % pw or pw % vl:
             raise ValueError(f"a tile of {nr} columns needs whole panels of {pw}, and panels whole vectors of {vl}")
-        return MicroKernel(self.name, (("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", pf)))
+        least = min(vl, TAIL_LANES)
+        tail = -(-(n % nr) // least) * least
+        last = (("nt", tail),) if 0 < tail < nr else ()
+        return MicroKernel(self.name, (("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", pf), *last))
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""
@@ -111,25 +127,33 @@ class CpuDense:
         return np.asarray(inputs["x"], np.float64) @ (weight if op.weight == "kn" else weight.T)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
-        """TVM module with one function ``symbol(X, W, Y, tiles, groups, add)``.
+        """TVM module with a function ``symbol(X, W, Y, tiles, groups, add)``, and ``symbol_tail`` of a kernel with a tail.
 
         X (>= tiles*mr, k) and Y (>= tiles*mr, groups*nr) have inner stride 1 and any row stride; W (groups*nr/pw, k, pw)
         any stride between panels, so that k may be a part of a longer sum: ``add`` other than 0 adds to what Y holds. Column
-        groups are the outer loop, so a weight panel is read from memory once for all row tiles.
+        groups are the outer loop, so a weight panel is read from memory once for all row tiles. The tail computes the first
+        nt columns of its tiles and leaves Y's other columns alone.
         """
         import tvm
 
-        return tvm.IRModule({symbol: _tile_program(kernel, symbol)})
+        programs = {symbol: _tile_program(kernel, symbol)}
+        if tail_columns(kernel):
+            programs[f"{symbol}_tail"] = _tile_program(kernel, f"{symbol}_tail", tail_columns(kernel))
+        return tvm.IRModule(programs)
 
 
-def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
+def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
+    """The tile program; of only the first ``columns`` columns of each tile unless 0."""
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
     mr, nr, pw, ku, lanes, ahead = (kernel[key] for key in ("mr", "nr", "pw", "ku", "vl", "pf"))
-    vectors, per_panel = nr // lanes, pw // lanes
-    vector_type = f"float32x{lanes}"
+    if columns:  # the last panel: nothing comes after it, and a step of few columns is short
+        ku, ahead = min(ku, TAIL_UNROLL), 0 if ahead in NEXT_PANEL_TILES else ahead
+    width = columns or nr
+    vectors = [(column, min(lanes, width - column)) for column in range(0, width, lanes)]  # first column, lanes
+    whole = len(vectors) - (vectors[-1][1] < lanes)
     per_buffer = max(1, (TVM_STACK_BYTES - 1) // (lanes * FP32_BYTES))  # vectors that stay under the stack limit
 
     def int64(value: int) -> Any:  # int32 shape variables truncate silently
@@ -150,18 +174,25 @@ def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
         w = T.match_buffer(w_arg, (panels, k, int64(pw)), "float32", strides=w_strides, align=FP32_BYTES)
         y = T.match_buffer(y_arg, (y_rows, y_columns), "float32", strides=[y_stride, int64(1)], align=FP32_BYTES)
         with T.serial(groups) as group, T.serial(tiles) as tile:
-            buffers = [
-                [
-                    T.sblock_alloc_buffer((min(per_buffer, vectors - j),), vector_type, scope="global")
-                    for j in range(0, vectors, per_buffer)
+
+            def accumulators(count: int, size: int) -> Any:
+                return T.sblock_alloc_buffer((count,), f"float32x{size}", scope="global")
+
+            places = []  # of each row: buffer and slot of every vector
+            for _ in range(mr):
+                counts = [min(per_buffer, whole - j) for j in range(0, whole, per_buffer)]
+                row = [
+                    (buffer, slot) for count in counts for buffer in [accumulators(count, lanes)] for slot in range(count)
                 ]
-                for _ in range(mr)
-            ]
-            places = [[(buffers[i][j // per_buffer], j % per_buffer) for j in range(vectors)] for i in range(mr)]
+                if whole < len(vectors):
+                    row.append((accumulators(1, vectors[-1][1]), 0))
+                places.append(row)
 
             def fetch_ahead(at: Any) -> None:
                 starts = ((panel, column) for panel in range(nr // pw) for column in range(0, pw, LINE_BYTES // FP32_BYTES))
                 for panel, column in starts:  # one request a cache line of every panel
+                    if panel * pw + column >= width:
+                        continue
                     line = w[group * (nr // pw) + panel, at + ahead, int64(column)]
                     # Read, keep in all levels or from L2 on, data. Past the last panel nothing is ever touched: harmless.
                     hint = (tirx.IntImm("int32", value) for value in (0, 2 if ahead >= FAR else 3, 1))
@@ -180,24 +211,23 @@ def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
                 if ahead and not next_lines:
                     fetch_ahead(at)
                 for i in range(mr):
-                    scalar = tirx.Broadcast(x[tile * mr + i, at], lanes)
-                    for j, (buffer, slot) in enumerate(places[i]):
-                        column = tirx.Ramp(int64(j % per_panel * lanes), int64(1), lanes)
-                        weights = w[group * (nr // pw) + j // per_panel, at, column]
+                    for (column, size), (buffer, slot) in zip(vectors, places[i], strict=True):
+                        scalar = tirx.Broadcast(x[tile * mr + i, at], size)
+                        weights = w[group * (nr // pw) + column // pw, at, tirx.Ramp(int64(column % pw), int64(1), size)]
                         T.buffer_store(buffer, buffer[slot] + scalar * weights, [slot])
 
-            def columns_of(j: int) -> Any:
-                return tirx.Ramp(group * nr + j * lanes, int64(1), lanes)
+            def columns_of(column: int, size: int) -> Any:
+                return tirx.Ramp(group * nr + column, int64(1), size)
 
             with T.If(add == 0):
                 with T.Then():
                     for row in places:
-                        for buffer, slot in row:
-                            T.buffer_store(buffer, tirx.Broadcast(tirx.FloatImm("float32", 0), lanes), [slot])
+                        for (_, size), (buffer, slot) in zip(vectors, row, strict=True):
+                            T.buffer_store(buffer, tirx.Broadcast(tirx.FloatImm("float32", 0), size), [slot])
                 with T.Else():
                     for i, row in enumerate(places):
-                        for j, (buffer, slot) in enumerate(row):
-                            T.buffer_store(buffer, y[tile * mr + i, columns_of(j)], [slot])
+                        for vector, (buffer, slot) in zip(vectors, row, strict=True):
+                            T.buffer_store(buffer, y[tile * mr + i, columns_of(*vector)], [slot])
             with T.serial(k // ku) as step:
                 if next_lines:
                     with T.If(tile < ahead), T.Then():
@@ -208,6 +238,6 @@ def _tile_program(kernel: MicroKernel, symbol: str) -> Any:
             with T.serial(k % ku) as left:
                 multiply_add(k // ku * ku + left)
             for i, row in enumerate(places):
-                for j, (buffer, slot) in enumerate(row):
-                    T.buffer_store(y, buffer[slot], [tile * mr + i, columns_of(j)])
+                for vector, (buffer, slot) in zip(vectors, row, strict=True):
+                    T.buffer_store(y, buffer[slot], [tile * mr + i, columns_of(*vector)])
     return builder.get()

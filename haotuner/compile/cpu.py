@@ -8,6 +8,7 @@ from pathlib import Path
 
 from haotuner.compile.toolchain import Toolchain
 from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.microkernels.index import family_named
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -23,7 +24,7 @@ def warm() -> None:
 
 
 def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
-    """One object file with a function ``__tvm_ffi_<name>`` for each kernel; tvm's errors pass through."""
+    """One object file with a function ``__tvm_ffi_<name>`` for each kernel, and its tail's; tvm's errors pass through."""
     import tvm
     from tvm.target import Target
 
@@ -34,12 +35,25 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     built.mod.write_to_file(str(out), "o")
 
 
+def declarations(kernels: Sequence[MicroKernel]) -> str:
+    """C declarations of the functions of these kernels."""
+    names = [
+        name for kernel in kernels for name in (kernel.name, *([f"{kernel.name}_tail"] if tail_columns(kernel) else []))
+    ]
+    return "\n".join(f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
+
+
+def _table_row(kernel: MicroKernel) -> str:
+    tail = tail_columns(kernel)
+    last = f"__tvm_ffi_{kernel.name}_tail, {tail}" if tail else "NULL, 0"
+    return f'  {{"{kernel.name}", __tvm_ffi_{kernel.name}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {last}}},'
+
+
 def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
     """C source of ``const ht_kernel <variable>[]``, and a check that the runtime's scratch tile holds each of them."""
-    lines = [f"extern int __tvm_ffi_{k.name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for k in kernels]
-    rows = [f'  {{"{k.name}", __tvm_ffi_{k.name}, {k["mr"]}, {k["nr"]}, {k["pw"]}}},' for k in kernels]
+    rows = [_table_row(kernel) for kernel in kernels]
     fits = [f'_Static_assert({k["mr"]} * {k["nr"]} <= HT_MAX_TILE, "{k.name}: tile too large");' for k in kernels]
-    return "\n".join([*lines, f"const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])
+    return "\n".join([declarations(kernels), f"const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])
 
 
 def measuring_library(kernels: Sequence[MicroKernel], mcpu: str, toolchain: Toolchain, out: Path) -> None:

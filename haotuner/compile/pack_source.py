@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.compile.cpu import RUNTIME_SOURCES, kernel_table, object_code
+from haotuner.compile.cpu import RUNTIME_SOURCES, declarations, kernel_table, object_code
 from haotuner.compile.toolchain import Toolchain
 from haotuner.composition import SPLITS
 from haotuner.kernel import MicroKernel
@@ -48,7 +48,7 @@ def pack_data(ops: Sequence[PackedOp]) -> str:
     """``pack_data.c``: kernels, plans and ops of a pack, and one exported function an op."""
     text = ['#include "ht_pack.h"\n']
     kernels = sorted({kernel for op in ops for kernel in op.kernels}, key=lambda kernel: kernel.name)
-    text += [f"extern int __tvm_ffi_{k.name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for k in kernels]
+    text.append(declarations(kernels))
     for index, op in enumerate(ops):
         table = kernel_table(op.kernels, f"kernels_{index}")
         text.append("static " + table[table.index("const ht_kernel") :])

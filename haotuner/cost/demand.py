@@ -36,6 +36,7 @@ class Demand:
     # the tile program
     tile_rows: Column
     tile_cols: Column
+    computed_cols: Column  # the columns as computed: whole tiles, or less where the last one is narrow
     wave_rows: Column  # output rows and columns that one thread (CPU: the core) keeps in registers
     wave_cols: Column
     threads: Column  # of one tile
@@ -75,18 +76,21 @@ class Asked:
     """Rows handed to a family's demand function: parameters and extents as columns."""
 
     device: Device
-    params: Mapping[str, Column]
+    params: Mapping[str, Column]  # NaN where a kernel has no such parameter
     extents: Mapping[str, Column]
     element_bytes: int
     cold: bool  # weights come from main memory (a server walks through all its layers)
 
     def param(self, name: str, default: float | None = None) -> Column:
-        """One parameter; ``default`` fills it in for families that grew it later."""
-        if name in self.params:
-            return self.params[name]
+        """One parameter; ``default`` fills it in where kernels lack it (families grew it later, or some need none)."""
+        column = self.params.get(name, np.full(len(next(iter(self.extents.values()))), np.nan))
+        lacking = np.isnan(column)
+        if not lacking.any():
+            return column
         if default is None:
-            raise KeyError(f"these micro-kernels have no parameter {name!r}; found {', '.join(sorted(self.params))}")
-        return np.full(len(next(iter(self.extents.values()))), float(default))
+            some = "some of these" if name in self.params else "these"
+            raise KeyError(f"{some} micro-kernels have no parameter {name!r}; found {', '.join(sorted(self.params))}")
+        return np.where(lacking, default, column)
 
 
 class Problem(Protocol):
@@ -122,10 +126,7 @@ def asked(
     shape_at, shapes = _distinct([shape for _, shape in pairs])
     names = sorted({name for kernel in kernels for name, _ in kernel.params})
     rows = [dict(kernel.params) for kernel in kernels]
-    lacking = [kernel.name for kernel, row in zip(kernels, rows, strict=True) if len(row) != len(names)]
-    if lacking:
-        raise ValueError(f"micro-kernels of one family must have the same parameters; {lacking[0]} lacks some of {names}")
-    params = {name: np.array([row[name] for row in rows], dtype=np.float64)[kernel_at] for name in names}
+    params = {name: np.array([row.get(name, np.nan) for row in rows], dtype=np.float64)[kernel_at] for name in names}
     full = [problem.extents(shape) for shape in shapes]
     extents = {axis: np.array([row[axis] for row in full], dtype=np.float64)[shape_at] for axis in problem.axes}
     return Asked(device=device, params=params, extents=extents, element_bytes=element_bytes, cold=cold)

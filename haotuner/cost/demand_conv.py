@@ -50,6 +50,7 @@ def conv2d(asked: Asked) -> Demand:
         least_bytes=2.0 * h * w * size,
         tile_rows=box_rows,
         tile_cols=box_cols,
+        computed_cols=np.ceil(w / box_cols) * box_cols,
         wave_rows=ty,
         wave_cols=tx,
         threads=threads,

@@ -21,7 +21,8 @@ def cpu_dense(asked: Asked) -> Demand:
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
     Parameters: mr, nr, pw (packed width, divides nr), ku (k unroll), vl (fp32 lanes a vector); optional pf (0; under 8: row
-    tiles within which the next panel is fetched; else steps of k fetched ahead). Long sums over k come in parts.
+    tiles within which the next panel is fetched; else steps of k fetched ahead) and nt (columns computed of the last tile;
+    without it all of them). Long sums over k come in parts.
     """
     mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
     pw = asked.params.get("pw", nr)
@@ -32,7 +33,9 @@ def cpu_dense(asked: Asked) -> Demand:
     vectors = np.ceil(nr / np.minimum(vl, asked.device.wave_width))  # the compiler splits wider vectors
     accumulators = mr * vectors
     row_tiles, panels = np.ceil(m / mr), np.ceil(n / nr)
-    weight = panels * nr * k * size
+    tail = asked.param("nt", 0.0)
+    columns = panels * nr - np.where(tail > 0, nr - tail, 0.0)
+    weight = columns * k * size
     l2 = float(asked.device.l2_bytes or 0)
     panel = nr * block * size
     # X is read again for every panel; it comes from main memory only when all of it and one panel overflow L2 and L3
@@ -58,6 +61,7 @@ def cpu_dense(asked: Asked) -> Demand:
         least_bytes=(m * k + n * k + m * n) * size,
         tile_rows=mr,
         tile_cols=nr,
+        computed_cols=columns,
         wave_rows=mr,
         wave_cols=nr,
         threads=np.ones_like(m),

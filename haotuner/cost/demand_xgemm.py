@@ -53,6 +53,7 @@ def xgemm(asked: Asked) -> Demand:
         least_bytes=(m * k + n * k + m * n) * size,
         tile_rows=mwg,
         tile_cols=nwg,
+        computed_cols=np.ceil(n / nwg) * nwg,
         wave_rows=rows,
         wave_cols=cols,
         threads=threads,

@@ -63,8 +63,8 @@ def spilled_registers(demand: Demand, m: Machine) -> Column:
 
 
 def tile_count(demand: Demand) -> Column:
-    """Tiles that cover the output, rows and columns rounded up."""
-    return np.ceil(demand.rows / demand.tile_rows) * np.ceil(demand.cols / demand.tile_cols)
+    """Tiles that cover the output, rows and columns rounded up; a narrow last one is a part of one."""
+    return np.ceil(demand.rows / demand.tile_rows) * (demand.computed_cols / demand.tile_cols)
 
 
 def code_fill(demand: Demand, m: Machine) -> Column:

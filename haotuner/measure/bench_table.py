@@ -56,13 +56,14 @@ class Table:
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
         worst = 0.0
-        mr, nr, pw, k = (int(job[key]) for key in ("mr", "nr", "pw", "k"))
+        mr, nr, pw, k, nt = (int(job[key]) for key in ("mr", "nr", "pw", "k", "nt"))
         rng = np.random.default_rng(int(job["seed"]))
         for tiles, n, whole, block in (
             (1, nr, True, 0),
             (2, 2 * nr + 1, False, 0),
             (3, nr - 1 if nr > 1 else 1, False, 0),
-            (2, nr, True, -(-k // 3)),  # the sum over k in parts
+            (2, nr + nt, True, -(-k // 3)),  # the sum over k in parts
+            *(((2, nr + nt, False, 0), (2, nr + nt - 1, True, -(-k // 3))) if nt else ()),  # the tail into Y, and beside it
         ):
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)

@@ -22,6 +22,7 @@ from haotuner.measure.drift import Pace, undisturbed
 from haotuner.measure.policy import Policy, fingerprint
 from haotuner.measure.setting import Setting
 from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
+from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.op import Op
 from haotuner.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.records import RecordStore, Session
@@ -255,7 +256,7 @@ class Lab:
         if (name, setting.k) not in self._verified:
             kernel = MicroKernel.parse(name)
             library, index = self._places[name]
-            tile = {key: kernel[key] for key in ("mr", "nr", "pw")}
+            tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
             job = {**self._base(setting, library, kernel["mr"]), **tile, "do": "verify", "kernel": index, "seed": self.seed}
             try:
                 self._verified[name, setting.k] = float(self._timer.call(job, TIME_LIMIT_S)["max_error"])

@@ -25,6 +25,7 @@ from haotuner.microkernels.cpu_dense import (
     UNROLLS,
     CpuDense,
     k_block,
+    tail_columns,
 )
 from haotuner.op import Op
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
@@ -35,6 +36,21 @@ FAMILY = CpuDense()
 def test_golden_program(golden: Callable[..., None]) -> None:
     golden(FAMILY.schedule(FAMILY.kernel(2, 32, 16, 2, 8), "tile").script() + "\n", part="plain")
     golden(FAMILY.schedule(FAMILY.kernel(1, 32, 16, 1, 8, 16), "tile").script() + "\n", part="prefetch")
+    golden(FAMILY.schedule(FAMILY.kernel(1, 64, 32, 4, 16, 16, 24), "tile").script() + "\n", part="tail")
+
+
+@given(st.integers(1, 16), st.integers(1, 4), st.sampled_from((4, 8, 16)), st.integers(1, 10_000))
+def test_a_tail_has_the_columns_that_whole_tiles_leave_and_less_than_a_vector_more(
+    mr: int, vectors: int, vl: int, n: int
+) -> None:
+    nr = vectors * vl
+    kernel = FAMILY.kernel(mr, nr, nr, 1, vl, 0, n)
+    tail, rest = tail_columns(kernel), n % nr
+    assert MicroKernel.parse(kernel.name) == kernel and tail % min(vl, 8) == 0
+    if tail:
+        assert rest <= tail < min(rest + 8, nr)
+    else:
+        assert rest == 0 or rest > nr - 8 and kernel == FAMILY.kernel(mr, nr, nr, 1, vl)
 
 
 @given(st.integers(1, 200_000))

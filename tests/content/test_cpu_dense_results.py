@@ -16,7 +16,7 @@ from haotuner.compile.cpu import measuring_library
 from haotuner.compile.toolchain import Toolchain
 from haotuner.kernel import MicroKernel
 from haotuner.measure.bench_table import Table
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
 from tests.work.native_jobs import job
 
 Floats = NDArray[np.float32]
@@ -44,7 +44,14 @@ def code_paths(lanes: int) -> list[MicroKernel]:
         (1, one_buffer + 2, one_buffer + 2, 2, 0),  # more vectors than one buffer, one panel
         (1, one_buffer + 1, 1, 4, 8),  # the same, a stream a vector
     ]
-    return [FAMILY.kernel(mr, vectors * lanes, panel * lanes, ku, lanes, pf) for mr, vectors, panel, ku, pf in tiles]
+    whole = [FAMILY.kernel(mr, vectors * lanes, panel * lanes, ku, lanes, pf) for mr, vectors, panel, ku, pf in tiles]
+    tails = [(3, lanes // 4), (4, lanes + lanes // 2), (1, 2 * lanes), (6, 3 * lanes + 1), (5, 3 * lanes - 1)]
+    more = [FAMILY.kernel(mr, nr, pw, ku, lanes, pf, n) for at, n in tails for mr, nr, pw, ku, _, pf in [sizes(whole[at])]]
+    return list(dict.fromkeys(whole + more))  # of few lanes some tails are whole tiles
+
+
+def sizes(kernel: MicroKernel) -> list[int]:
+    return [value for _, value in kernel.params]
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ def test_ragged_columns_pass_verification_through_the_serving_code(built: Built)
     table = Table()
     for index, kernel in enumerate(built.kernels):
         for k in DEPTHS:
-            shape = {key: kernel[key] for key in ("mr", "nr", "pw")}
+            shape = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
             answer = table.verify(job(built.path, do="verify", kernel=index, k=k, col_block=kernel["nr"], **shape))
             assert answer["max_error"] < 1
 

@@ -40,6 +40,16 @@ def test_odd_tiles_of_two_widths_are_not_all_one_threads(shares):
     assert own == [ROWS * (7 * 64 + 8 * 48), ROWS * (6 * 64 + 9 * 48)]
 
 
+def test_a_narrow_last_tile_counts_as_what_it_computes(shares):
+    # 388 columns are nine tiles of 48, the last of them 8 columns wide: five and four would be 240 and 152 columns.
+    assert work(shares, "n8", 388, 2, [(48, 1)])[0] == [ROWS * 192, ROWS * 200]
+    assert work(shares, "n", 388, 2, [(48, 1)])[0] == [ROWS * 240, ROWS * 192]
+    for n, nr in itertools.product((97, 388, 399, 780), (32, 48, 64)):  # every element is written once, whatever is left
+        for split, threads in itertools.product(("n8", "m8"), (1, 2, 3)):
+            own, _ = work(shares, split, n, threads, [(nr, 3), (16, 1)])
+            assert sum(own) <= 4 * ROWS * (n + 8)
+
+
 @pytest.mark.parametrize("tiles", range(1, 10))
 @pytest.mark.parametrize("rest", [0, 1])
 def test_rows_are_shared_evenly_although_row_tiles_are_whole(shares, tiles, rest):

@@ -36,10 +36,12 @@ typedef struct {
   int add;
 } ht_terms;
 
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 static int call_kernel(const ht_op* op, const ht_kernel* kernel, ht_terms terms, const float* x, int64_t ldx, int64_t first_column,
                        float* y, int64_t ldy, const float* w, int64_t tiles, int64_t groups) {
   int64_t x_shape[2] = {tiles * kernel->mr, terms.depth}, x_strides[2] = {ldx, 1};
-  int64_t w_shape[3] = {groups * (kernel->nr / op->pw), terms.depth, op->pw};
+  int64_t w_shape[3] = {groups * up(kernel->nr, op->pw), terms.depth, op->pw};
   int64_t y_shape[2] = {tiles * kernel->mr, groups * kernel->nr}, y_strides[2] = {ldy, 1};
   int64_t w_strides[3] = {op->k * op->pw, op->pw, 1};
   const DLDevice cpu = {kDLCPU, 0};
@@ -76,24 +78,26 @@ static void add_bias(const ht_call* call, int64_t row, int64_t rows, int64_t fir
   for (int64_t i = row; i < row + rows; ++i) add_row(call->y + i * call->ldy, call->bias, first, last);
 }
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 typedef struct { /* piece `index` of `count` even ones of the columns; the first or the last have the odd tiles */
   int64_t index, count;
   int first;
 } ht_piece;
 
 /* Where piece `index` begins. Every region has its own boundaries, at whole tiles of its kernel's width: common ones would be
- * uneven where two widths have a large common multiple. */
+ * uneven where two widths have a large common multiple. The tile nearest to an even share of what is computed, since the last
+ * one may be narrow. */
 static int64_t column_of(const ht_op* op, const ht_kernel* kernel, ht_piece piece, int64_t index) {
-  int64_t tiles = up(op->n, kernel->nr) * index + (piece.first ? piece.count - 1 : 0);
-  int64_t column = tiles / piece.count * kernel->nr;
+  if (index == piece.count) return op->n;
+  int64_t whole = op->n / kernel->nr * kernel->nr, rest = op->n - whole;
+  int64_t computed = whole + (rest == 0 ? 0 : rest <= kernel->nt ? kernel->nt : kernel->nr);
+  int64_t tile_of_all = piece.count * kernel->nr;
+  int64_t column = (2 * computed * index + tile_of_all - !piece.first) / (2 * tile_of_all) * kernel->nr;
   return column < op->n ? column : op->n;
 }
 
-/* A piece of the columns of `tiles` row tiles from `row` on. The last tile may reach past n: it is computed into a scratch tile
- * (its packed weight is zero there), with all terms of `share` at once, and the columns that exist are copied. The bias follows
- * the last terms. */
+/* A piece of the columns of `tiles` row tiles from `row` on. The last tile may reach past n: the kernel's tail computes it where
+ * it has one. What that writes past n, too, goes through a scratch tile (the packed weight is zero there), with all terms of
+ * `share` at once, and the columns that exist are copied. The bias follows the last terms. */
 static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel, ht_terms share, ht_terms terms, int64_t row,
                   int64_t tiles, ht_piece piece) {
   int64_t first = column_of(op, kernel, piece, piece.index), last = column_of(op, kernel, piece, piece.index + 1);
@@ -106,14 +110,19 @@ static int region(const ht_op* op, const ht_call* call, const ht_kernel* kernel,
     if (rc != 0) return rc;
   }
   int64_t done = first + groups * kernel->nr;
-  if (done < last && !terms.add) {
+  const ht_kernel tail = {.fn = kernel->tail, .mr = kernel->mr, .nr = kernel->nt};
+  const ht_kernel* narrow = last - done <= kernel->nt ? &tail : kernel;
+  if (done < last && last - done == narrow->nr) {
+    int rc = call_kernel(op, narrow, terms, x, call->ldx, done, y + done, call->ldy, call->w, tiles, 1);
+    if (rc != 0) return rc;
+  } else if (done < last && !terms.add) {
     float scratch[HT_MAX_TILE];
     for (int64_t tile = 0; tile < tiles; ++tile) {
       int64_t top = tile * kernel->mr;
-      int rc = call_kernel(op, kernel, share, x + top * call->ldx, call->ldx, done, scratch, kernel->nr, call->w, 1, 1);
+      int rc = call_kernel(op, narrow, share, x + top * call->ldx, call->ldx, done, scratch, narrow->nr, call->w, 1, 1);
       if (rc != 0) return rc;
       for (int64_t i = 0; i < kernel->mr; ++i)
-        memcpy(y + (top + i) * call->ldy + done, scratch + i * kernel->nr, (size_t)(last - done) * sizeof(float));
+        memcpy(y + (top + i) * call->ldy + done, scratch + i * narrow->nr, (size_t)(last - done) * sizeof(float));
     }
   }
   int ended = terms.from + terms.depth == share.from + share.depth;

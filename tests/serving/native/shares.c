@@ -1,5 +1,5 @@
 /* How evenly a call is shared: shares SPLIT N THREADS [NR TILES]... runs one of a region of TILES row tiles of five rows for each NR,
- * with kernels that count. Prints elements of Y: for each thread those of its own chunks, then those after which it was done when
+ * with kernels that count; SPLIT n or m, and 8 behind it where they have tails in steps of eight columns. Prints elements of Y: for each thread those of its own chunks, then those after which it was done when
  * whoever is done takes from the others. Exit 1 if an element was not written once. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   int64_t rows = 0;
   for (int i = 0; i < parts; ++i) {
     kernels[i] = (ht_kernel){.name = "count", .fn = count, .mr = MR, .nr = atoi(argv[4 + 2 * i]), .pw = 16};
+    if (argv[1][1] == '8') kernels[i].tail = count, kernels[i].nt = (int32_t)(n % kernels[i].nr + 7) / 8 * 8;
     composition.part[i] = (ht_part){&kernels[i], atol(argv[5 + 2 * i])};
     rows += MR * composition.part[i].tiles;
   }
