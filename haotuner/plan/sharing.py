@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from haotuner.kernel import MicroKernel
+from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.op import Op
 from haotuner.plan.curves import Curve
 
@@ -41,13 +44,24 @@ def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
     """
     if way == "serial":
         return curve
-    units = -(-op["n"] // MicroKernel.parse(curve.kernel)["nr"])
+    kernel = MicroKernel.parse(curve.kernel)
+    units = -(-op["n"] // kernel["nr"])
 
     def part(tiles: int) -> float:
         if way == "k":
             return 1.0 / min(threads, op["k"] // PART_TERMS)
-        pieces = units if way == "n" else tiles * min(units, ROW_PIECES)
+        if way == "n":
+            return widest_share(op["n"], kernel, threads)
+        pieces = tiles * min(units, ROW_PIECES)
         return -(-pieces // threads) / pieces
 
     points = {tiles: us * part(tiles) + HANDOFF_US for tiles, us in curve.lead_us}
     return Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads)
+
+
+def widest_share(n: int, kernel: MicroKernel, threads: int) -> float:
+    """The share of the columns computed that the busiest thread has; ``column_of`` in runtime/native/run.c cuts them so."""
+    nr = kernel["nr"]
+    computed = n // nr * nr + ((tail_columns(kernel) or nr) if n % nr else 0)
+    bounds = [min((2 * computed * i + threads * nr) // (2 * threads * nr) * nr, computed) for i in range(threads)]
+    return max(later - sooner for sooner, later in pairwise([*bounds, computed])) / computed

@@ -6,13 +6,15 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from haotuner.compile.cpu import RUNTIME_SOURCES
 from haotuner.composition import SPLITS
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
 from haotuner.op import Op
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import HANDOFF_US, PART_TERMS, PARTIAL_FLOATS, ROW_PIECES, rows_of, shared, ways
+from haotuner.plan.sharing import HANDOFF_US, PART_TERMS, PARTIAL_FLOATS, ROW_PIECES, rows_of, shared, ways, widest_share
 
 NAME = CpuDense().kernel(4, 64, 16, 2, 16).name
 
@@ -79,6 +81,24 @@ def test_shared_a_curve_falls_by_as_much_as_whole_tiles_allow(
     wanted = [us * part + HANDOFF_US for (_, us), part in zip(alone.lead_us, parts, strict=True)]
     assert [us for _, us in found.lead_us] == pytest.approx(np.minimum.accumulate(wanted[::-1])[::-1].tolist())
     assert (found.kernel, found.mr) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
+
+
+@given(st.integers(1, 3000), st.sampled_from((16, 48, 64, 80)), st.integers(1, 8), st.booleans())
+def test_the_thread_with_most_columns_has_an_even_share_and_half_a_tile_at_most(
+    n: int, nr: int, threads: int, tail: bool
+) -> None:
+    kernel = CpuDense().kernel(4, nr, nr, 2, 16, 0, n if tail else 0)
+    share, tiles = widest_share(n, kernel, threads), -(-n // nr)
+    if tail:
+        computed = n - n % nr + (tail_columns(kernel) or (nr if n % nr else 0))
+        assert 1 / threads <= share * (1 + 1e-9) and share <= 1 / threads + nr / computed
+    else:
+        assert share == pytest.approx(-(-tiles // threads) / tiles)
+
+
+def test_a_narrow_last_tile_is_a_part_of_one() -> None:
+    # 388 columns: eight tiles of 48 and one of 8. tests/serving/test_shares.py has the same of the runtime.
+    assert widest_share(388, CpuDense().kernel(8, 48, 48, 4, 16, 0, 388), 2) == pytest.approx(200 / 392)
 
 
 def test_alone_a_curve_stays_as_it_is() -> None:

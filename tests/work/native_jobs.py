@@ -123,5 +123,6 @@ def job(library: Path, **fields: object) -> Job:
     return {
         "do": "time", "library": str(library), "n": 2 * NR, "k": K, "pw": PW, "panels": 2 * NR // PW, "col_block": 2 * NR,
         "m": MR, "parts": [[0, 1]], "threads": 1, "split": 0, "row_block": 0, "k_block": 0, "sample_ns": 1000,
-        "limit_ns": 10_000, "least": 3, "most": 4, "cold_bytes": 0, "mr": MR, "nr": NR, "nt": 0, "kernel": 0, "seed": 0, **fields,
+        "limit_ns": 10_000, "least": 3, "most": 4, "cold_bytes": 0,
+        "mr": MR, "nr": NR, "nt": 0, "kernel": 0, "seed": 0, **fields,
     }  # fmt: skip
