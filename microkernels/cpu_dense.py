@@ -63,6 +63,11 @@ def tail_columns(kernel: MicroKernel) -> int:
     return dict(kernel.params).get("nt", 0)
 
 
+def computed_columns(kernel: MicroKernel, n: int) -> int:
+    """Columns that the kernel computes for an output of n: whole tiles, of the last one what its tail has."""
+    return n if n % kernel["nr"] == 0 else n // kernel["nr"] * kernel["nr"] + (tail_columns(kernel) or kernel["nr"])
+
+
 class CpuDense:
     """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (prefetch), nt (tail).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from haotuner.kernel import MicroKernel
-from haotuner.microkernels.cpu_dense import tail_columns
+from haotuner.microkernels.cpu_dense import computed_columns
 from haotuner.op import Op
 from haotuner.plan.curves import Curve
 
@@ -61,7 +61,6 @@ def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
 
 def widest_share(n: int, kernel: MicroKernel, threads: int) -> float:
     """The share of the columns computed that the busiest thread has; ``column_of`` in runtime/native/run.c cuts them so."""
-    nr = kernel["nr"]
-    computed = n // nr * nr + ((tail_columns(kernel) or nr) if n % nr else 0)
+    nr, computed = kernel["nr"], computed_columns(kernel, n)
     bounds = [min((2 * computed * i + threads * nr) // (2 * threads * nr) * nr, computed) for i in range(threads)]
     return max(later - sooner for sooner, later in pairwise([*bounds, computed])) / computed

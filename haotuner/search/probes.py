@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.measure.setting import Setting
+from haotuner.microkernels.cpu_dense import computed_columns
 from haotuner.op import Op
 from haotuner.record import Trial
 from haotuner.shape import Shape
@@ -27,7 +28,7 @@ class Probe:
     kernel: MicroKernel
     lead: tuple[tuple[int, Trial], ...]
     follow: Trial
-    follow_scale: float  # the follow trial computes a column block; times this it is all column tiles, the last one whole
+    follow_scale: float  # the follow trial computes a column block; times this it is all columns that are computed
 
     def trials(self) -> tuple[Trial, ...]:
         """All of them, the cheapest first."""
@@ -61,4 +62,4 @@ def probe(
     block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
     # Two tiles: the first still warms L1 for the second, as it does behind another region.
     follow = Trial(op=block.name, kernel=kernel.name, shape=Shape.of(m=2 * mr), weights="hot")
-    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=-(-n // nr) * nr / columns / 2)
+    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=computed_columns(kernel, n) / columns / 2)

@@ -24,6 +24,7 @@ from haotuner.microkernels.cpu_dense import (
     TVM_STACK_BYTES,
     UNROLLS,
     CpuDense,
+    computed_columns,
     k_block,
     tail_columns,
 )
@@ -51,6 +52,7 @@ def test_a_tail_has_the_columns_that_whole_tiles_leave_and_less_than_a_vector_mo
         assert rest <= tail < min(rest + 8, nr)
     else:
         assert rest == 0 or rest > nr - 8 and kernel == FAMILY.kernel(mr, nr, nr, 1, vl)
+    assert n <= computed_columns(kernel, n) < n + max(8, vl) and computed_columns(kernel, n) % min(vl, 8) == 0
 
 
 @given(st.integers(1, 200_000))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from haotuner.compile.cpu import RUNTIME_SOURCES
 from haotuner.composition import SPLITS
-from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
+from haotuner.microkernels.cpu_dense import CpuDense, computed_columns
 from haotuner.op import Op
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import HANDOFF_US, PART_TERMS, PARTIAL_FLOATS, ROW_PIECES, rows_of, shared, ways, widest_share
@@ -90,8 +90,7 @@ def test_the_thread_with_most_columns_has_an_even_share_and_half_a_tile_at_most(
     kernel = CpuDense().kernel(4, nr, nr, 2, 16, 0, n if tail else 0)
     share, tiles = widest_share(n, kernel, threads), -(-n // nr)
     if tail:
-        computed = n - n % nr + (tail_columns(kernel) or (nr if n % nr else 0))
-        assert 1 / threads <= share * (1 + 1e-9) and share <= 1 / threads + nr / computed
+        assert 1 / threads <= share * (1 + 1e-9) and share <= 1 / threads + nr / computed_columns(kernel, n)
     else:
         assert share == pytest.approx(-(-tiles // threads) / tiles)
 
