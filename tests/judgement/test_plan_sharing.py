@@ -84,7 +84,7 @@ def test_shared_a_curve_falls_by_as_much_as_whole_tiles_allow(
 
 
 @given(st.integers(1, 3000), st.sampled_from((16, 48, 64, 80)), st.integers(1, 8), st.booleans())
-def test_the_thread_with_most_columns_has_an_even_share_and_half_a_tile_at_most(
+def test_the_thread_with_most_columns_has_an_even_share_and_a_tile_at_most(
     n: int, nr: int, threads: int, tail: bool
 ) -> None:
     kernel = CpuDense().kernel(4, nr, nr, 2, 16, 0, n if tail else 0)
