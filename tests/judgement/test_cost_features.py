@@ -11,7 +11,7 @@ from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
-from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS
+from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, CpuDense
 from haotuner.op import Op
 from haotuner.shape import Shape
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel
@@ -98,6 +98,24 @@ def test_unknown_families_mixed_families_and_no_pairs_are_refused() -> None:
         features(BIG_CORE, CPU_DENSE, OP, [(MicroKernel("other", (("mr", 1),)), Shape.of(m=1))])
     with pytest.raises(ValueError, match="no .* pairs"):
         features(BIG_CORE, CPU_DENSE, OP, [])
+
+
+def test_kernels_with_and_without_a_narrow_last_tile_are_described_side_by_side() -> None:
+    op, shape = Op.parse("dense_n388_k1076"), Shape.of(m=136)
+    whole, narrow = CpuDense().kernel(8, 48, 48, 4, 16), CpuDense().kernel(8, 48, 48, 4, 16, 0, op["n"])
+    both = demand(BIG_CORE, CPU_DENSE, op, [(whole, shape), (narrow, shape)])
+    assert both.computed_cols.tolist() == [432, 392]
+    for at, one in enumerate((whole, narrow)):
+        alone = features(BIG_CORE, CPU_DENSE, op, [(one, shape)])
+        together = features(BIG_CORE, CPU_DENSE, op, [(whole, shape), (narrow, shape)])
+        assert (together.iloc[at].to_numpy() == alone.iloc[0].to_numpy()).all()
+    assert expected_us(BIG_CORE, both)[1] < expected_us(BIG_CORE, both)[0]
+
+
+def test_a_parameter_that_some_kernels_lack_and_none_can_do_without_is_named() -> None:
+    odd = MicroKernel("cpu_dense_fp32", (("mr", 4), ("nr", 32), ("ku", 1)))
+    with pytest.raises(KeyError, match="some of these micro-kernels have no parameter 'vl'; found"):
+        demand(BIG_CORE, CPU_DENSE, OP, [(kernel(4, 32), Shape.of(m=4)), (odd, Shape.of(m=4))])
 
 
 def test_the_readme_documents_every_feature_as_it_is() -> None:
