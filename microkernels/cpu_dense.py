@@ -194,11 +194,9 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
                 places.append(row)
 
             def fetch_ahead(at: Any) -> None:
-                starts = ((panel, column) for panel in range(nr // pw) for column in range(0, pw, LINE_BYTES // FP32_BYTES))
-                for panel, column in starts:  # one request a cache line of every panel
-                    if panel * pw + column >= width:
-                        continue
-                    line = w[group * (nr // pw) + panel, at + ahead, int64(column)]
+                panels_read = ((first, min(first + pw, width)) for first in range(0, width, pw))
+                for column in (line for panel in panels_read for line in range(*panel, LINE_BYTES // FP32_BYTES)):
+                    line = w[group * (nr // pw) + column // pw, at + ahead, int64(column % pw)]
                     # Read, keep in all levels or from L2 on, data. Past the last panel nothing is ever touched: harmless.
                     hint = (tirx.IntImm("int32", value) for value in (0, 2 if ahead >= FAR else 3, 1))
                     T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(line), *hint))

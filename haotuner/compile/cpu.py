@@ -35,18 +35,22 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     built.mod.write_to_file(str(out), "o")
 
 
+def _functions(kernel: MicroKernel) -> list[str]:
+    """The kernel's function and, where it has one, its tail's."""
+    return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if tail_columns(kernel) else 1]
+
+
 def declarations(kernels: Sequence[MicroKernel]) -> str:
     """C declarations of the functions of these kernels."""
-    names = [
-        name for kernel in kernels for name in (kernel.name, *([f"{kernel.name}_tail"] if tail_columns(kernel) else []))
-    ]
-    return "\n".join(f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
+    names = [name for kernel in kernels for name in _functions(kernel)]
+    return "\n".join(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
 
 
 def _table_row(kernel: MicroKernel) -> str:
-    tail = tail_columns(kernel)
-    last = f"__tvm_ffi_{kernel.name}_tail, {tail}" if tail else "NULL, 0"
-    return f'  {{"{kernel.name}", __tvm_ffi_{kernel.name}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {last}}},'
+    function, tail = (*_functions(kernel), "NULL")[:2]
+    return (
+        f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {tail_columns(kernel)}}},'
+    )
 
 
 def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
