@@ -78,7 +78,7 @@ def tune(
 ) -> Report:
     """Tune ops (None: the default workload) for a range of shapes and write a pack; the Python form of `haotuner tune`.
 
-    ``model``: a file to start from, ``"none"`` for a start from cold, None for the nearest shipped model.
+    ``model``: a file to start from, ``"none"`` for a start from cold, None for what ships.
 
     Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
     """

@@ -1,19 +1,21 @@
-"""Where tuning starts: from the nearest shipped model, from a model the user names, or from cold."""
+"""Where tuning starts: from the shipped model of the device or of all near ones, from one the user names, or from cold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from haotuner.cost.blend import Blend
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel
 from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.errors import HaotunerError
 from haotuner.transfer.kept import load_model
-from haotuner.transfer.shelf import nearest
+from haotuner.transfer.nearness import weights_of
+from haotuner.transfer.shelf import Shelved, starts
 
 COLD = "none"  # what a user writes for no model at all
 
@@ -31,7 +33,7 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
     """The model that tuning starts from.
 
     Args:
-        asked: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for the nearest shipped one.
+        asked: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for what ships.
         device: what is tuned for.
         family: whose micro-kernels are ranked.
         seed: of the trees that the tuning run adds.
@@ -44,21 +46,41 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
     if asked is not None:
         model = load_model(Path(asked))
         return Start(model=_adapting(model, seed), words=f"from the model {asked}", document={"model": asked})
-    found = nearest(device, family)
-    if found is None:
+    found = starts(device, family)
+    if not found:
         why = f"no shipped model of {family} is near {device.id}"
         return Start(model=None, words=f"from cold: {why}", document={"model": None, "why": why})
-    try:
-        model = load_model(found.path)
-    except HaotunerError as error:
-        return Start(model=None, words=f"from cold: {error}", document={"model": None, "why": str(error)})
-    same = found.device.id == device.id  # however much its measured rates drift
-    far = "the same device" if same else f"{found.distance:.1f} doublings of resources away"
-    return Start(
-        model=_adapting(model, seed),
-        words=f"from the shipped model {found.name} ({far})",
-        document={"model": found.name, "distance": round(found.distance, 3), "of": found.device.id},
-    )
+    return _shipped(found, device, seed)
+
+
+def _shipped(found: Sequence[Shelved], device: Device, seed: int) -> Start:
+    """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
+    opened: list[tuple[Shelved, CostModel]] = []
+    damaged: list[str] = []
+    for one in found:
+        try:
+            opened.append((one, load_model(one.path)))
+        except HaotunerError as error:
+            damaged.append(str(error))
+    if not opened:
+        why = "; ".join(damaged)
+        return Start(model=None, words=f"from cold: {why}", document={"model": None, "why": why})
+    (first, model), *others = opened
+    document: dict[str, Any] = {"model": first.name, "distance": round(first.distance, 3), "of": first.device.id}
+    if others:
+        far = f"the nearest {first.distance:.1f} doublings of resources away"
+        words = f"from {len(opened)} shipped models, {first.name} and others ({far})"
+        document["with"] = [one.name for one, _ in others]
+        weights = weights_of([one.device.with_units(1) for one, _ in opened], device.with_units(1))
+        started: CostModel = Started(Blend([model for _, model in opened], weights), seed=seed)
+    else:
+        same = first.device.id == device.id
+        far = "the same device" if same else f"{first.distance:.1f} doublings of resources away"
+        words, started = f"from the shipped model {first.name} ({far})", _adapting(model, seed)
+    if damaged:
+        document["left_out"] = damaged
+        words += f"; left out: {'; '.join(damaged)}"
+    return Start(model=started, words=words, document=document)
 
 
 def _adapting(model: CostModel, seed: int) -> CostModel:

@@ -47,8 +47,8 @@ def shelf(place: Path | None = None) -> tuple[Shelved, ...]:
     return tuple(found)
 
 
-def nearest(device: Device, family: str, place: Path | None = None) -> Shelved | None:
-    """The model of the family whose device is most like this one; None if none is within ``FARTHEST`` or up to date.
+def near(device: Device, family: str, place: Path | None = None) -> tuple[Shelved, ...]:
+    """The models of the family, the most like this device first: those within ``FARTHEST`` that are up to date.
 
     Units are left out of the comparison (the search runs on one), so a device is at distance 0 from itself.
     """
@@ -58,5 +58,14 @@ def nearest(device: Device, family: str, place: Path | None = None) -> Shelved |
         for s in shelf(place)
         if s.family == family and s.facts.get("features_version") == FEATURES_VERSION
     ]  # fmt: skip
-    known = [s for s in known if s.distance <= FARTHEST]
-    return min(known, key=lambda s: (s.distance, s.name), default=None)
+    return tuple(sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name)))
+
+
+def starts(device: Device, family: str, place: Path | None = None) -> tuple[Shelved, ...]:
+    """The models to start from, nearest first: the device's own alone if there is one, else every one that is ``near``.
+
+    The same device is one of the same id, however much its measured rates drift. Elsewhere the nearest alone is a worse
+    start than all of them (figures in the README).
+    """
+    found = near(device, family, place)
+    return tuple(one for one in found if one.device.id == device.id)[:1] or found

@@ -61,7 +61,7 @@ def tune(
         typer.Option(
             "--model",
             metavar="FILE|none",
-            help="A cost model to start from (`haotuner transfer fit`), or none [default: the nearest that ships].",
+            help="A cost model to start from (`haotuner transfer fit`), or none [default: what ships for it].",
         ),
     ] = None,
     zero_measure: Annotated[

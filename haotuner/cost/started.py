@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from haotuner.cost.blend import Ranks
 from haotuner.cost.forest import Forest, Settings, line_through
-from haotuner.cost.model import CostModel, Scores, check_columns, check_rows
+from haotuner.cost.model import Scores, check_columns, check_rows
 
 BAG = 4  # forests, averaged: one forest of 30 rows is mostly chance
 # Rows before trees learn what the start gets wrong; fewer teach level and slope only. With trees from eight rows on, AVX2 to
@@ -21,7 +22,7 @@ TREES = Settings(trees=50, feature_share=0.5, slope=0.0)
 class Started:
     """A ``CostModel`` over a fitted one: the start alone before ``fit``, the start put right by measured rows after it."""
 
-    def __init__(self, start: CostModel, seed: int = 0) -> None:
+    def __init__(self, start: Ranks, seed: int = 0) -> None:
         self.start = start
         self.seed = seed
         self._line = (0.0, 1.0)

@@ -17,9 +17,11 @@ from typing import cast
 
 import numpy as np
 
+from haotuner.cost.blend import Blend, Ranks
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
+from haotuner.cost.scores import pairwise_accuracy
 from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
@@ -31,6 +33,7 @@ from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe
 from haotuner.shape import ShapeRange, Traffic
+from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.table import Table
 from haotuner.tuning import Task, tune
 from tests.bench.own_devices import OPS, ROWS
@@ -114,7 +117,7 @@ class Case:
         judge = {curve.kernel: curve for curve in book.curves(whole)}
         return Case(own=own, us=first, op=op, traffic=traffic, kernels=whole, judge=judge)
 
-    def search(self, start: Forest | None, seed: int) -> tuple[list[str], float]:
+    def search(self, start: Ranks | None, seed: int) -> tuple[list[str], float]:
         """Kernels in the order measured, and the time of the plan with all of them (geometric mean over traffic, us)."""
         lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
@@ -157,8 +160,9 @@ def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[
     rows = [[case.op.name, short(case.own.device), "cold", f"{np.mean(counts):.0f}",
              f"{np.mean([case.needed(order, usual / SHARE) for order, _ in cold]):.0f}", "", "", "",
              f"{usual / full - 1:+.1%}"]]  # fmt: skip
-    for name, source in sources.items():
-        start = fit_without(source, case.op.name)
+    forests = {name: fit_without(source, case.op.name) for name, source in sources.items()}
+    starts: dict[str, Ranks] = {**forests, "all others": _others(case, sources, forests)}
+    for name, start in starts.items():
         runs = [case.search(start, seed) for seed in range(seeds)]
         mine = [len(order) for order, _ in runs]
         reach = [case.needed(order, usual / SHARE) for order, _ in runs]
@@ -168,6 +172,13 @@ def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[
                      f"{np.mean(reach) / np.mean(counts):.2f}", f"{np.mean([us for _, us in runs]) / usual - 1:+.1%}",
                      f"{np.mean(at_tenth):+.1%}", f"{np.mean([us for _, us in runs]) / full - 1:+.1%}"])  # fmt: skip
     return rows
+
+
+def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str, Forest]) -> Blend:
+    """What `haotuner tune` would start from if this device had no model of its own."""
+    names = [name for name, source in sources.items() if source.device.id != case.own.device.id]
+    near = weights_of([sources[name].device.with_units(1) for name in names], case.own.device.with_units(1))
+    return Blend([forests[name] for name in names], near)
 
 
 def _compared(records: Path, at: int, op: str, seeds: int) -> list[list[str]]:
@@ -184,12 +195,15 @@ def short(device: Device) -> str:
 
 HEAD = ["op", "device", "start", "kernels measured", "to 98 % of cold", "share", "loss at its stop", "loss at a tenth",
         "against all recorded"]  # fmt: skip
+RANKED = ["device", "ranked by", "pairwise", "best@1", "best@10", "pairwise, all pairs alike",
+          f"pairwise, over {CLEAR:.0%} apart", "pairwise, all rounds agree", "share that agrees", "tasks"]  # fmt: skip
 TEXT = """Kernels that the search measures until it stops by itself; kernels until its plan is within 2 % of the from-cold
 result, and that as a share of what the search from cold measures; loss against the from-cold result where the started search
 stops, and after a tenth of the from-cold measurements; loss of its stop against every recorded kernel. A search sees the
 first round of measurements, the later ones (the least of two, where there are three) judge its plan (all kernels it
 measured, the best layout). Means over seeds.
-Starts are models of {devices}, each fitted without the op in question."""
+Starts are models of {devices}, each fitted without the op in question; *all others*: those of every other device, the
+nearer the more say, as `haotuner tune` starts on a device without a model of its own."""
 
 
 def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
@@ -209,15 +223,25 @@ def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
         if len(twice) >= ENOUGH:
             part = table.take(np.array(twice, np.int64))
             first, second = (-np.log([own.rounds[trial][at] for trial in part.trials]) for at in (0, 1))
-            rows.append(rank_row(own, "the same measurements, made again", replace(part, labels=first), second))
+            again = rank_row(own, "the same measurements, made again", replace(part, labels=first), second)
+            rows.append([*again[:7], "", "", again[9]])  # these rounds are among those that agree
     return rows
 
 
 def rank_row(own: OwnRecords, name: str, table: Table, said: Scores) -> list[str]:
     """One line of the table of rankings."""
     scores = scored(table, said)
-    figures = [*(scores[key] for key in ("pairwise", "best@1", "best@10")), clear_pairwise(table, said)]
+    agreed, share = agreed_pairwise(own, table, said)
+    over = [pooled_pairwise(table, said), clear_pairwise(table, said), agreed, share]
+    figures = [*(scores[key] for key in ("pairwise", "best@1", "best@10")), *over]
     return [short(own.device), name, *(f"{figure:.3f}" for figure in figures), f"{scores['tasks']:.0f}"]
+
+
+def pooled_pairwise(table: Table, said: Scores) -> float:
+    """Pairwise accuracy where every pair counts alike, whatever its task: tasks of many kernels weigh more."""
+    groups = [rows for rows in table.groups() if len(rows) >= LEAST_ROWS_OF_A_TASK]
+    pairs = [len(rows) * (len(rows) - 1) / 2 for rows in groups]
+    return float(np.average([pairwise_accuracy(said[rows], table.labels[rows]) for rows in groups], weights=pairs))
 
 
 def clear_pairwise(table: Table, said: Scores) -> float:
@@ -231,6 +255,25 @@ def clear_pairwise(table: Table, said: Scores) -> float:
         if len(rows) >= LEAST_ROWS_OF_A_TASK and clear.any():
             found.append(float(np.mean((guess[left] - guess[right])[clear] * gap[clear] > 0)))
     return float(np.mean(found))
+
+
+def agreed_pairwise(own: OwnRecords, table: Table, said: Scores) -> tuple[float, float]:
+    """Pairwise accuracy over pairs that every round of measurements orders alike, and the share of pairs that are so.
+
+    No threshold: the measurements themselves say which pairs they tell apart. Means over tasks.
+    """
+    found = []
+    for rows in table.groups():
+        left, right = np.triu_indices(len(rows), 1)
+        times = [own.rounds[table.trials[row]] for row in rows.tolist()]
+        logs = np.log([us[: min(map(len, times))] for us in times])
+        signs = np.sign(logs[right] - logs[left])
+        agreed = np.abs(signs.sum(axis=1)) == signs.shape[1]
+        if len(rows) >= LEAST_ROWS_OF_A_TASK and agreed.any():
+            right_way = (said[rows][left] - said[rows][right])[agreed] * signs[agreed, 0] > 0
+            found.append((float(np.mean(right_way)), float(np.mean(agreed))))
+    accuracy, share = np.mean(found, axis=0)
+    return float(accuracy), float(share)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -260,8 +303,7 @@ def main() -> None:
             TEXT.format(devices=", ".join(short(own.device) for own in owns)), "", *markdown(rows), "",
             "## Ranking on the same device", "",
             "Weights cold, one thread; means over tasks (op, shape) of at least ten kernels.", "",
-            *markdown([["device", "ranked by", "pairwise", "best@1", "best@10", f"pairwise, over {CLEAR:.0%} apart",
-                        "tasks"], *ranking([owns[at] for at in places])]), ""]  # fmt: skip
+            *markdown([RANKED, *ranking([owns[at] for at in places])]), ""]  # fmt: skip
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "transfer-use.md").write_text("\n".join(text), encoding="utf-8")
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haotuner.cost import saved as saved_module
+from haotuner.cost.blend import Blend
 from haotuner.cost.features import FEATURES_VERSION, NAMES, features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic
@@ -154,3 +155,16 @@ def test_a_heavier_row_pulls_the_model(frame, labels) -> None:
 
 def test_best_at_one_of_a_perfect_model_is_one(frame, labels) -> None:
     assert best_at(labels, np.exp(labels), 1) == 1.0
+
+
+def test_a_blend_says_the_weighted_mean(frame, labels) -> None:
+    one, other = Forest(seed=0).fit(frame, labels), Analytic()
+    a, b = one.predict(frame), other.predict(frame)
+    assert Blend([one, other]).predict(frame) == pytest.approx((a + b) / 2)
+    assert Blend([one, other], [3, 1]).predict(frame) == pytest.approx(0.75 * a + 0.25 * b)
+
+
+@pytest.mark.parametrize(("models", "weights"), [(0, None), (1, [1, 1]), (2, [0, 0]), (2, [1, -1]), (2, [1, np.nan])])
+def test_a_blend_without_anything_to_weigh_is_refused(models: int, weights: list[float] | None) -> None:
+    with pytest.raises(ValueError, match=f"a blend of {models} models"):
+        Blend([Analytic()] * models, weights)

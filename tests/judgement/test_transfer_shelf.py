@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.cost.features import FEATURES_VERSION, features
 from haotuner.transfer.kept import load_model
-from haotuner.transfer.shelf import FARTHEST, Shelved, folder, nearest, shelf
+from haotuner.transfer.shelf import FARTHEST, Shelved, folder, near, shelf, starts
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE
 
 LIMIT_BYTES = 1 << 20
@@ -26,20 +26,30 @@ def put(place: Path, name: str, **changes: Any) -> None:
     place.joinpath(f"{name}.json").write_text(json.dumps(facts | changes))
 
 
-def test_the_nearest_device_is_taken_whatever_its_units(tmp_path: Path) -> None:
-    put(tmp_path, "big")
-    put(
-        tmp_path, "small", device={"id": "small-core", "kind": "cpu", "name": "y", "arch": "haswell", **SMALL_CORE.numbers()}
-    )
-    for device, name in ((BIG_CORE, "big"), (SMALL_CORE, "small")):
-        found = nearest(replace(device, compute_units=4, peak_gflops=None), "cpu_dense_fp32", tmp_path)
-        assert found is not None and found.name == name and 0 <= found.distance <= FARTHEST
+def put_both(place: Path) -> None:
+    put(place, "big")
+    put(place, "small", device={"id": "small-core", "kind": "cpu", "name": "y", "arch": "haswell", **SMALL_CORE.numbers()})
+
+
+def test_the_nearest_device_comes_first_whatever_its_units(tmp_path: Path) -> None:
+    put_both(tmp_path)
+    for device, names in ((BIG_CORE, ["big", "small"]), (SMALL_CORE, ["small", "big"])):
+        found = near(replace(device, compute_units=4, peak_gflops=None), "cpu_dense_fp32", tmp_path)
+        assert [one.name for one in found] == names and 0 <= found[0].distance < found[1].distance <= FARTHEST
+
+
+def test_a_device_starts_from_its_own_model_alone_and_any_other_from_all(tmp_path: Path) -> None:
+    put_both(tmp_path)
+    for name in ("big", "small"):
+        own = replace(BIG_CORE, id=f"{name}-core")  # by its id, however much its rates have drifted
+        assert [one.name for one in starts(own, "cpu_dense_fp32", tmp_path)] == [name]
+    assert [one.name for one in starts(replace(BIG_CORE, id="new"), "cpu_dense_fp32", tmp_path)] == ["big", "small"]
 
 
 @pytest.mark.parametrize("changes", [{"family": "other"}, {"features_version": FEATURES_VERSION + 1}])
 def test_models_of_another_family_or_feature_version_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
     put(tmp_path, "big", **changes)
-    assert nearest(BIG_CORE, "cpu_dense_fp32", tmp_path) is None
+    assert near(BIG_CORE, "cpu_dense_fp32", tmp_path) == starts(BIG_CORE, "cpu_dense_fp32", tmp_path) == ()
 
 
 def test_damaged_provenance_is_said(tmp_path: Path) -> None:

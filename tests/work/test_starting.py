@@ -20,8 +20,8 @@ from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
 from haotuner.shape import ShapeRange, Traffic
 from haotuner.starting import start_of
-from haotuner.transfer.kept import save_model
-from haotuner.transfer.shelf import nearest
+from haotuner.transfer.kept import load_model, save_model
+from haotuner.transfer.shelf import Shelved, shelf, starts
 from haotuner.tuning import Tuned, tune
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
@@ -37,10 +37,21 @@ def test_none_is_a_start_from_cold() -> None:
     assert start.model is None and "cold" in start.words and start.document["model"] is None
 
 
-def test_without_a_word_the_nearest_shipped_model_is_taken() -> None:
-    start, found = start_of(None, CORE, "cpu_dense_fp32"), nearest(CORE, "cpu_dense_fp32")
-    assert found is not None and start.model is not None
-    assert start.document["model"] == found.name and found.name in start.words
+def test_without_a_word_a_known_device_starts_from_its_own_model() -> None:
+    one = shelf()[0]
+    start = start_of(None, one.device, "cpu_dense_fp32")
+    assert start.model is not None and "the same device" in start.words
+    assert start.document == {"model": one.name, "distance": 0.0, "of": one.device.id}
+
+
+def test_without_a_word_a_new_device_starts_from_all_near_models() -> None:
+    start, found = start_of(None, CORE, "cpu_dense_fp32"), starts(CORE, "cpu_dense_fp32")
+    assert len(found) > 1 and start.model is not None
+    assert start.document["model"] == found[0].name and found[0].name in start.words and f"{len(found)} " in start.words
+    assert start.document["with"] == [one.name for one in found[1:]]
+    said = [load_model(one.path).predict(FRAME) for one in found]
+    nearness = np.array([2.0**-one.distance for one in found])  # one doubling of difference halves a word's weight
+    assert start.model.predict(FRAME) == pytest.approx(nearness @ said / nearness.sum())
 
 
 def test_a_family_without_a_model_starts_cold_and_says_so() -> None:
@@ -48,14 +59,22 @@ def test_a_family_without_a_model_starts_cold_and_says_so() -> None:
     assert start.model is None and "no_family" in start.words
 
 
-def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = nearest(CORE, "cpu_dense_fp32")
-    assert found is not None
-    copy = Path(shutil.copy(found.path, tmp_path / "model.txt"))
+def damaged(one: Shelved, place: Path) -> Shelved:
+    copy = Path(shutil.copy(one.path, place / "model.txt"))
     copy.write_bytes(copy.read_bytes().replace(b"leaf_value", b"leaf_walue", 1))
-    monkeypatch.setattr(starting, "nearest", lambda *_: replace(found, path=copy))
+    return replace(one, path=copy)
+
+
+def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good, *_ = starts(CORE, "cpu_dense_fp32")
+    bad = damaged(bad, tmp_path)
+    monkeypatch.setattr(starting, "starts", lambda *_: (bad,))
     start = start_of(None, CORE, "cpu_dense_fp32")
     assert start.model is None and "damaged" in start.words
+    monkeypatch.setattr(starting, "starts", lambda *_: (bad, good))
+    start = start_of(None, CORE, "cpu_dense_fp32")
+    assert start.model is not None and start.document["model"] == good.name
+    assert "damaged" in start.words and "damaged" in start.document["left_out"][0]
 
 
 def test_few_rows_put_level_and_slope_right_and_many_rows_more_than_that() -> None:
