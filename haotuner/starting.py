@@ -14,7 +14,7 @@ from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.errors import HaotunerError
 from haotuner.transfer.kept import load_model
-from haotuner.transfer.nearness import weights_of
+from haotuner.transfer.nearness import weights_at
 from haotuner.transfer.shelf import Shelved, starts
 
 COLD = "none"  # what a user writes for no model at all
@@ -65,22 +65,18 @@ def _shipped(found: Sequence[Shelved], device: Device, seed: int) -> Start:
     if not opened:
         why = "; ".join(damaged)
         return Start(model=None, words=f"from cold: {why}", document={"model": None, "why": why})
-    (first, model), *others = opened
+    first, *others = [one for one, _ in opened]
     document: dict[str, Any] = {"model": first.name, "distance": round(first.distance, 3), "of": first.device.id}
+    far = "the same device" if first.device.id == device.id else f"{first.distance:.1f} doublings of resources away"
+    words = f"from the shipped model {first.name} ({far})"
     if others:
-        far = f"the nearest {first.distance:.1f} doublings of resources away"
-        words = f"from {len(opened)} shipped models, {first.name} and others ({far})"
-        document["with"] = [one.name for one, _ in others]
-        weights = weights_of([one.device.with_units(1) for one, _ in opened], device.with_units(1))
-        started: CostModel = Started(Blend([model for _, model in opened], weights), seed=seed)
-    else:
-        same = first.device.id == device.id
-        far = "the same device" if same else f"{first.distance:.1f} doublings of resources away"
-        words, started = f"from the shipped model {first.name} ({far})", _adapting(model, seed)
+        document["with"] = [one.name for one in others]
+        words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
+    blend = Blend([model for _, model in opened], weights_at([one.distance for one, _ in opened]))
     if damaged:
         document["left_out"] = damaged
         words += f"; left out: {'; '.join(damaged)}"
-    return Start(model=started, words=words, document=document)
+    return Start(model=Started(blend, seed=seed), words=words, document=document)
 
 
 def _adapting(model: CostModel, seed: int) -> CostModel:

@@ -31,7 +31,12 @@ def distance(one: Device, other: Device) -> float:
 
 def weights_of(sources: Sequence[Device], target: Device) -> Scores:
     """Prior weight of each source, summing to 1; shape ``(sources,)``."""
-    raw = np.exp2([-distance(source, target) / HALVING for source in sources])
+    return weights_at([distance(source, target) for source in sources])
+
+
+def weights_at(distances: Sequence[float]) -> Scores:
+    """The same for known distances."""
+    raw = np.exp2(-np.asarray(distances) / HALVING)
     return np.asarray(raw / raw.sum(), dtype=np.float64)
 
 

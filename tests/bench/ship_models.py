@@ -75,14 +75,18 @@ def ops_of(table: Table) -> Scores:
     return np.array([sorted(set(names)).index(name) for name in names], np.float64)
 
 
+def tasks_of(table: Table) -> list[Rows]:
+    """Rows of each task (op, shape, state) of at least ten kernels."""
+    return [rows for rows in table.groups() if len(rows) >= LEAST_ROWS_OF_A_TASK]
+
+
 def scored(table: Table, said: Scores) -> dict[str, float]:
     """Means over tasks (op, shape, state) of at least ten kernels."""
     found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
-    for rows in table.groups():
-        if len(rows) >= LEAST_ROWS_OF_A_TASK:
-            found["pairwise"].append(pairwise_accuracy(said[rows], table.labels[rows]))
-            found["best@1"].append(best_at(said[rows], np.exp(table.labels[rows]), 1))
-            found["best@10"].append(best_at(said[rows], np.exp(table.labels[rows]), 10))
+    for rows in tasks_of(table):
+        found["pairwise"].append(pairwise_accuracy(said[rows], table.labels[rows]))
+        found["best@1"].append(best_at(said[rows], np.exp(table.labels[rows]), 1))
+        found["best@10"].append(best_at(said[rows], np.exp(table.labels[rows]), 10))
     return {**{name: round(float(np.mean(values)), 4) for name, values in found.items()}, "tasks": len(found["pairwise"])}
 
 

@@ -39,7 +39,7 @@ from haotuner.tuning import Task, tune
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.replay import LOOK_EVERY, plan_us
-from tests.bench.ship_models import LEAST_ROWS_OF_A_TASK, SETTINGS, fit_without, held_out, ops_of, scored, table_of
+from tests.bench.ship_models import SETTINGS, fit_without, held_out, ops_of, scored, table_of, tasks_of
 
 PLENTY_S = 600.0  # of budget: nothing is waited for, so no search ends because of it
 SHARE = 0.98
@@ -239,7 +239,7 @@ def rank_row(own: OwnRecords, name: str, table: Table, said: Scores) -> list[str
 
 def pooled_pairwise(table: Table, said: Scores) -> float:
     """Pairwise accuracy where every pair counts alike, whatever its task: tasks of many kernels weigh more."""
-    groups = [rows for rows in table.groups() if len(rows) >= LEAST_ROWS_OF_A_TASK]
+    groups = tasks_of(table)
     pairs = [len(rows) * (len(rows) - 1) / 2 for rows in groups]
     return float(np.average([pairwise_accuracy(said[rows], table.labels[rows]) for rows in groups], weights=pairs))
 
@@ -247,12 +247,12 @@ def pooled_pairwise(table: Table, said: Scores) -> float:
 def clear_pairwise(table: Table, said: Scores) -> float:
     """Pairwise accuracy over pairs whose measured times differ by more than ``CLEAR``; mean over tasks that have any."""
     found = []
-    for rows in table.groups():
+    for rows in tasks_of(table):
         left, right = np.triu_indices(len(rows), 1)
         truth, guess = table.labels[rows], said[rows]
         gap = truth[left] - truth[right]
         clear = np.abs(gap) > np.log1p(CLEAR)
-        if len(rows) >= LEAST_ROWS_OF_A_TASK and clear.any():
+        if clear.any():
             found.append(float(np.mean((guess[left] - guess[right])[clear] * gap[clear] > 0)))
     return float(np.mean(found))
 
@@ -263,13 +263,13 @@ def agreed_pairwise(own: OwnRecords, table: Table, said: Scores) -> tuple[float,
     No threshold: the measurements themselves say which pairs they tell apart. Means over tasks.
     """
     found = []
-    for rows in table.groups():
+    for rows in tasks_of(table):
         left, right = np.triu_indices(len(rows), 1)
         times = [own.rounds[table.trials[row]] for row in rows.tolist()]
         logs = np.log([us[: min(map(len, times))] for us in times])
         signs = np.sign(logs[right] - logs[left])
         agreed = np.abs(signs.sum(axis=1)) == signs.shape[1]
-        if len(rows) >= LEAST_ROWS_OF_A_TASK and agreed.any():
+        if agreed.any():
             right_way = (said[rows][left] - said[rows][right])[agreed] * signs[agreed, 0] > 0
             found.append((float(np.mean(right_way)), float(np.mean(agreed))))
     accuracy, share = np.mean(found, axis=0)
