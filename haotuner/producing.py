@@ -313,6 +313,7 @@ def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
         "funnel": tuned.funnel.line(),
         "refused": tuned.funnel.refused,
         "measured": tuned.measured,
+        "timings": tuned.timings,
         "seconds": round(tuned.seconds, 3),
         "stopped": tuned.stopped,
         "regret_cover": tuned.cover.regret,

@@ -29,6 +29,7 @@ from haotuner.shape import Traffic
 
 STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two ended some searches 4 % short
 QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
+CAUTION = 1.0  # spreads that a prediction is taken to be slower where a plan is judged that has not all its times
 BETTER = 0.003  # a smaller gain of the plan is noise
 LEAST_KERNELS = 4  # measured however short the budget, so that a plan rests on something; about a second
 CONFIRM_ROUNDS = 6  # a round times at most ten kernels, a second; later ones bring one or two new names
@@ -61,7 +62,8 @@ class Tuned:
     funnel: Funnel
     cover: Cover
     tables: tuple[Table, ...]
-    measured: int
+    measured: int  # kernels that have a time
+    timings: int  # of kernels at shapes, before compositions are timed
     seconds: float
     stopped: str  # "converged", "exhausted", "budget" or "signal"
     model: dict[str, float] = field(default_factory=dict)
@@ -94,10 +96,14 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     book = Book(task.op, family, lab.device, probes, weights=task.weights, seed=task.seed, model=model)
     clock = _Clock(begin + task.budget_s * SEARCH_SHARE, watch)
     stopped = _search(book, ordered, rows, weights, lab, clock, task.seed)
-    _recall(book, ordered, lab, clock)  # what an earlier run recorded counts, even if there was no time to come to it
+    if stopped == "budget" or not book.started:
+        # What an earlier run recorded counts, even if there was no time to come to it.
+        _recall(book, ordered, lab, clock)
+    if not book.judged(ordered):
+        _whole(book, [curve.kernel for curve in sketch(book.layouts(ordered), rows, weights)][:LEAST_KERNELS], lab, clock)
     clock = _Clock(begin + task.budget_s * CONFIRM_SHARE, watch, phase="plan", given_up=clock.given_up)
-    _confirm(book, ordered, rows, weights, lab, clock)
-    kept = cover(_complete(book, ordered, lab), rows, weights)
+    whole = _confirm(book, ordered, rows, weights, lab, clock)
+    kept = cover(_complete(book, book.finished(ordered) if whole else book.judged(ordered), ordered, lab), rows, weights)
     tables = _tables(task, kept, lab, clock, begin + task.budget_s * MEASURE_SHARE)
     return Tuned(
         task=task,
@@ -105,7 +111,8 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
         funnel=funnel,
         cover=kept,
         tables=tables,
-        measured=len(book.finished(ordered)),
+        measured=len(book.judged(ordered)),
+        timings=len(book.us),
         seconds=time.monotonic() - begin,
         stopped="signal" if clock.given_up else ("budget" if clock.expired else stopped),
         model=book.scores(),
@@ -161,89 +168,101 @@ def _part(until: float, share: float) -> float:
 
 def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
     batches = rounds(book, ordered, rows, weights, seed)
-    batch = next(batches, [])
-    _recall(book, batch, lab, clock)
-    least = [name for name in batch[:LEAST_KERNELS] if not book.done(name)]
-    lab.prepare(least)
-    for name in least:
-        for record in lab.measure(book.probes[name].trials(), clock.not_given_up):
-            book.note(record)
+    batch = next(batches, {})
+    if not book.started:
+        _recall(book, list(batch), lab, clock)
+        _whole(book, list(batch)[:LEAST_KERNELS], lab, clock)
     quiet, best = 0, np.inf
     while batch and clock.goes_on():
-        _recall(book, batch, lab, clock)
-        batch = [name for name in batch if not book.done(name)]
-        lab.prepare(batch)
-        for name in batch:
-            for record in lab.measure(book.probes[name].trials(), clock.goes_on):
+        if not book.started:  # single shapes are recalled as they are asked for, so that a run taken up again asks the same
+            _recall(book, list(batch), lab, clock)
+        todo = {name: book.open(trials) for name, trials in batch.items() if not book.done(name)}
+        lab.prepare([name for name, trials in todo.items() if any(lab.known(trial) is None for trial in trials)])
+        for trials in todo.values():
+            for record in lab.measure(trials, clock.goes_on):
                 book.note(record)
             if clock.expired or clock.given_up:
                 return "budget"
         book.learn()
-        value = _value(book, book.finished(ordered), rows, weights)
+        value = _value(book, ordered, rows, weights)
         quiet = quiet + 1 if value > best * (1 - BETTER) else 0
         best = min(best, value)
         if quiet >= (STARTED_QUIET_ROUNDS if book.started else QUIET_ROUNDS):
             return "converged"
-        batch = next(batches, [])
+        batch = next(batches, {})
     return "budget" if batch else "exhausted"
 
 
+def _whole(book: Book, names: Sequence[str], lab: Lab, clock: _Clock) -> None:
+    """Whole probes of these kernels, whatever the time, so that a plan rests on something."""
+    open_ = [name for name in names if not book.done(name)]
+    lab.prepare(open_)
+    for name in open_:
+        for record in lab.measure(book.open(book.probes[name].trials()), clock.not_given_up):
+            book.note(record)
+
+
 def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
-    """Note the kernels whose every trial is already recorded, so that they are neither built nor measured again."""
+    """Note what is already recorded of these kernels; in a search by whole probes of those whose every trial is."""
     for name in asked:
         if book.done(name):  # nobody is told of a record twice
             continue
-        found = [lab.known(trial) for trial in book.probes[name].trials()]
-        if all(record is not None for record in found):
+        found = [lab.known(trial) for trial in book.open(book.probes[name].trials())]
+        if book.started or all(record is not None for record in found):
             for record in found:
                 if record is not None:
                     book.note(record)
                     clock.not_given_up(record)
 
 
-def _value(book: Book, measured: Sequence[str], rows: Ints, weights: Floats) -> float:
+def _value(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats) -> float:
     """Geometric mean time over the traffic of the best layout with everything measured so far."""
-    found = [best_us(curves, rows)[0] for curves in book.layouts(measured).values() if curves]
+    found = [best_us(curves, rows)[0] for curves in book.layouts(book.judged(ordered), CAUTION).values()]
     return min((mean_us(us, weights) for us in found), default=float("inf"))
 
 
-def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock) -> None:
+def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock) -> bool:
     """Time those once more that would be kept, until the set stands: the best of many noisy times is the luckiest, too.
 
     In other processes, where code and data lie elsewhere, and as compositions of one region, so that the second time is a
-    record of its own.
+    record of its own. Of a kernel that was timed at some shapes of its probe only, the others come first. False if it was
+    cut short.
     """
     confirmed: set[str] = set()
     for _ in range(CONFIRM_ROUNDS):
-        layouts = book.layouts(book.finished(ordered))
+        layouts = book.layouts(book.judged(ordered), CAUTION)
         fresh = [curve.kernel for curve in sketch(layouts, rows, weights) if curve.kernel not in confirmed]
         if not fresh and confirmed and clock.goes_on():  # the sketch stands; the exact program may still choose others
             fresh = [curve.kernel for curve in cover(layouts, rows, weights).kept if curve.kernel not in confirmed]
         if not fresh:
-            return
+            break
         again = {name: _as_regions(book.probes[name]) for name in fresh}
         if any(lab.known(trial) is None for trials in again.values() for trial in trials):
             lab.renew()
         for name, trials in again.items():
-            records = lab.measure(trials, clock.goes_on)
+            for record in lab.measure(book.open(book.probes[name].trials()), clock.goes_on):
+                book.note(record)
+            records = lab.measure(trials, clock.goes_on) if book.measured(name) else []
             for (_, trial), record in zip(book.probes[name].lead, records, strict=False):
                 if isinstance(record.outcome, Timed):
                     book.confirm(trial, record.outcome.median_us)
-            if len(records) < len(trials):
-                return
+            if len(records) < len(trials) and name not in book.failed:
+                return False
         confirmed.update(fresh)
+    return True
 
 
-def _complete(book: Book, ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:
-    """Layouts that can cover every m: those with a one-row kernel, measured ones if there are any.
+def _complete(book: Book, known: Sequence[str], ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:
+    """Layouts that can cover every m: those with a one-row kernel, of known kernels if there are any.
 
     A run that was stopped before anything was measured still gets a plan, from predictions alone; the caller sees
     ``measured == 0``. HaotunerError when every candidate failed, or every one of those with one row.
     """
-    for names_known in (book.finished(ordered), ordered):
-        layouts = {pw: curves for pw, curves in book.layouts(names_known).items() if any(c.mr == 1 for c in curves)}
-        if layouts:
-            return layouts
+    for names_known in (known, ordered):
+        layouts = book.layouts(names_known, CAUTION)
+        found = {pw: curves for pw, curves in layouts.items() if any(c.mr == 1 for c in curves)}
+        if found:
+            return found
     seen = ", ".join(f"{count} {reason}" for reason, count in sorted(lab.failures.items()))
     what = "candidate" if book.failed.issuperset(ordered) else "kernel of one row, which some m cannot do without,"
     raise HaotunerError(

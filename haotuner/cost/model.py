@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,15 @@ class CostModel(Protocol):
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Scores of shape ``(rows,)``."""
+        ...
+
+
+@runtime_checkable
+class Unsure(CostModel, Protocol):
+    """A cost model that knows how far off it may be."""
+
+    def spread(self, frame: pd.DataFrame) -> Scores:
+        """Standard deviation of the error of ``predict`` on rows it was not fitted to, log units, shape ``(rows,)``."""
         ...
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.model import Analytic, CostModel, Unsure
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
 from haotuner.device import Device
@@ -53,7 +53,7 @@ class Book:
         self._frame = features(self.device, family, op, pairs, weights=weights)
         self._roof = np.asarray(roofline_us(self.device, op, [shape for _, shape in pairs]), np.float64)
         self._groups = np.array([i for i, p in enumerate(probes) for _ in p.lead])
-        self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+        self._predict()
 
     @property
     def started(self) -> bool:
@@ -75,6 +75,10 @@ class Book:
         """Take in a second time of a trial: the mean counts from now on."""
         self.us[trial.key()] = (self.us[trial.key()] + us) / 2
 
+    def open(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Those without a time."""
+        return [trial for trial in trials if trial.key() not in self.us]
+
     def measured(self, name: str) -> bool:
         """Whether every trial of the kernel's probe has a time."""
         return all(trial.key() in self.us for trial in self.probes[name].trials())
@@ -82,6 +86,12 @@ class Book:
     def finished(self, names: Sequence[str]) -> list[str]:
         """Those of the kernels that are measured."""
         return [name for name in names if self.measured(name)]
+
+    def judged(self, names: Sequence[str]) -> list[str]:
+        """Those that a plan may be judged by: the measured ones, with a model learnt elsewhere also those in part."""
+        if not self.started:
+            return self.finished(names)
+        return [n for n in names if n not in self.failed and any(t.key() in self.us for t in self.probes[n].trials())]
 
     def done(self, name: str) -> bool:
         """Whether there is nothing left to learn about the kernel."""
@@ -92,8 +102,13 @@ class Book:
         rows, labels = self._labelled()
         if len(rows) >= (LEAST_STARTED_ROWS if self.started else LEAST_ROWS):
             self._model = self._fresh().fit(self._frame.iloc[rows], labels)
-            self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+            self._predict()
             self._learned = True
+
+    def _predict(self) -> None:
+        self._predicted = self._roof / np.exp(self._model.predict(self._frame))
+        model = self._model
+        self._spread = model.spread(self._frame) if isinstance(model, Unsure) else np.zeros(len(self._frame))
 
     def scores(self) -> dict[str, float]:
         """Pairwise accuracy, best@1 and best@10 on kernels held out of the fit; empty if too little is measured."""
@@ -123,19 +138,23 @@ class Book:
         us = {row: self.us[key] for key, row in self._row_of.items() if key in self.us}
         return rows, np.array([np.log(self._roof[row] / us[row]) for row in rows.tolist()], np.float64)
 
-    def curves(self, names: Sequence[str]) -> list[Curve]:
-        """Curves of kernels that did not fail; a point that was not measured is predicted."""
-        return [self._curve(self.probes[name]) for name in names if name not in self.failed]
+    def curves(self, names: Sequence[str], doubt: float = 0.0) -> list[Curve]:
+        """Curves of kernels that did not fail; a point that was not measured is predicted.
 
-    def layouts(self, names: Sequence[str]) -> dict[int, list[Curve]]:
+        ``doubt``: by how many times its spread a prediction is taken to be slower; below zero, faster.
+        """
+        us = self._predicted * np.exp(doubt * self._spread)
+        return [self._curve(self.probes[name], us) for name in names if name not in self.failed]
+
+    def layouts(self, names: Sequence[str], doubt: float = 0.0) -> dict[int, list[Curve]]:
         """The same by panel width."""
         found: dict[int, list[Curve]] = {}
-        for name, curve in zip((n for n in names if n not in self.failed), self.curves(names), strict=True):
+        for name, curve in zip((n for n in names if n not in self.failed), self.curves(names, doubt), strict=True):
             found.setdefault(self.probes[name].kernel["pw"], []).append(curve)
         return found
 
-    def _curve(self, probe: Probe) -> Curve:
-        points = {tiles: self._time(trial) for tiles, trial in probe.lead}
+    def _curve(self, probe: Probe, predicted: NDArray[np.float64]) -> Curve:
+        points = {tiles: self.us.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
         follow = self.us.get(probe.follow.key())
         if follow is None:  # in bulk the weight is amortised: the last probe's time per tile is what a follower costs
             tiles, us = max(points.items())
@@ -143,10 +162,6 @@ class Book:
         else:
             follow_us = follow * probe.follow_scale
         return Curve.of(probe.kernel.name, probe.kernel["mr"], points, follow_us)
-
-    def _time(self, trial: Trial) -> float:
-        known = self.us.get(trial.key())
-        return known if known is not None else float(self._predicted[self._row_of[trial.key()]])
 
 
 def expectation(

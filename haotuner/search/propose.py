@@ -1,4 +1,4 @@
-"""What to measure next: the kernels that the best plan under the current knowledge would use, and a few others.
+"""What to measure next: what the best plan under the current knowledge would use, and a few others.
 
 The plan, not the kernel, is what is optimised: for every layout the cheapest compositions over the traffic are computed
 with measured and predicted costs, and unmeasured kernels are ranked by the share of the traffic's cost they would carry.
@@ -14,31 +14,38 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import choose, mean_us
 from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
+from haotuner.record import Trial
 from haotuner.search.book import Book
+from haotuner.search.points import points
 
 FIRST_BATCH = 16  # kernels before a model learnt here has a say: twice what LEAST_ROWS asks for
 NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts
-STARTED_BATCH = 4  # a round with a model learnt elsewhere: it knows where to look, and 8 at a time needed more
+STARTED_BATCH = 4  # kernels of a round with a model learnt elsewhere, where its plan rests on measured times alone
 EXPLORE = 0.25  # of a batch goes to kernels that no plan asks for: a model is only as good as its examples
 LAYOUTS = 3  # panel widths in the race; the others are explored only
 
 
 def rounds(
     book: Book, ordered: Sequence[str], rows: NDArray[np.int64], weights: NDArray[np.float64], seed: int
-) -> Iterator[list[str]]:
-    """Batches of kernels to measure, until nothing is left to ask; what was noted and learned meanwhile decides the next.
+) -> Iterator[dict[str, list[Trial]]]:
+    """Trials to measure, by kernel, until nothing is left to ask; what was noted and learned meanwhile decides the next.
 
-    A model that ranks from the beginning (one learnt elsewhere, or in the first round the analytic one) names the set that
-    it would keep. After 24 kernels the plan was at 0.95 of the best; after a start that spread over
-    tile sizes at 0.45 to 0.76.
+    With a model learnt elsewhere single points of what its plan would use (``points``), and whole probes of other kernels
+    once all of these have a time. From cold whole probes of the set that the analytic model would keep (after 24 kernels
+    the plan was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to 0.76), then of what plans ask for.
     """
     rng = np.random.default_rng(seed)
-    size = STARTED_BATCH if book.started else FIRST_BATCH
-    batch = propose(book, ordered, rows, weights, size, rng, as_set=True)
-    while batch:
+    first = True
+    while True:
+        batch = points(book, ordered, rows, weights) if book.started else {}
+        if not batch:
+            size = STARTED_BATCH if book.started else FIRST_BATCH if first else NEXT_BATCH
+            asked = propose(book, ordered, rows, weights, size, rng, as_set=first and not book.started)
+            batch = {name: book.open(book.probes[name].trials()) for name in asked}
+        if not batch:
+            return
         yield batch
-        size = STARTED_BATCH if book.started else NEXT_BATCH
-        batch = propose(book, ordered, rows, weights, size, rng, as_set=book.started)
+        first = False
 
 
 def propose(

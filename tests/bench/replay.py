@@ -19,12 +19,13 @@ from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.op import Op
 from haotuner.plan.compose import best_us, choose, mean_us
 from haotuner.plan.curves import Curve
-from haotuner.record import Record
+from haotuner.record import Record, Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
 from haotuner.search.propose import rounds
+from haotuner.tuning import CAUTION
 
-LOOK_EVERY = 4  # kernels between two looks at the plan: a look costs some milliseconds
+LOOK_EVERY = 12  # timings between two looks at the plan, a round of a started search: a look costs some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,6 @@ class Pool:
         model = None if self.start is None else Started(self.start, seed=seed)
         return Book(self.op, CpuDense(), self.device, self.probes, weights=self.state, seed=seed, model=model)
 
-    def note(self, book: Book, name: str) -> None:
-        """Look one kernel's measurements up."""
-        for trial in book.probes[name].trials():
-            book.note(self.known[trial.key()])
-
     def judge(self) -> dict[str, Curve]:
         """Every kernel's curve as the other round has it."""
         book = self.book(0)
@@ -64,9 +60,9 @@ def plan_us(
 ) -> float:
     """Geometric mean time over the traffic of the plan with these kernels; inf if they cannot serve every m.
 
-    Chosen by what the book knows, timed by the judge.
+    Chosen by what the book knows, what it predicts a spread slower; timed by the judge.
     """
-    layouts = [curves for curves in book.layouts(names).values() if any(curve.mr == 1 for curve in curves)]
+    layouts = [curves for curves in book.layouts(names, CAUTION).values() if any(curve.mr == 1 for curve in curves)]
     if not layouts:
         return float("inf")
     curves = min(layouts, key=lambda found: mean_us(best_us(found, rows)[0], weights))
@@ -78,21 +74,21 @@ def plan_us(
     return mean_us(np.array(us), weights)
 
 
-Strategy = Callable[[Pool, Book, int], Iterator[str]]  # kernels in the order in which they are measured
+Strategy = Callable[[Pool, Book, int], Iterator[Trial]]  # in the order in which they are measured
 
 
-def random_order(pool: Pool, book: Book, seed: int) -> Iterator[str]:
-    """Any order."""
-    names = [probe.kernel.name for probe in pool.probes]
-    yield from (names[i] for i in np.random.default_rng(seed).permutation(len(names)).tolist())
+def random_order(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
+    """Whole probes of the kernels in any order."""
+    for at in np.random.default_rng(seed).permutation(len(pool.probes)).tolist():
+        yield from pool.probes[at].trials()
 
 
-def analytic(pool: Pool, book: Book, seed: int) -> Iterator[str]:
+def analytic(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
     """The search of `haotuner tune` with nothing learned."""
     yield from _search(pool, book, seed, learn=False)
 
 
-def model(pool: Pool, book: Book, seed: int) -> Iterator[str]:
+def model(pool: Pool, book: Book, seed: int) -> Iterator[Trial]:
     """The search of `haotuner tune`."""
     yield from _search(pool, book, seed, learn=True)
 
@@ -100,25 +96,26 @@ def model(pool: Pool, book: Book, seed: int) -> Iterator[str]:
 STRATEGIES: dict[str, Strategy] = {"model": model, "analytic": analytic, "random": random_order}
 
 
-def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[str]:
+def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[Trial]:
     ordered = [probe.kernel.name for probe in pool.probes]
     for batch in rounds(book, ordered, pool.rows, pool.weights, seed):
-        yield from batch
+        for trials in batch.values():
+            yield from trials
         if learn:
             book.learn()
 
 
-def kernels_to(share: float, pool: Pool, strategy: Strategy, seed: int) -> int:
-    """How many kernels a search measures until its plan is within ``1 / share`` of the plan with all of them."""
+def timings_to(share: float, pool: Pool, strategy: Strategy, seed: int) -> int:
+    """How many timings a search needs until its plan is within ``1 / share`` of the plan with all kernels."""
     every = [probe.kernel.name for probe in pool.probes]
     full, judge = pool.book(seed), pool.judge()
-    for name in every:
-        pool.note(full, name)
+    for record in pool.known.values():
+        full.note(record)
     enough = plan_us(full, every, judge, pool.rows, pool.weights) / share
-    book, seen = pool.book(seed), list[str]()
-    for name in strategy(pool, book, seed):
-        pool.note(book, name)
-        seen.append(name)
-        if len(seen) % LOOK_EVERY == 0 and plan_us(book, seen, judge, pool.rows, pool.weights) <= enough:
+    book, count = pool.book(seed), 0
+    for trial in strategy(pool, book, seed):
+        book.note(pool.known[trial.key()])
+        count += 1
+        if count % LOOK_EVERY == 0 and plan_us(book, book.judged(every), judge, pool.rows, pool.weights) <= enough:
             break
-    return len(seen)
+    return count

@@ -43,7 +43,7 @@ from haotuner.select.funnel import select
 from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import Task, tune
 from tests.bench.own_records import all_records
-from tests.bench.replay import STRATEGIES, Pool, kernels_to
+from tests.bench.replay import STRATEGIES, Pool, timings_to
 from tests.bench.ship_models import fit_without
 
 OPS = ("dense_n1024_k1024", "dense_n1000_k600")
@@ -110,9 +110,9 @@ def main() -> None:
     for case, known, other in zip(cases, records, again, strict=True):
         found = replayed(case, known, other, device, asked.seeds)
         replays += replay_rows(case, found)
-        summary[case.op.name]["kernels_to_98"] = {key: counts.tolist() for key, counts in found.items()}
+        summary[case.op.name]["timings_to_98"] = {key: counts.tolist() for key, counts in found.items()}
     text += ["## Three regrets", "", REGRET_TEXT, "", REGRET_HEAD, "|" + "---|" * 10, *regrets, ""]
-    text += ["## Kernels measured until the plan is within 2 % of the best", "", REPLAY_TEXT, "",
+    text += ["## Timings until the plan is within 2 % of the best", "", REPLAY_TEXT, "",
              REPLAY_HEAD, "|" + "---|" * 7, *replays, ""]  # fmt: skip
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "search.md").write_text("\n".join(text))
@@ -278,7 +278,7 @@ def _timed(op: Op, lab: Lab, wanted: dict[int, set[str]]) -> dict[tuple[int, str
 def replayed(
     case: Case, known: dict[str, Record], again: dict[str, Record], device: Device, seeds: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Kernels measured until the plan is good enough, by search and seed."""
+    """Timings until the plan is good enough, by search and seed."""
     rows = np.array([shape["m"] for shape in case.traffic.shapes()], np.int64)
     weights = np.array([weight for _, weight in case.traffic], np.float64)
     times = [{key for key, record in round_.items() if isinstance(record.outcome, Timed)} for round_ in (known, again)]
@@ -297,7 +297,7 @@ def replayed(
             ways["started"] = (replace(pool, start=start), STRATEGIES["model"])
         for name, (among, strategy) in ways.items():
             begin = time.monotonic()
-            found[name + suffix] = np.array([kernels_to(SHARE, among, strategy, seed) for seed in range(seeds)], np.int64)
+            found[name + suffix] = np.array([timings_to(SHARE, among, strategy, seed) for seed in range(seeds)], np.int64)
             print(f"{case.op.name}: {name}{suffix} {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     return found
 

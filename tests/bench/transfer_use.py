@@ -20,7 +20,7 @@ import numpy as np
 from haotuner.cost.blend import Blend, Ranks
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Scores
+from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.cost.started import Started
 from haotuner.device import Device
@@ -62,11 +62,11 @@ class Recorded(CpuDense):
 
 @dataclass
 class Replay:
-    """A lab that looks measurements up; ``order`` holds the kernels in the order in which they were asked for."""
+    """A lab that looks measurements up; ``order`` holds the trials in the order in which they were asked for."""
 
     device: Device
     us: Mapping[Trial, float]
-    order: dict[str, None] = field(default_factory=dict)
+    order: dict[Trial, None] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
 
     def known(self, trial: Trial) -> Record | None:
@@ -85,10 +85,11 @@ class Replay:
         found = []
         for trial in trials:
             name, *_ = trial.kernel.split("*")  # a kernel timed once more takes as long again
-            us = self.us[replace(trial, kernel=name, repeat=0)]
+            first = replace(trial, kernel=name, repeat=0)
+            us = self.us[first]
             record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
                             fingerprint="replay", session="replay", when=0.0)  # fmt: skip
-            self.order[name] = None
+            self.order[first] = None
             found.append(record)
             goes_on(record)
         return found
@@ -117,36 +118,64 @@ class Case:
         judge = {curve.kernel: curve for curve in book.curves(whole)}
         return Case(own=own, us=first, op=op, traffic=traffic, kernels=whole, judge=judge)
 
-    def search(self, start: Ranks | None, seed: int) -> tuple[list[str], float]:
-        """Kernels in the order measured, and the time of the plan with all of them (geometric mean over traffic, us)."""
+    def search(self, start: Ranks | None, seed: int) -> Run:
+        """The trials in the order measured."""
         lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
         model = None if start is None else Started(start, seed=seed)
         tune(task, cast(Lab, lab), Recorded(self.kernels), model=model)
-        order = list(lab.order)
-        return order, self.value(order)
+        return Run(self, tuple(lab.order), start, seed)
 
-    def value(self, names: Sequence[str]) -> float:
-        """Geometric mean time over the traffic of the plan chosen among these kernels."""
+    def value(self, book: Book, names: Sequence[str]) -> float:
+        """Geometric mean time over the traffic of the plan chosen among these kernels by what the book knows."""
         rows = np.array([shape["m"] for shape in self.traffic.shapes()], np.int64)
         weights = np.array([weight for _, weight in self.traffic], np.float64)
-        return plan_us(_book(names, self.us, self.op, self.own.device), names, self.judge, rows, weights)
+        return plan_us(book, names, self.judge, rows, weights)
 
-    def needed(self, order: Sequence[str], enough: float) -> int:
-        """How many kernels of an order it takes until the plan is as fast as ``enough``; all of them if it never is."""
-        looks = range(LOOK_EVERY, len(order), LOOK_EVERY)
-        return next((count for count in looks if self.value(order[:count]) <= enough), len(order))
+    def full(self) -> float:
+        """The same with every recorded kernel."""
+        return self.value(_book(self.kernels, self.us, self.op, self.own.device), self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A search: what it measured, in order, and what it started from."""
+
+    case: Case
+    order: tuple[Trial, ...]
+    start: Ranks | None
+    seed: int
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels have a time."""
+        return len({trial.kernel for trial in self.order})
+
+    def value(self, count: int | None = None) -> float:
+        """Time of the plan after that many measurements; None: all of them."""
+        case, seen = self.case, self.order[:count]
+        names = list(dict.fromkeys(trial.kernel for trial in seen))
+        model = None if self.start is None else Started(self.start, seed=self.seed)
+        book = _book(names, {trial: case.us[trial] for trial in seen}, case.op, case.own.device, model)
+        if model is not None:
+            book.learn()
+        return case.value(book, book.judged(names))
+
+    def needed(self, enough: float) -> int:
+        """How many measurements it takes until the plan is as fast as ``enough``; all of them if it never is."""
+        looks = range(LOOK_EVERY, len(self.order), LOOK_EVERY)
+        return next((count for count in looks if self.value(count) <= enough), len(self.order))
 
 
 def _probe(name: str, op: Op, device: Device) -> Probe:
     return probe(MicroKernel.parse(name), op, device, ROWS, weights="cold")
 
 
-def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Device) -> Book:
-    """A book that knows these kernels' times."""
+def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Device, model: CostModel | None = None) -> Book:
+    """A book of these kernels that knows these times."""
     probes = [_probe(name, op, device) for name in names]
-    book = Book(op, CpuDense(), device, probes, weights="cold", seed=0)
-    for trial in (trial for one in probes for trial in one.trials()):
+    book = Book(op, CpuDense(), device, probes, weights="cold", seed=0, model=model)
+    for trial in (trial for one in probes for trial in one.trials() if trial in us):
         book.note(Record(trial=trial, outcome=Timed(samples_us=(us[trial],)), fingerprint="replay",
                          device_id=device.id, session="replay", when=0.0))  # fmt: skip
     return book
@@ -155,23 +184,27 @@ def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Devic
 def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int) -> list[list[str]]:
     """A row for each start: kernels measured, what they were needed for, loss."""
     cold = [case.search(None, seed) for seed in range(seeds)]
-    full = case.value(case.kernels)
-    usual, counts = float(np.mean([us for _, us in cold])), [len(order) for order, _ in cold]
-    rows = [[case.op.name, short(case.own.device), "cold", f"{np.mean(counts):.0f}",
-             f"{np.mean([case.needed(order, usual / SHARE) for order, _ in cold]):.0f}", "", "", "",
-             f"{usual / full - 1:+.1%}"]]  # fmt: skip
+    full, usual = case.full(), float(np.mean([run.value() for run in cold]))
+    count = float(np.mean([len(run.order) for run in cold]))
+    tenth = max(1, round(count / 10))
+    rows = [_row(case, "cold", cold, usual, full)]
     forests = {name: fit_without(source, case.op.name) for name, source in sources.items()}
     starts: dict[str, Ranks] = {**forests, "all others": _others(case, sources, forests)}
     for name, start in starts.items():
         runs = [case.search(start, seed) for seed in range(seeds)]
-        mine = [len(order) for order, _ in runs]
-        reach = [case.needed(order, usual / SHARE) for order, _ in runs]
-        tenth = max(1, round(float(np.mean(counts)) / 10))
-        at_tenth = [case.value(order[:tenth]) / usual - 1 for order, _ in runs]
-        rows.append([case.op.name, short(case.own.device), name, f"{np.mean(mine):.0f}", f"{np.mean(reach):.0f}",
-                     f"{np.mean(reach) / np.mean(counts):.2f}", f"{np.mean([us for _, us in runs]) / usual - 1:+.1%}",
-                     f"{np.mean(at_tenth):+.1%}", f"{np.mean([us for _, us in runs]) / full - 1:+.1%}"])  # fmt: skip
+        row = _row(case, name, runs, usual, full)
+        row[5] = f"{float(row[4]) / count:.2f}"
+        row[7] = f"{np.mean([run.value(tenth) for run in runs]) / usual - 1:+.1%}"
+        rows.append(row)
     return rows
+
+
+def _row(case: Case, name: str, runs: Sequence[Run], usual: float, full: float) -> list[str]:
+    """A line of the table; share and loss at a tenth are left open."""
+    ends = float(np.mean([run.value() for run in runs]))
+    return [case.op.name, short(case.own.device), name, f"{np.mean([len(run.order) for run in runs]):.0f}",
+            f"{np.mean([run.needed(usual / SHARE) for run in runs]):.0f}", "", f"{ends / usual - 1:+.1%}", "",
+            f"{ends / full - 1:+.1%}", f"{np.mean([run.kernels for run in runs]):.0f}"]  # fmt: skip
 
 
 def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str, Forest]) -> Blend:
@@ -193,15 +226,16 @@ def short(device: Device) -> str:
     return "-".join(device.id.split("-")[-2:])
 
 
-HEAD = ["op", "device", "start", "kernels measured", "to 98 % of cold", "share", "loss at its stop", "loss at a tenth",
-        "against all recorded"]  # fmt: skip
+HEAD = ["op", "device", "start", "measurements", "to 98 % of cold", "share", "loss at its stop", "loss at a tenth",
+        "against all recorded", "kernels"]  # fmt: skip
 RANKED = ["device", "ranked by", "pairwise", "best@1", "best@10", "pairwise, all pairs alike",
           f"pairwise, over {CLEAR:.0%} apart", "pairwise, all rounds agree", "share that agrees", "tasks"]  # fmt: skip
-TEXT = """Kernels that the search measures until it stops by itself; kernels until its plan is within 2 % of the from-cold
-result, and that as a share of what the search from cold measures; loss against the from-cold result where the started search
-stops, and after a tenth of the from-cold measurements; loss of its stop against every recorded kernel. A search sees the
-first round of measurements, the later ones (the least of two, where there are three) judge its plan (all kernels it
-measured, the best layout). Means over seeds.
+TEXT = """A measurement is one micro-kernel timed at one shape. Measurements of the search until it stops by itself and those
+that complete the kernels it would keep; measurements until its plan is within 2 % of the from-cold result, and that as a
+share of what the search from cold measures; loss against the from-cold result where the started search stops, and after a
+tenth of the from-cold measurements; loss of its stop against every recorded kernel; kernels measured at some shape.
+A search sees the first round of measurements, the later ones (the least of two, where there are three) judge its plan (all
+kernels it measured, the best layout; what it has not measured as it predicts it, a spread slower). Means over seeds.
 Starts are models of {devices}, each fitted without the op in question; *all others*: those of every other device, the
 nearer the more say, as `haotuner tune` starts on a device without a model of its own."""
 

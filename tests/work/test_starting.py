@@ -1,4 +1,4 @@
-"""Where tuning starts: the nearest shipped model, a named one, or cold; and what a start is worth to the search."""
+"""Where tuning starts: the nearest shipped model, a named one, or cold."""
 
 from __future__ import annotations
 
@@ -12,22 +12,14 @@ import pytest
 from haotuner import starting
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.roofline import roofline_us
 from haotuner.cost.started import TREE_ROWS, Started
 from haotuner.errors import UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.plan.compose import best_us, mean_us
-from haotuner.search.probes import probe
-from haotuner.shape import ShapeRange, Traffic
 from haotuner.starting import start_of
 from haotuner.transfer.kept import load_model, save_model
 from haotuner.transfer.shelf import Shelved, shelf, starts
-from haotuner.tuning import Tuned, tune
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
-from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
-from tests.work.test_tuning import true_curve
+from tests.work.fake_lab import CORE
 
-SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..96"), samples=16))
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
 TRUTH = np.asarray(FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"], np.float64)
 
@@ -111,23 +103,3 @@ def test_a_few_rows_move_the_level_only() -> None:
     model = Started(start).fit(FRAME.iloc[:3], start.predict(FRAME.iloc[:3]) + 0.5)
     assert model.predict(FRAME) - start.predict(FRAME) == pytest.approx(0.5, abs=1e-6)
     assert len(KERNELS) > 3
-
-
-def quality(tuned: Tuned, lab: FakeLab) -> float:
-    rows = np.array([shape["m"] for shape in SMALL.traffic.shapes()])
-    weights = np.array([weight for _, weight in SMALL.traffic])
-    return mean_us(best_us([true_curve(lab, kernel) for kernel in tuned.kernels], rows)[0], weights)
-
-
-def test_a_search_that_starts_from_a_model_of_the_device_needs_fewer_measurements() -> None:
-    lab = FakeLab(CORE)
-    cold = tune(SMALL, lab.as_lab(), FAMILY)
-    leads = [t for c in cold.funnel.kept[::3] for _, t in probe(c.kernel, TASK.op, CORE, 256, weights="cold").lead]
-    pairs = [(MicroKernel.parse(trial.kernel), trial.shape) for trial in leads]
-    least = roofline_us(CORE.with_units(1), TASK.op, [trial.shape for trial in leads])
-    labels = np.log(least / np.array([lab.true_us(trial) for trial in leads]))
-    frame = features(CORE.with_units(1), FAMILY, TASK.op, pairs)
-    start = Started(Forest().fit(frame, labels))
-    warm = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, model=start)
-    assert warm.measured < cold.measured
-    assert quality(warm, lab) <= quality(cold, lab) * 1.03

@@ -1,0 +1,83 @@
+"""A started model puts the level of every regime right, and knows how far off it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from haotuner.cost.features import features
+from haotuner.cost.forest import Forest
+from haotuner.cost.model import Analytic, Unsure
+from haotuner.cost.started import SPREAD, TREE_ROWS, Started
+from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
+
+FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
+TRUTH = np.asarray(FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"], np.float64)
+START = Forest().fit(FRAME, TRUTH)
+FEW_ROWS = np.array([shape["m"] <= 5 for _, shape in PAIRS])
+
+
+def parts(rows: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that are measured, and the others."""
+    order = np.random.default_rng(seed).permutation(len(PAIRS))
+    return order[:rows], order[rows:]
+
+
+def test_what_a_start_has_wrong_in_one_regime_alone_is_put_right_there_alone() -> None:
+    off = START.predict(FRAME) + np.where(FEW_ROWS, 0.4, -0.2)
+    seen, other = parts(TREE_ROWS - 1, seed=0)
+    left = off - Started(START).fit(FRAME.iloc[seen], off[seen]).predict(FRAME)
+    for regime in (FEW_ROWS, ~FEW_ROWS):
+        assert abs(float(np.mean(left[other][regime[other]]))) < 0.05
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
+def test_two_of_three_unseen_rows_lie_within_a_spread_and_nearly_all_within_two(noise: float) -> None:
+    """What a standard deviation promises: 0.68 and 0.95 of normal errors; wider bounds, as 47 rows know it roughly."""
+    within = []
+    for seed in range(8):
+        off = START.predict(FRAME) + np.random.default_rng(seed).normal(0.0, noise, len(FRAME))
+        seen, other = parts(TREE_ROWS - 1, seed)
+        model = Started(START).fit(FRAME.iloc[seen], off[seen])
+        errors = np.abs(off - model.predict(FRAME))[other]
+        spread = model.spread(FRAME)[other]
+        within.append((np.mean(errors <= spread), np.mean(errors <= 2 * spread)))
+    one, two = np.mean(within, axis=0)
+    if noise < SPREAD:  # a few rows that fit do not outweigh what other devices' models were off by
+        assert one > 0.68 and two > 0.95
+    else:
+        assert 0.5 < one < 0.8 and 0.85 < two < 0.99
+
+
+def test_rows_that_fit_make_it_surer_and_rows_that_do_not_less_sure() -> None:
+    seen, _ = parts(TREE_ROWS - 1, seed=0)
+    said, sine = START.predict(FRAME), np.sin(np.arange(len(FRAME)))
+    spreads = [float(Started(START).fit(FRAME.iloc[seen], (said + off * sine)[seen]).spread(FRAME)[0]) for off in (0, 1.0)]
+    assert spreads[0] < SPREAD < spreads[1]
+    assert Started(START).spread(FRAME) == pytest.approx(SPREAD), "before any row it is what other devices taught"
+
+
+def test_a_spread_is_a_number_from_zero_up_for_every_row_and_of_this_version_only() -> None:
+    model = Started(START)
+    assert isinstance(model, Unsure) and not isinstance(Analytic(), Unsure) and not isinstance(Forest(), Unsure)
+    for rows in (0, 1, 7):
+        found = model.spread(FRAME.iloc[:rows])
+        assert found.shape == (rows,) and np.isfinite(found).all() and (found >= 0).all()
+    with pytest.raises(ValueError, match="features of this version"):
+        model.spread(pd.DataFrame({"tile_rows_log2": [1.0]}))
+
+
+def test_weights_count_in_the_level_and_in_the_spread() -> None:
+    """A row without weight might as well not be there."""
+    seen, _ = parts(40, seed=1)
+    labels = START.predict(FRAME)[seen]
+    wild = labels.copy()
+    wild[0] += 5.0
+    weights = np.ones(len(seen))
+    weights[0] = 0.0
+    with_it = Started(START).fit(FRAME.iloc[seen], wild, weights)
+    without = Started(START).fit(FRAME.iloc[seen[1:]], labels[1:])
+    assert with_it.predict(FRAME) == pytest.approx(without.predict(FRAME), abs=1e-3)
+    assert with_it.spread(FRAME) == pytest.approx(without.spread(FRAME), rel=0.05)

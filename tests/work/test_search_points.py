@@ -1,0 +1,154 @@
+"""Which times a started search takes next: those its best plan rests on, and near rivals of what it knows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike
+
+from haotuner.cost.model import Analytic, CostModel, Scores
+from haotuner.plan.cover import sketch
+from haotuner.record import Record, Timed, Trial
+from haotuner.search.book import Book
+from haotuner.search.points import POINTS, points, rests_on
+from haotuner.search.probes import probe
+from haotuner.tuning import CAUTION
+from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
+
+ROWS = np.array([shape["m"] for shape in TASK.traffic.shapes()], np.int64)
+WEIGHTS = np.array([weight for _, weight in TASK.traffic], np.float64)
+KERNELS = [kernel for kernel in FAMILY.points(TASK.op, CORE) if kernel["pw"] == 32][:40]
+NAMES = [kernel.name for kernel in KERNELS]
+
+
+class Sure(Analytic):
+    """The analytic rule, given out as known to within a fixed spread."""
+
+    def __init__(self, spread: float) -> None:
+        self._spread = spread
+
+    def spread(self, frame: pd.DataFrame) -> Scores:
+        return np.full(len(frame), self._spread)
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Sure:
+        return self
+
+
+def book(model: CostModel | None) -> Book:
+    probes = [probe(kernel, TASK.op, CORE, 256, weights="cold") for kernel in KERNELS]
+    return Book(TASK.op, FAMILY, CORE, probes, weights="cold", seed=0, model=model)
+
+
+def take(known: Book, trials: Sequence[Trial]) -> None:
+    """Time trials as predicted."""
+    at = {t.key(): us for n in NAMES for t, us in zip((t for _, t in known.probes[n].lead), said(known, n), strict=True)}
+    for trial in trials:
+        outcome = Timed(samples_us=(at[trial.key()],))
+        known.note(Record(trial=trial, outcome=outcome, device_id=CORE.id, fingerprint="f", session="s", when=0.0))
+
+
+def said(known: Book, name: str) -> list[float]:
+    """What the model says of the leading trials, whatever was measured."""
+    fresh = copy.copy(known)
+    fresh.us = {}
+    [curve] = fresh.curves([name])
+    return [us for _, us in curve.lead_us]
+
+
+def asked_until_quiet(known: Book, most: int = 200) -> int:
+    """How many trials it asks for until it asks for none, every one as fast as predicted."""
+    count = 0
+    while batch := points(known, NAMES, ROWS, WEIGHTS):
+        take(known, [trial for trials in batch.values() for trial in trials])
+        count += sum(map(len, batch.values()))
+        assert count <= most
+    return count
+
+
+@given(st.sets(st.sampled_from(range(1, len(KERNELS))), max_size=12))
+def test_a_plan_rests_on_leading_trials_of_its_kernels_with_all_of_the_traffic(chosen: set[int]) -> None:
+    known = book(None)
+    names = [next(k.name for k in KERNELS if k["mr"] == 1), *(NAMES[i] for i in sorted(chosen))]
+    curves = known.curves(list(dict.fromkeys(names)))
+    found = rests_on(curves, known.probes, ROWS, WEIGHTS)
+    assert sum(found.values()) == pytest.approx(WEIGHTS.sum())
+    leads = {trial for curve in curves for _, trial in known.probes[curve.kernel].lead}
+    assert set(found) <= leads and min(found.values()) > 0
+
+
+def test_between_two_points_of_a_curve_the_nearer_counts_more() -> None:
+    known = book(None)
+    one = next(k.name for k in KERNELS if k["mr"] == 1)
+    curves = known.curves([one])
+    at = [tiles for tiles, _ in known.probes[one].lead]
+    low, high = at[1], at[2]
+    row = np.array([low + (high - low) // 4])
+    found = {trial.shape["m"]: share for trial, share in rests_on(curves, known.probes, row, np.array([1.0])).items()}
+    assert set(found) == {low, high} and found[low] > 0.7 and found[high] == pytest.approx(1 - found[low])
+
+
+def test_a_round_is_small_and_begins_with_a_kernel_of_one_row() -> None:
+    known = book(Sure(0.1))
+    batch = points(known, NAMES, ROWS, WEIGHTS)
+    assert 0 < sum(map(len, batch.values())) <= POINTS
+    assert known.probes[next(iter(batch))].kernel["mr"] == 1
+    assert all(trial.key() not in known.us for trials in batch.values() for trial in trials)
+
+
+def test_a_kernel_is_timed_where_the_plan_would_use_it_and_not_at_its_whole_probe() -> None:
+    known = book(Sure(0.1))
+    asked_until_quiet(known)
+    timed = {
+        name: len(leads) - len(known.open(leads)) for name in NAMES for leads in [[t for _, t in known.probes[name].lead]]
+    }
+    assert any(0 < count < len(known.probes[name].lead) for name, count in timed.items())
+    assert not any(known.probes[name].follow.key() in known.us for name in NAMES)
+
+
+def test_the_less_sure_the_model_is_the_more_rivals_are_tried() -> None:
+    counts = [asked_until_quiet(book(Sure(spread)), most=4 * len(NAMES)) for spread in (0.0, 0.1, 0.4)]
+    assert 0 < counts[0] < counts[1] < counts[2]
+
+
+def test_a_sure_model_that_was_right_asks_for_nothing_once_its_plan_has_its_times() -> None:
+    known = book(Sure(0.0))
+    asked_until_quiet(known)
+    kept = sketch(known.layouts(NAMES), ROWS, WEIGHTS)
+    assert all(trial.key() in known.us for trial in rests_on(kept, known.probes, ROWS, WEIGHTS))
+
+
+def test_what_was_measured_is_not_doubted() -> None:
+    known = book(Sure(0.3))
+    name = NAMES[0]
+    take(known, [trial for _, trial in known.probes[name].lead])
+    by_doubt = [known.curves([name], doubt)[0].lead_us for doubt in (-1.0, 0.0, CAUTION)]
+    assert by_doubt[0] == by_doubt[1] == by_doubt[2]
+    other = [known.curves([NAMES[1]], doubt)[0].lead_us[0][1] for doubt in (-1.0, 0.0, CAUTION)]
+    assert other[0] < other[1] < other[2]
+
+
+def test_a_model_without_a_spread_is_taken_at_its_word() -> None:
+    known = book(None)
+    assert known.curves(NAMES, -1.0) == known.curves(NAMES) == known.curves(NAMES, CAUTION)
+
+
+def test_kernels_without_a_one_row_tile_ask_for_nothing() -> None:
+    known = book(Sure(0.1))
+    assert points(known, [k.name for k in KERNELS if k["mr"] > 1], ROWS, WEIGHTS) == {}
+
+
+def test_a_failed_kernel_is_not_asked_for_again() -> None:
+    lab = FakeLab(CORE, fails=lambda kernel: kernel["mr"] == 4)
+    known = book(Sure(0.2))
+    for _ in range(30):
+        batch = points(known, NAMES, ROWS, WEIGHTS)
+        assert not set(batch) & known.failed
+        for trials in batch.values():
+            for record in lab.measure(trials):
+                known.note(record)

@@ -1,0 +1,142 @@
+"""The tuning loop with a model learnt elsewhere: single shapes are timed, and what is kept is timed whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from haotuner.cost.features import features
+from haotuner.cost.forest import Forest
+from haotuner.cost.roofline import roofline_us
+from haotuner.cost.started import Started
+from haotuner.errors import HaotunerError
+from haotuner.kernel import MicroKernel
+from haotuner.plan.compose import best_us, mean_us
+from haotuner.record import Record, Trial
+from haotuner.search.probes import probe
+from haotuner.shape import ShapeRange, Traffic
+from haotuner.tuning import LEAST_KERNELS, Tuned, tune
+from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
+from tests.work.test_tuning import check_served, true_curve
+
+SMALL = replace(TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..96"), samples=16))
+
+
+@pytest.fixture(scope="module")
+def cold_lab() -> FakeLab:
+    return FakeLab(CORE)
+
+
+@pytest.fixture(scope="module")
+def cold(cold_lab: FakeLab) -> Tuned:
+    return tune(SMALL, cold_lab.as_lab(), FAMILY)
+
+
+@pytest.fixture(scope="module")
+def start(cold: Tuned) -> Forest:
+    """A model of the device, from a third of the kernels."""
+    lab = FakeLab(CORE)
+    leads = [t for c in cold.funnel.kept[::3] for _, t in probe(c.kernel, TASK.op, CORE, 256, weights="cold").lead]
+    pairs = [(MicroKernel.parse(trial.kernel), trial.shape) for trial in leads]
+    least = roofline_us(CORE.with_units(1), TASK.op, [trial.shape for trial in leads])
+    labels = np.log(least / np.array([lab.true_us(trial) for trial in leads]))
+    return Forest().fit(features(CORE.with_units(1), FAMILY, TASK.op, pairs), labels)
+
+
+@pytest.fixture(scope="module")
+def warm_lab() -> FakeLab:
+    return FakeLab(CORE)
+
+
+@pytest.fixture(scope="module")
+def warm(start: Forest, warm_lab: FakeLab) -> Tuned:
+    return tune(SMALL, warm_lab.as_lab(), FAMILY, model=Started(start))
+
+
+def quality(tuned: Tuned, lab: FakeLab) -> float:
+    rows = np.array([shape["m"] for shape in SMALL.traffic.shapes()])
+    weights = np.array([weight for _, weight in SMALL.traffic])
+    return mean_us(best_us([true_curve(lab, kernel) for kernel in tuned.kernels], rows)[0], weights)
+
+
+def probes_of(lab: FakeLab) -> dict[str, set[Trial]]:
+    """What was timed of each kernel by itself."""
+    found: dict[str, set[Trial]] = {}
+    for trial in lab.measured:
+        if trial.threads == 1 and "*" not in trial.kernel:
+            found.setdefault(trial.kernel, set()).add(trial)
+    return found
+
+
+def test_it_needs_fewer_measurements_than_from_cold(cold: Tuned, cold_lab: FakeLab, warm: Tuned) -> None:
+    assert warm.stopped == "converged" and warm.timings < cold.timings, (warm.timings, cold.timings)
+    assert quality(warm, cold_lab) <= quality(cold, cold_lab) * 1.03
+
+
+def test_most_kernels_are_timed_at_some_shapes_and_the_kept_ones_at_all(warm: Tuned, warm_lab: FakeLab) -> None:
+    timed = probes_of(warm_lab)
+    whole = {n: set(probe(MicroKernel.parse(n), TASK.op, CORE, 96, weights="cold").trials()) for n in timed}
+    assert len([name for name, trials in timed.items() if not whole[name] <= trials]) > len(timed) / 2
+    for kernel in warm.kernels:
+        assert whole[kernel.name] <= timed[kernel.name]
+    assert warm.measured == len(timed)
+
+
+def test_the_same_seed_on_the_same_surface_gives_the_same_result(start: Forest, warm: Tuned, warm_lab: FakeLab) -> None:
+    again = FakeLab(CORE)
+    result = tune(SMALL, again.as_lab(), FAMILY, model=Started(start))
+    assert again.measured == warm_lab.measured and result.kernels == warm.kernels and result.model == warm.model
+
+
+def test_a_run_taken_up_again_asks_the_same_and_measures_nothing(start: Forest, warm: Tuned, warm_lab: FakeLab) -> None:
+    again = FakeLab(CORE)
+    again.store = dict(warm_lab.store)
+    result = tune(SMALL, again.as_lab(), FAMILY, model=Started(start))
+    assert again.measured == [] and result.kernels == warm.kernels and result.timings == warm.timings
+    assert set(again.prepared) <= {kernel.name for kernel in warm.kernels}
+
+
+def test_what_is_recorded_counts_however_short_the_time_is(start: Forest, warm: Tuned, warm_lab: FakeLab) -> None:
+    again = FakeLab(CORE)
+    again.store = dict(warm_lab.store)
+    result = tune(replace(SMALL, budget_s=1e-3), again.as_lab(), FAMILY, model=Started(start))
+    assert again.measured == [] and result.measured == warm.measured
+    assert quality(result, again) <= quality(warm, again) * 1.02
+
+
+@pytest.mark.parametrize("after", [1, 5, 30])
+def test_a_signal_in_the_middle_ends_it_with_a_plan_of_what_is_known(start: Forest, after: int) -> None:
+    fake, told = FakeLab(CORE), []
+
+    def watch(phase: str, record: Record | None) -> bool:
+        told.append(record)
+        return sum(r is not None for r in told) < after
+
+    result = tune(TASK, fake.as_lab(), FAMILY, watch, model=Started(start))
+    assert result.stopped == "signal" and len(fake.measured) == after and result.measured > 0
+    check_served(result.tables[0])
+    known = {trial.kernel for trial in fake.measured}
+    assert {kernel.name for kernel in result.kernels} <= known
+
+
+def test_a_plan_of_a_run_without_time_rests_on_a_few_whole_kernels(start: Forest) -> None:
+    fake = FakeLab(CORE)
+    result = tune(replace(TASK, budget_s=1e-3), fake.as_lab(), FAMILY, model=Started(start))
+    assert result.stopped == "budget" and result.measured == LEAST_KERNELS
+    assert {kernel.name for kernel in result.kernels} <= set(probes_of(fake))
+    check_served(result.tables[0])
+
+
+def test_kernels_that_fail_are_left_out(start: Forest) -> None:
+    broken = FakeLab(CORE, fails=lambda kernel: kernel["mr"] > 1 and kernel["mr"] % 2 == 0)
+    result = tune(TASK, broken.as_lab(), FAMILY, model=Started(start))
+    assert broken.failures["crash"] > 0
+    assert all(kernel["mr"] == 1 or kernel["mr"] % 2 for kernel in result.kernels)
+
+
+def test_all_candidates_failing_is_an_error_that_says_what_was_seen(start: Forest) -> None:
+    broken = FakeLab(CORE, fails=lambda _: True)
+    with pytest.raises(HaotunerError, match=r"every candidate failed \([0-9]+ crash\).*haotuner doctor"):
+        tune(TASK, broken.as_lab(), FAMILY, model=Started(start))
