@@ -19,7 +19,7 @@ from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
 from haotuner.record import Record, Timed, Trial
-from haotuner.search.book import Book, expectation, names
+from haotuner.search.book import MEASURED_ONLY, Book, expectation, names
 from haotuner.search.contenders import again, contend, curves
 from haotuner.search.planning import Table, decide
 from haotuner.search.probes import Probe, probe
@@ -216,8 +216,12 @@ def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
 
 
 def _value(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats) -> float:
-    """Geometric mean time over the traffic of the best layout with everything measured so far."""
-    found = [best_us(curves, rows)[0] for curves in book.layouts(book.judged(ordered), CAUTION).values()]
+    """Geometric mean time over the traffic of the best layout with everything measured so far.
+
+    By measured times alone: predictions change from round to round, and what a start promised too much is never beaten.
+    """
+    layouts = book.layouts(book.judged(ordered), MEASURED_ONLY)
+    found = [best_us(curves, rows)[0] for curves in layouts.values()]
     return min((mean_us(us, weights) for us in found), default=float("inf"))
 
 

@@ -29,8 +29,8 @@ REGIME_WIDTH = 1.0  # doublings of machine balance over which it changes
 # Standard deviation of a kernel's error against others of its regime. Models of five other devices, three ops: 0.09 at
 # one row, 0.12 at two, 0.15 to 0.27 beyond.
 SPREAD = 0.15
-# Measured rows that weigh as much as ``SPREAD``: a search's first rows are those where the start is at its best. Loss after a
-# tenth, five devices, three seeds: 12 rows 2.1 %, 48 rows 1.9, ``SPREAD`` alone 1.9 (a seed moves a mean by half a percent).
+# Measured rows that weigh as much as ``SPREAD``: a search's first rows are those where the start is at its best. Loss after
+# a tenth, five devices, three seeds: 12 rows 2.1 %, 48 rows 1.9, ``SPREAD`` alone 1.9; seeds move a mean by half a percent.
 SPREAD_ROWS = 48
 
 

@@ -24,6 +24,7 @@ from haotuner.shape import Shape
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
 LEAST_STARTED_ROWS = 12  # what a model learnt elsewhere needs to be put right: a level and a slope
 FOLDS = 4
+MEASURED_ONLY = np.inf  # a doubt in which no prediction counts
 
 
 class Book:
@@ -91,7 +92,7 @@ class Book:
         """Those that a plan may be judged by: the measured ones, with a model learnt elsewhere also those in part."""
         if not self.started:
             return self.finished(names)
-        return [n for n in names if n not in self.failed and any(t.key() in self.us for t in self.probes[n].trials())]
+        return [n for n in names if n not in self.failed and any(t.key() in self.us for _, t in self.probes[n].lead)]
 
     def done(self, name: str) -> bool:
         """Whether there is nothing left to learn about the kernel."""
@@ -141,9 +142,11 @@ class Book:
     def curves(self, names: Sequence[str], doubt: float = 0.0) -> list[Curve]:
         """Curves of kernels that did not fail; a point that was not measured is predicted.
 
-        ``doubt``: by how many times its spread a prediction is taken to be slower; below zero, faster.
+        ``doubt``: by how many times its spread a prediction is taken to be slower; below zero, faster; ``MEASURED_ONLY``
+        leaves predictions out, of kernels that have a time.
         """
-        us = self._predicted * np.exp(doubt * self._spread)
+        none = np.full_like(self._predicted, np.inf)
+        us = none if doubt == MEASURED_ONLY else self._predicted * np.exp(doubt * self._spread)
         return [self._curve(self.probes[name], us) for name in names if name not in self.failed]
 
     def layouts(self, names: Sequence[str], doubt: float = 0.0) -> dict[int, list[Curve]]:
@@ -154,7 +157,8 @@ class Book:
         return found
 
     def _curve(self, probe: Probe, predicted: NDArray[np.float64]) -> Curve:
-        points = {tiles: self.us.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
+        every = {tiles: self.us.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
+        points = {tiles: us for tiles, us in every.items() if us < np.inf}
         follow = self.us.get(probe.follow.key())
         if follow is None:  # in bulk the weight is amortised: the last probe's time per tile is what a follower costs
             tiles, us = max(points.items())

@@ -19,7 +19,9 @@ from haotuner.record import Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
 
-OPTIMISM = 0.7  # spreads, so 10 % at first. Mean loss after a tenth over five devices: none 2.8 %, 0.7 1.9 to 2.1, 1.0 2.1
+# Spreads, so 10 % at first. Loss after a tenth from all other devices, Zen 4 AVX-512 and AVX2: none 2.6 and 2.6 %, 0.7 1.9
+# and 2.1, 1.0 2.4 and 1.1; over five devices 0.7 and 1.0 were level (2.1).
+OPTIMISM = 0.7
 POINTS = 12  # a round: some three whole probes; 8 and 16 were level
 
 
