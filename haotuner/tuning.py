@@ -262,8 +262,7 @@ def _complete(book: Book, known: Sequence[str], ordered: Sequence[str], lab: Lab
     A run that was stopped before anything was measured still gets a plan, from predictions alone; the caller sees
     ``measured == 0``. HaotunerError when every candidate failed, or every one of those with one row.
     """
-    for names_known in (known, ordered):
-        layouts = book.layouts(names_known, CAUTION)
+    for layouts in (book.layouts(known, CAUTION), book.layouts(ordered)):
         found = {pw: curves for pw, curves in layouts.items() if any(c.mr == 1 for c in curves)}
         if found:
             return found

@@ -16,7 +16,7 @@ from haotuner.kernel import MicroKernel
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.record import Record, Trial
 from haotuner.search.probes import probe
-from haotuner.shape import ShapeRange, Traffic
+from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import LEAST_KERNELS, Tuned, tune
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 from tests.work.test_tuning import check_served, true_curve
@@ -140,3 +140,14 @@ def test_all_candidates_failing_is_an_error_that_says_what_was_seen(start: Fores
     broken = FakeLab(CORE, fails=lambda _: True)
     with pytest.raises(HaotunerError, match=r"every candidate failed \([0-9]+ crash\).*haotuner doctor"):
         tune(TASK, broken.as_lab(), FAMILY, model=Started(start))
+
+
+def test_without_a_measurement_times_are_as_the_model_predicts_them(start: Forest) -> None:
+    """Caution is for comparing measured with predicted; where all is predicted it would only make every time longer."""
+    result = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, watch=lambda *_: False, model=Started(start))
+    assert result.measured == 0
+    frame = features(CORE.with_units(1), FAMILY, TASK.op, [(k, Shape.of(m=k["mr"])) for k in result.kernels])
+    least = roofline_us(CORE.with_units(1), TASK.op, [Shape.of(m=k["mr"]) for k in result.kernels])
+    alone = {curve.kernel: curve.lead_us[0][1] for curve in result.cover.kept}
+    for kernel, us in zip(result.kernels, least / np.exp(start.predict(frame)), strict=True):
+        assert alone[kernel.name] <= us * 1.001, "a curve may be pulled down by a later point, never up"
