@@ -104,6 +104,7 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     clock = _Clock(begin + task.budget_s * CONFIRM_SHARE, watch, phase="plan", given_up=clock.given_up)
     whole = _confirm(book, ordered, rows, weights, lab, clock)
     kept = cover(_complete(book, book.finished(ordered) if whole else book.judged(ordered), ordered, lab), rows, weights)
+    kept = replace(kept, unlimited_us=min(kept.unlimited_us, _least(book, ordered, rows, weights)))
     tables = _tables(task, kept, lab, clock, begin + task.budget_s * MEASURE_SHARE)
     return Tuned(
         task=task,
@@ -213,6 +214,12 @@ def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
                 if record is not None:
                     book.note(record)
                     clock.not_given_up(record)
+
+
+def _least(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats) -> float:
+    """Mean over the traffic of the least time that anything measured has at each shape, any layout; inf if nothing is."""
+    layouts = book.layouts(book.judged(ordered), MEASURED_ONLY)
+    return float(weights @ np.min([best_us(curves, rows)[0] for curves in layouts.values()], axis=0)) if layouts else np.inf
 
 
 def _value(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats) -> float:

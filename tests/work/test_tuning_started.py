@@ -14,7 +14,7 @@ from haotuner.cost.started import Started
 from haotuner.errors import HaotunerError
 from haotuner.kernel import MicroKernel
 from haotuner.plan.compose import best_us, mean_us
-from haotuner.record import Record, Trial
+from haotuner.record import Record, Timed, Trial
 from haotuner.search.probes import probe
 from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import LEAST_KERNELS, Tuned, tune
@@ -104,6 +104,22 @@ def test_what_is_recorded_counts_however_short_the_time_is(start: Forest, warm: 
     result = tune(replace(SMALL, budget_s=1e-3), again.as_lab(), FAMILY, model=Started(start))
     assert again.measured == [] and result.measured == warm.measured
     assert quality(result, again) <= quality(warm, again) * 1.02
+
+
+def test_what_is_kept_is_compared_with_all_that_was_measured(warm: Tuned, warm_lab: FakeLab) -> None:
+    """Only what is kept is timed whole; compared with whole kernels alone, nothing would seem lost by keeping few."""
+    shapes = list(SMALL.traffic)
+    kept = best_us(warm.cover.kept, np.array([shape["m"] for shape, _ in shapes]))[0]
+    assert float(kept @ [weight for _, weight in shapes]) == pytest.approx(warm.cover.objective_us)
+    least = {shape["m"]: us for (shape, _), us in zip(shapes, kept.tolist(), strict=True)}
+    mine = {kernel.name for kernel in warm.kernels}
+    for name, trials in probes_of(warm_lab).items():
+        for trial in trials if name not in mine else ():
+            outcome, m = warm_lab.store[trial.key()].outcome, trial.shape["m"]
+            if isinstance(outcome, Timed) and trial.weights == "cold" and m in least:
+                least[m] = min(least[m], outcome.median_us)
+    assert warm.cover.unlimited_us <= sum(weight * least[shape["m"]] for shape, weight in shapes) + 1e-9
+    assert 0 <= warm.cover.regret < 0.1
 
 
 @pytest.mark.parametrize("after", [1, 5, 30])
