@@ -104,7 +104,8 @@ def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, m
     clock = _Clock(begin + task.budget_s * CONFIRM_SHARE, watch, phase="plan", given_up=clock.given_up)
     whole = _confirm(book, ordered, rows, weights, lab, clock)
     kept = cover(_complete(book, book.finished(ordered) if whole else book.judged(ordered), ordered, lab), rows, weights)
-    kept = replace(kept, unlimited_us=min(kept.unlimited_us, _least(book, ordered, rows, weights)))
+    if everything := _measured_us(book, ordered, rows):  # kept kernels alone may be timed whole; all that has a time counts
+        kept = replace(kept, unlimited_us=min(kept.unlimited_us, float(weights @ np.min(everything, axis=0))))
     tables = _tables(task, kept, lab, clock, begin + task.budget_s * MEASURE_SHARE)
     return Tuned(
         task=task,
@@ -185,7 +186,7 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
             if clock.expired or clock.given_up:
                 return "budget"
         book.learn()
-        value = _value(book, ordered, rows, weights)
+        value = min((mean_us(us, weights) for us in _measured_us(book, ordered, rows)), default=np.inf)
         quiet = quiet + 1 if value > best * (1 - BETTER) else 0
         best = min(best, value)
         if quiet >= (STARTED_QUIET_ROUNDS if book.started else QUIET_ROUNDS):
@@ -216,20 +217,13 @@ def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
                     clock.not_given_up(record)
 
 
-def _least(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats) -> float:
-    """Mean over the traffic of the least time that anything measured has at each shape, any layout; inf if nothing is."""
-    layouts = book.layouts(book.judged(ordered), MEASURED_ONLY)
-    return float(weights @ np.min([best_us(curves, rows)[0] for curves in layouts.values()], axis=0)) if layouts else np.inf
+def _measured_us(book: Book, ordered: Sequence[str], rows: Ints) -> list[Floats]:
+    """For each layout the least time of every shape, by measured times alone; none if nothing is measured.
 
-
-def _value(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats) -> float:
-    """Geometric mean time over the traffic of the best layout with everything measured so far.
-
-    By measured times alone: predictions change from round to round, and what a start promised too much is never beaten.
+    Predictions change from round to round, and what a start promised too much is never beaten.
     """
     layouts = book.layouts(book.judged(ordered), MEASURED_ONLY)
-    found = [best_us(curves, rows)[0] for curves in layouts.values()]
-    return min((mean_us(us, weights) for us in found), default=float("inf"))
+    return [best_us(curves, rows)[0] for curves in layouts.values()]
 
 
 def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock) -> bool:

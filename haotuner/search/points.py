@@ -36,10 +36,10 @@ def points(
     if not kept:
         return {}
     rests = rests_on(kept, book.probes, rows, weights)
-    open_ = [(-share, trial.kernel, trial.shape["m"], trial) for trial, share in rests.items() if trial.key() not in book.us]
+    first = sorted(book.open(rests), key=lambda trial: (-rests[trial], trial.kernel, trial.shape["m"]))[:POINTS]
     found: dict[str, list[Trial]] = {}
-    for _, kernel, _, trial in sorted(open_, key=lambda entry: entry[:3])[:POINTS]:
-        found.setdefault(kernel, []).append(trial)
+    for trial in first:
+        found.setdefault(trial.kernel, []).append(trial)
     return dict(sorted(found.items(), key=lambda item: book.probes[item[0]].kernel["mr"] != 1))
 
 
