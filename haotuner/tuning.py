@@ -28,6 +28,7 @@ from haotuner.select.funnel import Funnel, select
 from haotuner.shape import Traffic
 
 STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two ended some searches 4 % short
+USUAL_SPREAD = 0.15  # log units; up to it starts are patient for that many rounds, beyond it longer by the ratio's square
 QUIET_ROUNDS = 4  # rounds without a better plan before the search stops
 CAUTION = 1.0  # spreads that a prediction is taken to be slower where a plan is judged that has not all its times
 BETTER = 0.003  # a smaller gain of the plan is noise
@@ -189,10 +190,17 @@ def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab
         value = min((mean_us(us, weights) for us in _measured_us(book, ordered, rows)), default=np.inf)
         quiet = quiet + 1 if value > best * (1 - BETTER) else 0
         best = min(best, value)
-        if quiet >= (STARTED_QUIET_ROUNDS if book.started else QUIET_ROUNDS):
+        if quiet >= patience(book):
             return "converged"
         batch = next(batches, {})
     return "budget" if batch else "exhausted"
+
+
+def patience(book: Book) -> int:
+    """Rounds without a better plan before the search stops: more where a start turns out to be further off than usual."""
+    if not book.started:
+        return QUIET_ROUNDS
+    return round(STARTED_QUIET_ROUNDS * max(1.0, book.spread / USUAL_SPREAD) ** 2)
 
 
 def _whole(book: Book, names: Sequence[str], lab: Lab, clock: _Clock) -> None:

@@ -61,6 +61,11 @@ class Book:
         """Whether a model learnt elsewhere ranks from the beginning."""
         return self._given is not None
 
+    @property
+    def spread(self) -> float:
+        """How far off predictions are, in the median, log units; zero from a model that does not say."""
+        return float(np.median(self._spread))
+
     def _fresh(self) -> CostModel:
         """A model to be fitted to the rows measured here: the given one put right, or a forest from nothing."""
         return Forest(seed=self._seed) if self._given is None else copy.copy(self._given)

@@ -16,9 +16,9 @@ from haotuner.cost.model import Analytic, CostModel, Scores
 from haotuner.plan.cover import sketch
 from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book
-from haotuner.search.points import POINTS, points, rests_on
+from haotuner.search.points import FEW, OPTIMISM, POINTS, points, rests_on
 from haotuner.search.probes import probe
-from haotuner.tuning import CAUTION
+from haotuner.tuning import CAUTION, QUIET_ROUNDS, patience
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 
 ROWS = np.array([shape["m"] for shape in TASK.traffic.shapes()], np.int64)
@@ -71,6 +71,11 @@ def asked_until_quiet(known: Book, most: int = 200) -> int:
     return count
 
 
+def open_at(known: Book, optimism: float) -> list[Trial]:
+    """What the best plan rests on and nobody timed."""
+    return known.open(rests_on(sketch(known.layouts(NAMES, -optimism), ROWS, WEIGHTS), known.probes, ROWS, WEIGHTS))
+
+
 @given(st.sets(st.sampled_from(range(1, len(KERNELS))), max_size=12))
 def test_a_plan_rests_on_leading_trials_of_its_kernels_with_all_of_the_traffic(chosen: set[int]) -> None:
     known = book(None)
@@ -102,7 +107,7 @@ def test_a_round_is_small_and_begins_with_a_kernel_of_one_row() -> None:
 
 
 def test_a_kernel_is_timed_where_the_plan_would_use_it_and_not_at_its_whole_probe() -> None:
-    known = book(Sure(0.1))
+    known = book(Sure(0.02))
     asked_until_quiet(known)
     timed = {
         name: len(leads) - len(known.open(leads)) for name in NAMES for leads in [[t for _, t in known.probes[name].lead]]
@@ -112,8 +117,18 @@ def test_a_kernel_is_timed_where_the_plan_would_use_it_and_not_at_its_whole_prob
 
 
 def test_the_less_sure_the_model_is_the_more_rivals_are_tried() -> None:
-    counts = [asked_until_quiet(book(Sure(spread)), most=4 * len(NAMES)) for spread in (0.0, 0.1, 0.4)]
+    counts = [asked_until_quiet(book(Sure(spread)), most=4 * len(NAMES)) for spread in (0.0, 0.02, 0.1)]
     assert 0 < counts[0] < counts[1] < counts[2]
+
+
+def test_once_the_plan_is_nearly_measured_bolder_rivals_are_tried() -> None:
+    known, before = book(Sure(0.1)), 0
+    while len(left := open_at(known, OPTIMISM)) >= FEW:
+        take(known, [trial for trials in points(known, NAMES, ROWS, WEIGHTS).values() for trial in trials])
+        assert len(known.us) > before
+        before = len(known.us)
+    asked = {trial for trials in points(known, NAMES, ROWS, WEIGHTS).values() for trial in trials}
+    assert set(left) < asked and len(asked) <= POINTS
 
 
 def test_a_sure_model_that_was_right_asks_for_nothing_once_its_plan_has_its_times() -> None:
@@ -152,3 +167,9 @@ def test_a_failed_kernel_is_not_asked_for_again() -> None:
         for trials in batch.values():
             for record in lab.measure(trials):
                 known.note(record)
+
+
+def test_the_further_off_a_start_may_be_the_longer_its_search_is_patient() -> None:
+    near, usual, far = (patience(book(Sure(spread))) for spread in (0.05, 0.15, 0.3))
+    assert patience(book(None)) == QUIET_ROUNDS < near == usual
+    assert far == 4 * usual and patience(book(Analytic())) == usual, "a model that does not say is taken at its word"

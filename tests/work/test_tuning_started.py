@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
+from haotuner.cost.model import Scores
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.started import Started
 from haotuner.errors import HaotunerError
@@ -55,6 +57,17 @@ def warm(start: Forest, warm_lab: FakeLab) -> Tuned:
     return tune(SMALL, warm_lab.as_lab(), FAMILY, model=Started(start))
 
 
+class Backwards:
+    """Says of every kernel how far it is from the mean, the wrong way round."""
+
+    def __init__(self, right: Forest) -> None:
+        self._right = right
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        said = self._right.predict(frame)
+        return np.asarray(2 * said.mean() - said)
+
+
 def quality(tuned: Tuned, lab: FakeLab) -> float:
     rows = np.array([shape["m"] for shape in SMALL.traffic.shapes()])
     weights = np.array([weight for _, weight in SMALL.traffic])
@@ -73,6 +86,14 @@ def probes_of(lab: FakeLab) -> dict[str, set[Trial]]:
 def test_it_needs_fewer_measurements_than_from_cold(cold: Tuned, cold_lab: FakeLab, warm: Tuned) -> None:
     assert warm.stopped == "converged" and warm.timings < cold.timings, (warm.timings, cold.timings)
     assert quality(warm, cold_lab) <= quality(cold, cold_lab) * 1.03
+
+
+def test_a_start_that_is_far_off_is_searched_for_longer_and_ends_as_well(
+    start: Forest, cold: Tuned, cold_lab: FakeLab, warm: Tuned
+) -> None:
+    far = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, model=Started(Backwards(start)))
+    assert far.timings > warm.timings
+    assert quality(far, cold_lab) <= quality(cold, cold_lab) * 1.03
 
 
 def test_most_kernels_are_timed_at_some_shapes_and_the_kept_ones_at_all(warm: Tuned, warm_lab: FakeLab) -> None:
