@@ -77,7 +77,9 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
     taken = NOTHING
     legs: dict[str, list[Leg]] = {mode: [] for mode in (*LEARNING, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
-        batch = next_batch(rankings=opinions, places=places, taken=taken, count=count - len(taken), rng=rng)
+        batch = next_batch(
+            rankings=opinions, places=places, taken=taken, count=count - len(taken), measure=target.labels.item, rng=rng
+        )
         taken = np.concatenate([taken, batch])
         sample = Sample(rows=taken, labels=target.labels[taken])
         residual = fit_residual_on(pool, sample, seed)
@@ -106,7 +108,9 @@ def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Seq
     taken = NOTHING
     legs: list[Leg] = []
     for count, more in _steps(counts):
-        batch = next_batch(rankings=(said,), places=places, taken=taken, count=count - len(taken), rng=rng)
+        batch = next_batch(
+            rankings=(said,), places=places, taken=taken, count=count - len(taken), measure=target.labels.item, rng=rng
+        )
         taken = np.concatenate([taken, batch])
         said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
         if count in counts:

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.errors import UsageError
 from haotuner.transfer.gauge import judge
@@ -10,11 +11,11 @@ from haotuner.transfer.judging import Bench
 from haotuner.transfer.memory import Memory, program_keys
 from haotuner.transfer.modes import HEAD, LEARNING, MODES, Pool, Sample, rank, shared_head
 from haotuner.transfer.nearness import distance, joint_share, weights_of
-from haotuner.transfer.samples import next_batch, program_units
+from haotuner.transfer.samples import BEST_SHARE, FIRST_BEST_SHARE, HEARD, next_batch, program_units
 from haotuner.transfer.search import make_pool
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.stacking import PENALTIES, fit_stack
-from haotuner.transfer.table import Rows, Table
+from haotuner.transfer.table import NOTHING, Rows, Table
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
 
 COUNT = st.integers(1, 40)
@@ -179,7 +180,8 @@ def test_a_batch_holds_new_rows_only_once_and_starts_with_the_best(
     rankings = [generator.normal(size=140) for _ in range(opinions)]
     rows: Rows = np.array(sorted(taken), dtype=np.int64)
     places = generator.normal(size=(140, 3))
-    batch = next_batch(rankings=rankings, places=places, taken=rows, count=count, rng=generator)
+    labels = generator.normal(size=140)
+    batch = next_batch(rankings=rankings, places=places, taken=rows, count=count, measure=labels.item, rng=generator)
     assert len(set(batch.tolist())) == len(batch) == min(count, 140 - len(taken))
     assert not set(batch.tolist()) & taken
     if count >= 4 and not taken:
@@ -189,8 +191,49 @@ def test_a_batch_holds_new_rows_only_once_and_starts_with_the_best(
 def test_alike_programs_are_not_measured_side_by_side() -> None:
     places = np.array([[0.0], [0.01], [0.02], [3.0], [-3.0], [5.0]])
     scores = np.array([1.0, 0.99, 0.98, 0.95, 0.2, 0.0])
-    batch = next_batch(rankings=[scores], places=places, taken=np.array([], np.int64), count=3, rng=np.random.default_rng(0))
-    assert batch[:2].tolist() == [0, 3]
+    assert batch_of([scores], scores, places=places, count=3)[:2] == [0, 3]
+
+
+APART = np.arange(100.0)[:, np.newaxis] * 10  # places of a hundred rows, none like another
+
+
+def batch_of(rankings: list[Scores], labels: Scores, count: int, places: Scores = APART, taken: Rows = NOTHING) -> list[int]:
+    generator = np.random.default_rng(0)
+    batch = next_batch(rankings=rankings, places=places, taken=taken, count=count, measure=labels.item, rng=generator)
+    return [int(row) for row in batch]
+
+
+@pytest.mark.parametrize("right", [0, 1, 2])
+@pytest.mark.parametrize("taken", [NOTHING, np.arange(40, 56)])
+def test_an_opinion_whose_rows_turn_out_bad_is_heard_no_more_than_it_is_owed(right: int, taken: Rows) -> None:
+    labels = np.linspace(-4.0, 0.0, 100)
+    rankings = [labels if place == right else -labels for place in range(3)]
+    batch = batch_of(rankings, labels, 16, taken=taken)
+    promising = batch[: round(16 * (BEST_SHARE if len(taken) else FIRST_BEST_SHARE))]
+    bad = [row for row in promising if row < 40]
+    assert len(bad) == 2 * HEARD and set(promising) - set(bad) == set(range(100 - len(promising) + len(bad), 100))
+
+
+def test_opinions_that_are_equally_right_share_the_batch() -> None:
+    rows = np.arange(100.0)
+    labels = rows // 2 * 0.1  # an even row is as good as the odd one after it
+    promising = batch_of([np.where(rows % 2 == odd, labels, -9.0) for odd in (0, 1)], labels, 16)[:13]
+    assert 6 <= sum(row % 2 for row in promising) <= 7
+
+
+def test_promising_rows_are_measured_in_the_order_of_the_batch_and_the_random_ones_not_looked_at() -> None:
+    labels, asked = np.random.default_rng(1).normal(size=100), []
+
+    def measure(row: int) -> float:
+        asked.append(row)
+        return float(labels[row])
+
+    rankings = [labels, -labels]
+    batch = next_batch(
+        rankings=rankings, places=APART, taken=NOTHING, count=16, measure=measure, rng=np.random.default_rng(0)
+    ).tolist()
+    assert asked == batch[: len(asked)] and len(asked) == round(16 * FIRST_BEST_SHARE)
+    assert batch == batch_of(rankings, labels, 16)
 
 
 def test_places_are_standard_units(pool: Pool) -> None:
