@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from types import ModuleType
 
 NEEDED = ("typer", "rich", "tvm", "lightgbm", "pandas", "sklearn", "scipy")
+
+
+class WithoutTorch(Loader):
+    """First of ``sys.meta_path``: torch is found where it is installed, but ``import torch`` fails.
+
+    tvm-ffi imports it where it is, 1 to 1.5 s of every command, to exchange tensors; a command line has none. Processes that
+    need it (peers of `haotuner bench`) are started anew and have their own imports.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """None for all but an installed torch."""
+        found = PathFinder.find_spec(name, path, target) if name == "torch" else None
+        return None if found is None else ModuleSpec(name, self, origin=found.origin)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """ModuleNotFoundError, which whoever can do without it expects."""
+        raise ModuleNotFoundError("haotuner's command line does without torch", name=module.__name__)
 
 
 def main() -> None:
@@ -19,6 +40,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(4)
+    sys.meta_path.insert(0, WithoutTorch())
     from haotuner.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from haotuner import producing
+from haotuner.entry import WithoutTorch
 from haotuner.errors import PackInvalid
-from tests.doors.command import haotuner
+from tests.doors.command import environment, haotuner
 
 Tuned = tuple[Path, Any]
 
@@ -45,6 +50,39 @@ def test_inspect_shows_the_manifest(tuned: Tuned, cache: Path) -> None:
     assert document["ops"][0]["name"] == "dense_n48_k32" and document["unverified"] is False
     plain = haotuner("inspect", "pack", "-v", cache=cache, cwd=tuned[0])
     assert "dense_n48_k32" in plain.out and document["ops"][0]["kernels"][0] in plain.out
+
+
+@pytest.mark.parametrize("words", [["haotuner", "explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7"],
+                                   ["haotuner", "verify", "pack"], ["haotuner.pack", "verify", "pack"]])  # fmt: skip
+def test_a_command_does_not_import_the_torch_that_is_installed(
+    tuned: Tuned, cache: Path, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environment(cache)["PYTHONPATH"]])}
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=tuned[0],
+        env=environment(cache) | paths,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_torch_is_found_where_it_is_installed_and_importing_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [WithoutTorch(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "path", [])
+    assert importlib.util.find_spec("torch") is None
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    (tmp_path / "torch.py").write_text("")
+    assert importlib.util.find_spec("torch") is not None
+    with pytest.raises(ModuleNotFoundError, match="does without torch"):
+        importlib.import_module("torch")
+    assert "torch" not in sys.modules
 
 
 @pytest.mark.parametrize("m", [1, 7, 24, 1000])
