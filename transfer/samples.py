@@ -59,9 +59,9 @@ def next_batch(
 ) -> Rows:
     """At most ``count`` rows that are not taken, in the order they are measured: the promising ones, then the random ones.
 
-    Opinions compete for the promising part as arms of a bandit (UCB1: Auer, Cesa-Bianchi, Fischer 2002, with the spread of
-    what was measured for its scale): the next row is named by the one whose rows turned out best so far, with an allowance
-    for having been asked seldom.
+    Opinions compete for the promising part as arms of a bandit (upper confidence bounds, after UCB1 of Auer, Cesa-Bianchi
+    and Fischer, 2002, with a fixed width on the scale of what was measured): the next row is named by the one whose rows
+    turned out best so far, with an allowance for having been asked seldom.
 
     Args:
         rankings: opinions on all rows, higher is better; the first is asked first.
