@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from haotuner.cost.blend import Blend
-from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel
 from haotuner.cost.started import Started
 from haotuner.device import Device
 from haotuner.errors import HaotunerError
 from haotuner.transfer.kept import load_model
 from haotuner.transfer.nearness import weights_at
-from haotuner.transfer.shelf import Shelved, starts
+from haotuner.transfer.shelf import Shelf, Shelved, starts
 
 COLD = "none"  # what a user writes for no model at all
 
@@ -36,7 +35,7 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         asked: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for what ships.
         device: what is tuned for.
         family: whose micro-kernels are ranked.
-        seed: of the trees that the tuning run adds.
+        seed: of the trees that the tuning run adds to the model, whichever it is.
 
     Raises:
         UsageError: the file named is missing, damaged, or of another version. A shipped one is left out instead, and said.
@@ -44,27 +43,26 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
     if asked == COLD:
         return Start(model=None, words="from cold (--model none)", document={"model": None, "why": "--model none"})
     if asked is not None:
-        model = load_model(Path(asked))
-        return Start(model=_adapting(model, seed), words=f"from the model {asked}", document={"model": asked})
-    found = starts(device, family)
-    if not found:
-        why = f"no shipped model of {family} is near {device.id}"
-        return Start(model=None, words=f"from cold: {why}", document={"model": None, "why": why})
-    return _shipped(found, device, seed)
+        # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
+        model = Started(load_model(Path(asked)), seed=seed)
+        return Start(model=model, words=f"from the model {asked}", document={"model": asked})
+    return _shipped(starts(device, family), device, family, seed)
 
 
-def _shipped(found: Sequence[Shelved], device: Device, seed: int) -> Start:
+def _shipped(found: Shelf, device: Device, family: str, seed: int) -> Start:
     """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
     opened: list[tuple[Shelved, CostModel]] = []
-    damaged: list[str] = []
-    for one in found:
+    damaged = list(found.damaged)
+    for one in found.models:
         try:
             opened.append((one, load_model(one.path)))
         except HaotunerError as error:
             damaged.append(str(error))
+    left_out = {"left_out": damaged} if damaged else {}
+    said = f"; left out: {'; '.join(damaged)}" if damaged else ""
     if not opened:
-        why = "; ".join(damaged)
-        return Start(model=None, words=f"from cold: {why}", document={"model": None, "why": why})
+        why = f"no shipped model of {family} " + ("can be opened" if found.models else f"is near {device.id}")
+        return Start(model=None, words=f"from cold: {why}{said}", document={"model": None, "why": why} | left_out)
     first, *others = [one for one, _ in opened]
     document: dict[str, Any] = {"model": first.name, "distance": round(first.distance, 3), "of": first.device.id}
     far = "the same device" if first.device.id == device.id else f"{first.distance:.1f} doublings of resources away"
@@ -73,12 +71,4 @@ def _shipped(found: Sequence[Shelved], device: Device, seed: int) -> Start:
         document["with"] = [one.name for one in others]
         words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
     blend = Blend([model for _, model in opened], weights_at([one.distance for one, _ in opened]))
-    if damaged:
-        document["left_out"] = damaged
-        words += f"; left out: {'; '.join(damaged)}"
-    return Start(model=Started(blend, seed=seed), words=words, document=document)
-
-
-def _adapting(model: CostModel, seed: int) -> CostModel:
-    """A forest forgets its rows when it is fitted again; what starts a run must not."""
-    return Started(model, seed=seed) if isinstance(model, Forest) else model
+    return Start(model=Started(blend, seed=seed), words=words + said, document=document | left_out)

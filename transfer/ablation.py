@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,26 @@ from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
-from haotuner.transfer.judging import KEYS, Bench
+from haotuner.transfer.judging import KEYS, Bench, mean_of
+from haotuner.transfer.memory import Memory
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.objectives import compare
 from haotuner.transfer.reading import Read
-from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, learn_sources
+from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, Sources, learn_sources
 from haotuner.transfer.table import Table
 
-# Both forests are alike in everything but the columns, and neither has the analytic line.
+# The forests of the plain variants are alike in everything but the columns, and none has the analytic line.
 _BOTH = Settings(trees=100, feature_share=0.5, slope=0.0)
 
+SEEDS = 5  # of the forests
 
-def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
-    """Zero-shot scores on every device of a family, learnt from the others, by what the model may see.
+
+def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
+    """Zero-shot scores on every device of a family, learnt from the others, by what the model may see; means over seeds.
 
     ``program``: forests of program features, the same whatever the devices. ``program+near``: the same, near profiles
-    first. ``program+near+analysis``: half the analytic difference of the devices on top: what transfer uses.
+    first. ``+analysis``: half the analytic difference of the devices on top. ``+joint``: the forest over all sources
+    and features joins. ``+memory``: and what each source's forest gets wrong of programs it measured: what transfer uses.
     ``resource``: one joint forest over all features. ``analysis``: no learning. ``objectives``: regression against ranking.
     """
     tables = read.of(family)
@@ -38,7 +43,7 @@ def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
         others = [table for place, table in enumerate(tables) if place != at]
         bench = Bench.of(target)
         for name, variant in _VARIANTS.items():
-            found[name][target.device.id] = bench.score(variant(others, target, seed))
+            found[name][target.device.id] = mean_of([bench.score(variant(others, target, seed)) for seed in range(seeds)])
     means = {
         name: {key: float(np.mean([scores[key] for scores in by_device.values()])) for key in KEYS}
         for name, by_device in found.items()
@@ -48,7 +53,7 @@ def ablate(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
         "devices": found,
         "means": means,
         "analytic_slope": ANALYTIC_SLOPE,
-        "objectives": compare(tables, seed),
+        "objectives": compare(tables, seeds),
     }
 
 
@@ -69,8 +74,25 @@ def _forests(others: Sequence[Table], target: Table, seed: int, weights: Scores)
     return total
 
 
-def _transfer(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    sources = learn_sources(others, target.device, seed=seed)
+def _analysed(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    return _prior(replace(_forgetful(others, target, seed), share=0.0), target)
+
+
+def _joined(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    return _prior(_forgetful(others, target, seed), target)
+
+
+def _remembering(others: Sequence[Table], target: Table, seed: int) -> Scores:
+    return _prior(learn_sources(others, target.device, seed=seed), target)
+
+
+def _forgetful(others: Sequence[Table], target: Table, seed: int) -> Sources:
+    learnt = learn_sources(others, target.device, seed=seed)
+    nothing = Memory(keys=np.zeros(0, dtype=np.uint64), residuals=np.zeros(0))
+    return replace(learnt, memories=tuple(nothing for _ in others))
+
+
+def _prior(sources: Sources, target: Table) -> Scores:
     return sources.zero_shot(sources.columns(target.frame))
 
 
@@ -87,7 +109,9 @@ def _analysis(others: Sequence[Table], target: Table, seed: int) -> Scores:
 _VARIANTS: Mapping[str, Callable[[Sequence[Table], Table, int], Scores]] = {
     "program": _program,
     "program+near": _near,
-    "program+near+analysis": _transfer,
+    "program+near+analysis": _analysed,
+    "program+near+analysis+joint": _joined,
+    "program+near+analysis+joint+memory": _remembering,
     "resource": _resource,
     "analysis": _analysis,
 }

@@ -50,7 +50,8 @@ def bars(document: Mapping[str, Any]) -> Iterator[Bar]:
                     yield Bar(
                         family=family, split=split, text=f"{text} >= {least}", found=f"{value:.3f}", met=value >= least
                     )
-            yield _fewer(family, split, reports)
+            if all({"chosen", "from-scratch"} <= report["measurements_to"].keys() for report in reports.values()):
+                yield _fewer(family, split, reports)
         yield _hardware(family, facts)
         yield _funnel(family, facts)
 

@@ -10,7 +10,6 @@ from haotuner.errors import UsageError
 from haotuner.transfer.reading import Read, table_of
 from haotuner.transfer.report import joined, report_of
 from haotuner.transfer.search import Run, run
-from haotuner.transfer.sources import Sources, learn_sources
 from haotuner.transfer.table import Table, half_of_kernels, rows_within
 
 SPLITS = ("device", "device-and-configs")
@@ -78,18 +77,16 @@ def runs_of(
     target, sources = table_of(read, family, question.target)
     if not target.groups():
         raise UsageError(f"{family} on {question.target}: no task has two measured kernels to rank; import or measure more")
-    # in the device split the sources are the same for every seed; only the target's samples differ
-    learnt = learn_sources(sources, target.device, seed=0) if question.split == "device" else None
     runs: list[Run] = []
     for seed in range(question.seeds) if seeds is None else seeds:
-        runs.append(_one(target, sources, question, seed, learnt))
+        runs.append(_one(target, sources, question, seed))
         tell(f"{family} on {question.target}: seed {seed + 1} of {question.seeds}")
     return runs
 
 
-def _one(target: Table, tables: Sequence[Table], question: Question, seed: int, learnt: Sources | None) -> Run:
+def _one(target: Table, tables: Sequence[Table], question: Question, seed: int) -> Run:
     if question.split == "device":
-        return run(target, tables, question.counts, seed, learnt)
+        return run(target, tables, question.counts, seed)
     seen = half_of_kernels([target, *tables], seed)
     hidden = target.take(rows_within(target, seen, inside=False))
     shown = [table.take(rows_within(table, seen, inside=True)) for table in tables]

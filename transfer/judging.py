@@ -44,12 +44,11 @@ class Bench:
                 totals[key] += float(self.throughput[seen].max()) / best
         return {key: total / len(self.groups) for key, total in totals.items()}
 
-    def found(self, measured: Rows) -> float:
-        """Best measured throughput over best of all, mean over tasks; 0 for a task without a measurement."""
-        return float(self.curve(measured)[-1]) if len(measured) else 0.0
-
     def curve(self, order: Rows) -> Scores:
-        """``found`` after each measurement of a sequence; shape ``(len(order),)``, never falling."""
+        """Best found over best of all after each measurement of a sequence, mean over tasks.
+
+        Shape ``(len(order),)``, never falling; a task without a measurement counts 0.
+        """
         total = np.zeros(len(order))
         for rows in self.groups:
             here = np.isin(order, rows)

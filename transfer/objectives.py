@@ -18,17 +18,16 @@ from haotuner.transfer.table import Rows, Table
 
 OBJECTIVES = ("regression", "lambdarank", "rank_xendcg")  # Burges 2010; Bruch et al. 2021
 SAMPLES = 128  # of the device itself: what a search has after a minute
-DRAWS = 5
 GRADES = 31  # LightGBM's own limit: a gain of 2^grade - 1
 QUERY = 256  # rows that are ranked among each other; LightGBM takes 10,000 at most, and its pairs grow with the square
 _SETTINGS = Settings(trees=100, feature_share=0.5, slope=0.0)
 
 
-def compare(tables: Sequence[Table], seed: int) -> dict[str, dict[str, dict[str, float]]]:
+def compare(tables: Sequence[Table], seeds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Mean scores over devices by objective and by what was learnt from.
 
     ``device out``: the other devices, near ones first, program features. ``own samples``: ``SAMPLES`` random rows of the
-    device itself, all features, ``DRAWS`` times.
+    device itself, all features. Both once a seed.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for objective in OBJECTIVES:
@@ -37,10 +36,10 @@ def compare(tables: Sequence[Table], seed: int) -> dict[str, dict[str, dict[str,
             bench = Bench.of(target)
             others = [table for table in tables if table is not target]
             weights = weights_of([table.device for table in others], target.device)
-            said = [_said(objective, table, table.every(), target, PROGRAM_NAMES, seed) for table in others]
-            out.append(bench.score(np.asarray(weights @ np.stack([Scale.of(one).units(one) for one in said]))))
-            for draw in range(DRAWS):
-                rows = np.random.default_rng([seed, draw]).permutation(len(target))[:SAMPLES]
+            for seed in range(seeds):
+                said = [_said(objective, table, table.every(), target, PROGRAM_NAMES, seed) for table in others]
+                out.append(bench.score(np.asarray(weights @ np.stack([Scale.of(one).units(one) for one in said]))))
+                rows = np.random.default_rng([0, seed]).permutation(len(target))[:SAMPLES]
                 own.append(bench.score(_said(objective, target, rows, target, NAMES, seed), rows))
         found[objective] = {"device out": mean_of(out), "own samples": mean_of(own)}
     return found

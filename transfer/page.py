@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from haotuner.transfer.ablation import SEEDS
 from haotuner.transfer.bars import bars, gaps
+from haotuner.transfer.judging import KEYS
 from haotuner.transfer.modes import MODES
-from haotuner.transfer.objectives import DRAWS, SAMPLES
+from haotuner.transfer.objectives import SAMPLES
 
-KEYS = ("pairwise", "best@1", "best@5", "best@10")
 _SPLITS: Mapping[str, str] = {
     "device": "Device out: the sources are all configurations of the other devices, the target is scored on all of its own",
     "device-and-configs": "Device and configurations out: the sources are a random half of the configurations (another half "
-    "each seed), the target is scored on the other half, where copying cannot work",
+    "each seed; those that differ only in parameters they do not use fall into the same half), the target is scored on the "
+    "other half, where copying cannot work",
 }
 _BASELINES: Mapping[str, str] = {
     "copy": "copy, nearest source",
@@ -30,12 +32,12 @@ def page(document: Mapping[str, Any], command: str, plots: Mapping[tuple[str, st
 
 
 def _page(document: Mapping[str, Any], command: str, plots: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    counts = [str(count) for count in document["counts"]]
+    counts = ["0", *(str(count) for count in document["counts"] if count)]  # baselines need no sample
     yield "# Transfer: known devices' models on a new one"
     yield ""
     yield f"Made by `{command}`"
     yield f"in {document['work_s'] / 60:.1f} min of one core's time; {document['seeds']} seeds."
-    yield "Every figure is a mean over seeds, in brackets its 90 % bootstrap interval."
+    yield "Every figure is a mean over seeds (forests, folds, random samples), in brackets its 90 % bootstrap interval."
     yield "*best@k*: best throughput among the k highest-ranked over the best of all, target samples counted as found."
     yield "*pairwise*: share of pairs of unmeasured kernels in the right order."
     yield "*chosen*: the mode that the gauge picks from the target's samples alone. *Nearest*: by profile."
@@ -105,7 +107,8 @@ def _reach(reports: Mapping[str, Report]) -> Iterator[str]:
         limit = report["measurements_limit"]
         for mode, to in report["measurements_to"].items():
             cells = [f"{n:.0f}" if n < limit else f"{limit} or more" for n in to.values()]
-            rows.append((device, mode, *cells, f"{report['measurements_to']['from-scratch']['0.97'] / to['0.97']:.1f}x"))
+            scratch = report["measurements_to"].get("from-scratch")  # without samples nothing learns from scratch
+            rows.append((device, mode, *cells, f"{scratch['0.97'] / to['0.97']:.1f}x" if scratch else ""))
     yield "#### Measurements until the best found reaches a share of the best"
     yield ""
     yield from _table(("target", "mode", "95 %", "97 %", "99 %", "from scratch over it, 97 %"), rows)
@@ -128,6 +131,7 @@ def _extras(family: str, facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"### {family}: ablation, permutation test, funnel"
     yield ""
     yield "Ablation, zero-shot on a device that training never saw, mean over devices: what resource features add."
+    yield f"Ablation and permutation test are means over {SEEDS} seeds of the forests; the funnel has none."
     yield ""
     means = facts["ablate"]["means"]
     yield from _table(
@@ -135,7 +139,7 @@ def _extras(family: str, facts: Mapping[str, Any]) -> Iterator[str]:
         [(name, *(f"{scores[key]:.3f}" for key in KEYS)) for name, scores in means.items()],
     )
     yield "Regression of log(throughput / roofline) against LightGBM's ranking objectives, trees and features alike: learnt"
-    yield f"from the other devices (program features, near ones first), or from {SAMPLES} random rows of its own ({DRAWS}x)."
+    yield f"from the other devices (program features, near ones first), or from {SAMPLES} random rows of its own."
     yield ""
     yield from _table(
         ("learnt from", "objective", *KEYS),

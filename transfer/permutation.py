@@ -14,12 +14,13 @@ from haotuner.transfer.reading import Read, retold
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.table import Table
 
+SEEDS = 5  # of the forests: pairwise accuracy moves by less than 0.01 from one to the next
 RESAMPLES = 1000
 INTERVAL = (5.0, 95.0)
 
 
-def permute(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
-    """Zero-shot pairwise accuracy of every target with true profiles, and with each pair of profiles swapped.
+def permute(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
+    """Zero-shot pairwise accuracy of every target with true profiles, and with each pair swapped; means over seeds.
 
     A swap exchanges two devices' profiles while their measurements stay. The ranking of a target changes with its own
     profile (the analysis) and with its likeness to the sources (their weights).
@@ -30,14 +31,14 @@ def permute(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
     tables = read.of(family)
     if len(tables) < 2:
         raise UsageError(f"the permutation test of {family} needs at least two devices; found {len(tables)}")
-    accuracies = _accuracies(tables, range(len(tables)), seed)
+    accuracies = _accuracies(tables, range(len(tables)), seeds)
     true = {table.device.id: accuracy for table, accuracy in zip(tables, accuracies, strict=True)}
     swaps = []
     for one, other in combinations(range(len(tables)), 2):
         profiles = [table.device for table in tables]
         profiles[one], profiles[other] = profiles[other], profiles[one]
         told = [table if at not in (one, other) else retold(table, profiles[at]) for at, table in enumerate(tables)]
-        for at, swapped in zip((one, other), _accuracies(told, (one, other), seed), strict=True):
+        for at, swapped in zip((one, other), _accuracies(told, (one, other), seeds), strict=True):
             target = tables[at].device.id
             swaps.append(
                 {
@@ -61,13 +62,15 @@ def permute(read: Read, family: str, *, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _accuracies(tables: Sequence[Table], targets: Iterable[int], seed: int) -> list[float]:
-    """Zero-shot pairwise accuracy of some tables, each as the target of all others."""
+def _accuracies(tables: Sequence[Table], targets: Iterable[int], seeds: int) -> list[float]:
+    """Zero-shot pairwise accuracy of some tables, each as the target of all others; means over seeds."""
     found = []
     for at in targets:
         target = tables[at]
         others = [table for place, table in enumerate(tables) if place != at]
-        sources = learn_sources(others, target.device, seed=seed)
-        said = sources.zero_shot(sources.columns(target.frame))
-        found.append(Bench.of(target).score(said)["pairwise"])
+        bench, scores = Bench.of(target), []
+        for seed in range(seeds):
+            sources = learn_sources(others, target.device, seed=seed)
+            scores.append(bench.score(sources.zero_shot(sources.columns(target.frame)))["pairwise"])
+        found.append(float(np.mean(scores)))
     return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
-from haotuner.cost.demand import Demand
+from haotuner.cost.demand import Demand, Problem
 from haotuner.cost.families import DEMANDS, demand
 from haotuner.cost.features import frame as frame_of
 from haotuner.cost.problem import problem_of
@@ -19,6 +19,7 @@ from haotuner.device import Device
 from haotuner.errors import HaotunerError, UnknownDevice, UsageError
 from haotuner.kernel import MicroKernel
 from haotuner.record import Record, Timed, Trial
+from haotuner.shape import Shape
 from haotuner.transfer.table import Table
 
 # Beyond any boost clock and any cache that hides the operands: the times are in another unit.
@@ -29,6 +30,22 @@ SLOWEST = 1e-6  # even a kernel of one thread on a GPU of 10^4 lanes stays above
 @dataclass(frozen=True, slots=True)
 class _Family:
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Trials that features are computed of together."""
+
+    part: Device  # what of the device their threads run on
+    family: _Family
+    op: str
+    weights: str
+    trials: Sequence[Trial]
+    pairs: Sequence[tuple[MicroKernel, Shape]]
+
+    def problem(self) -> Problem:
+        """What is computed; KeyError or ValueError if the op's name does not say."""
+        return problem_of(self.op)
 
 
 @dataclass(slots=True)
@@ -77,7 +94,8 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
         except UnknownDevice as error:
             read.left_out[f"device {device_id}: {error}"] += len(times)
             continue
-        read.tables.append(_table(device, family, {trial: statistics.median(us) for trial, us in times.items()}))
+        ordered = sorted(times, key=Trial.key)  # seeds count rows, which are to be the same however they were imported
+        read.tables.append(_table(device, family, {trial: statistics.median(times[trial]) for trial in ordered}))
     if not read.tables:
         why = "; ".join(f"{count} {reason}" for reason, count in read.left_out.most_common(3)) or "the store is empty"
         raise UsageError(
@@ -115,18 +133,33 @@ def retold(table: Table, device: Device) -> Table:
 
 def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[Trial], list[tuple[Device, Demand]]]:
     """Trials in groups of one op, thread count and state of weights, and each group's demand on its part of the device."""
+    groups = groups_of(device, family, trials)
+    demands = []
+    for group in groups:
+        try:
+            wanted = demand(group.part, group.family, group.problem(), group.pairs, weights=group.weights)
+        except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
+            raise UsageError(f"records of another schema: {family} of {group.op} on {device.id}: {error.args[0]}") from error
+        demands.append((group.part, wanted))
+    return [trial for group in groups for trial in group.trials], demands
+
+
+def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[Group]:
+    """Trials by op, thread count and state of weights, in that order."""
     groups: dict[tuple[str, int, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.op, trial.threads, trial.weights), []).append(trial)
-    demands = []
-    for (op, threads, weights), group in sorted(groups.items()):
-        part = device if device.kind != "cpu" else device.with_units(min(threads, device.compute_units))
-        pairs = [(_kernel(trial), trial.shape) for trial in group]
-        try:
-            demands.append((part, demand(part, _Family(family), problem_of(op), pairs, weights=weights)))
-        except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
-            raise UsageError(f"records of another schema: {family} of {op} on {device.id}: {error.args[0]}") from error
-    return [trial for _, group in sorted(groups.items()) for trial in group], demands
+    return [
+        Group(
+            part=device if device.kind != "cpu" else device.with_units(min(threads, device.compute_units)),
+            family=_Family(family),
+            op=op,
+            weights=weights,
+            trials=group,
+            pairs=[(_kernel(trial), trial.shape) for trial in group],
+        )
+        for (op, threads, weights), group in sorted(groups.items())
+    ]
 
 
 def _kernel(trial: Trial) -> MicroKernel:

@@ -15,6 +15,7 @@ from haotuner.transfer.search import LONGEST_WALK, REACH, Point, Run
 RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
 INTERVAL = (5.0, 95.0)  # percentiles
 CURVE_AT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # measurements at which curves are told
+_SHARES = ("picked", "notes")
 _SLOWEST = 1e-3  # share of the best that stands for a task of which nothing was measured yet
 
 
@@ -59,17 +60,24 @@ def report_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def joined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One report from those of several families: numbers averaged, the mode chosen most often, whatever one family has."""
-    return {str(key): _join([report[key] for report in reports if key in report]) for key in _keys(reports)}
+    """One report from those of several families: numbers averaged, the mode chosen most often, whatever one family has.
+
+    A share (of seeds that picked a mode, or had a note) is 0 in a family that lacks it.
+    """
+    return {str(key): _join(str(key), [report[key] for report in reports if key in report]) for key in _keys(reports)}
 
 
-def _join(values: Sequence[Any]) -> Any:
+def _join(name: str, values: Sequence[Any]) -> Any:
+    if name in _SHARES:
+        return {key: float(np.mean([shares.get(key, 0.0) for shares in values])) for key in _keys(values)}
     if isinstance(values[0], Mapping):
         return joined(values)
     if isinstance(values[0], list):
-        return [_join(list(parts)) for parts in zip(*values, strict=True)]
+        return [_join(name, list(parts)) for parts in zip(*values, strict=True)]
     if isinstance(values[0], str):
         return Counter(values).most_common(1)[0][0]
+    if all(value == values[0] for value in values):
+        return values[0]  # the number of seeds stays a whole one
     numbers = [value for value in values if value is not None]
     return float(np.mean(numbers)) if numbers else None
 

@@ -48,13 +48,13 @@ def make_pool(sources: Sources, tables: Sequence[Table], target: Table, known: S
     )
 
 
-def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int, sources: Sources | None = None) -> Run:
-    """One run. ``sources`` may be given when they do not depend on the seed.
+def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int) -> Run:
+    """One run; the seed decides forests, folds and random samples.
 
     Transferring modes share one sample, chosen with the sources' help; from-scratch chooses its own, helped by the
     analysis only, so that its figures owe nothing to transfer.
     """
-    sources = sources or learn_sources(tables, target.device, seed=seed)
+    sources = learn_sources(tables, target.device, seed=seed)
     known = said_by(tables, target.trials)
     pool, bench = make_pool(sources, tables, target, known), Bench.of(target)
     done = Run(baselines=_baselines(target, tables, known, bench, seed))
@@ -136,7 +136,8 @@ def _note_legs(done: Run, mode: str, bench: Bench, legs: Sequence[Leg]) -> None:
     curve = np.zeros(LONGEST_WALK)
     for samples, walk in legs:
         found = bench.curve(np.concatenate([samples, walk])[:LONGEST_WALK])
-        first = min(len(samples), len(found)) if curve.any() else 0  # before the first sample is complete: its own order
+        # entry i is for i + 1 measurements; before the first sample is complete they are spent in its own order
+        first = min(len(samples), len(found)) - 1 if curve.any() else 0
         curve[first : len(found)] = found[first:]
         curve[len(found) :] = found[-1]
     done.curves[mode] = curve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,43 +29,69 @@ class Shelved:
     facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, features_version, sha256, scores
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Shipped models, or some of them, and what is wrong with each of the folder whose provenance cannot be read.
+
+    One damaged file must not take the sound ones away, and whoever is handed these is told of it.
+    """
+
+    models: tuple[Shelved, ...]
+    damaged: tuple[str, ...] = ()  # a sentence each; of which family or device these were nobody knows
+
+
 def folder() -> Path:
     """Where the shipped models lie: in a checkout as in a wheel."""
     return Path(str(files("haotuner.transfer").joinpath("models")))
 
 
-def shelf(place: Path | None = None) -> tuple[Shelved, ...]:
-    """Every shipped model, by name, whatever its feature version. ValueError if a model's provenance is damaged."""
-    found = []
+def shelf(place: Path | None = None) -> Shelf:
+    """Every shipped model, by name, whatever its feature version."""
+    found: list[Shelved] = []
+    damaged: list[str] = []
     for path in sorted((place or folder()).glob("*.json")):
-        facts = json.loads(path.read_text(encoding="utf-8"))
         try:
-            device, family, model = Device(**facts["device"]), str(facts["family"]), path.with_name(facts["model"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} does not say what the model beside it was learnt on: {error}") from error
-        found.append(Shelved(name=path.stem, path=model, device=device, family=family, facts=facts))
-    return tuple(found)
+            found.append(_shelved(path))
+        except ValueError as error:
+            damaged.append(str(error))
+    return Shelf(models=tuple(found), damaged=tuple(damaged))
 
 
-def near(device: Device, family: str, place: Path | None = None) -> tuple[Shelved, ...]:
+def _shelved(path: Path) -> Shelved:
+    """The model whose provenance this file is; ValueError says what is wrong with the file."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        device, family, model = Device(**facts["device"]), str(facts["family"]), path.with_name(facts["model"])
+        int(facts["features_version"])  # without it the model would be passed over as one of another version
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} does not say what the model beside it was learnt on ({type(error).__name__}: {error}); copy it again"
+        ) from error
+    return Shelved(name=path.stem, path=model, device=device, family=family, facts=facts)
+
+
+def near(device: Device, family: str, place: Path | None = None) -> Shelf:
     """The models of the family, the most like this device first: those within ``FARTHEST`` that are up to date.
 
     Units are left out of the comparison (the search runs on one), so a device is at distance 0 from itself.
     """
+    every = shelf(place)
     known = [
         Shelved(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
                 distance=distance(s.device.with_units(1), device.with_units(1)))
-        for s in shelf(place)
+        for s in every.models
         if s.family == family and s.facts.get("features_version") == FEATURES_VERSION
     ]  # fmt: skip
-    return tuple(sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name)))
+    sound = sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name))
+    return replace(every, models=tuple(sound))
 
 
-def starts(device: Device, family: str, place: Path | None = None) -> tuple[Shelved, ...]:
+def starts(device: Device, family: str, place: Path | None = None) -> Shelf:
     """The models to start from, nearest first: the device's own alone if there is one, else every one that is ``near``.
 
     The same device is one of the same id, however much its measured rates drift. Elsewhere the nearest alone is a worse
     start than all of them (figures in the README).
     """
     found = near(device, family, place)
-    return tuple(one for one in found if one.device.id == device.id)[:1] or found
+    own = tuple(one for one in found.models if one.device.id == device.id)[:1]
+    return replace(found, models=own or found.models)

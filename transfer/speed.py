@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from haotuner.cost.features import frame as frame_of
+import pandas as pd
+
+from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.errors import UsageError
-from haotuner.transfer.reading import Read, demands_of, table_of
+from haotuner.kernel import MicroKernel
+from haotuner.shape import Shape
+from haotuner.transfer.reading import Read, groups_of, table_of
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.transferred import Transferred
 
@@ -33,16 +37,23 @@ def time_scoring(read: Read, target: str, family: str, counts: Sequence[int]) ->
     warm = Transferred(cold.sources).fit(table.frame.iloc[:SAMPLE], table.labels[:SAMPLE])
     own = Forest().fit(table.frame, table.labels)
     found: dict[str, dict[str, float]] = {}
+    groups = groups_of(table.device, family, table.trials)
+    every = [(at, pair) for at, group in enumerate(groups) for pair in group.pairs]
     for count in counts:
-        rows = list(islice(cycle(range(len(table))), count))
-        trials = [table.trials[row] for row in rows]
-        _, demands = demands_of(table.device, family, trials)
+        asked: list[list[tuple[MicroKernel, Shape]]] = [[] for _ in groups]
+        for at, pair in islice(cycle(every), count):
+            asked[at].append(pair)
 
-        def features(demands: Any = demands) -> Any:
-            return [frame_of(part, wanted) for part, wanted in demands]
+        def frames(asked: Any = asked) -> list[pd.DataFrame]:
+            """As a search makes them: from kernels and shapes."""
+            return [
+                features(group.part, group.family, group.problem(), pairs, weights=group.weights)
+                for group, pairs in zip(groups, asked, strict=True)
+                if pairs
+            ]
 
-        found[str(count)] = {"features": _least(features)} | {
-            name: _least(lambda m=model, f=features: [m.predict(part) for part in f()])  # type: ignore[misc]
+        found[str(count)] = {"features": _least(frames)} | {
+            name: _least(lambda m=model, f=frames: [m.predict(part) for part in f()])  # type: ignore[misc]
             for name, model in (("zero-shot", cold), ("residual", warm), ("own forest", own))
         }
     return {"target": target, "family": family, "sources": list(cold.sources.ids), "rows": found}

@@ -20,7 +20,7 @@ from haotuner.transfer.search import Run
 from haotuner.transfer.survivors import survivors
 from haotuner.transfer.table import Table
 
-SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs; the sources are fitted once a job
+SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs
 Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
 
 

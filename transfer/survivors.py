@@ -15,10 +15,10 @@ from haotuner.cost.demand import Demand
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.model import Scores
 from haotuner.device import Device
+from haotuner.select.funnel import FRONTIER
 from haotuner.transfer.reading import demands_of
 from haotuner.transfer.table import Rows, Table
 
-MOST = 256  # as many as the funnel of haotuner/select keeps
 Broken = NDArray[np.bool_]
 
 
@@ -35,7 +35,7 @@ class Survived:
     best_kept: float  # throughput of the best survivor over that of the best of all
 
 
-def survivors(table: Table, *, most: int = MOST) -> list[Survived]:
+def survivors(table: Table, *, most: int = FRONTIER) -> list[Survived]:
     """The funnel on every task of a table that has at least two kernels."""
     found = []
     expected = np.asarray(table.frame["expected_log"], dtype=np.float64)

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from haotuner.cost.model import Scores
 from haotuner.device import Device
 from haotuner.record import Trial
+from haotuner.transfer.memory import program_keys
 
 Rows = NDArray[np.int64]  # indices of rows
 NOTHING: Rows = np.array([], dtype=np.int64)
@@ -63,10 +66,18 @@ class Table:
 
 
 def half_of_kernels(tables: Sequence[Table], seed: int) -> frozenset[str]:
-    """A random half of all kernels of some tables; the same seed gives the same half."""
-    names = sorted({name for table in tables for name in table.kernels})
-    chosen = np.random.default_rng([seed, 1]).random(len(names)) < 0.5
-    return frozenset(name for name, inside in zip(names, chosen.tolist(), strict=True) if inside)
+    """A random half of all programs of some tables, as names of kernels; the same seed gives the same half.
+
+    Kernels that differ in parameters they do not use are one program and fall into the same half: half of CLBlast's GEMM
+    variants have such a twin, and a source that measured the twin has measured the kernel.
+    """
+    names, named = np.unique([name for table in tables for name in table.kernels], return_inverse=True)
+    _, keyed = np.unique(np.concatenate([program_keys(table.frame) for table in tables]), return_inverse=True)
+    links = coo_array((np.ones(len(named)), (named, len(names) + keyed)), shape=(2 * len(named) + 1,) * 2)
+    _, part = connected_components(links, directed=False)
+    programs, of_name = np.unique(part[: len(names)], return_inverse=True)
+    chosen = np.random.default_rng([seed, 1]).random(len(programs)) < 0.5
+    return frozenset(names[chosen[of_name]].tolist())
 
 
 def rows_within(table: Table, kernels: frozenset[str], *, inside: bool) -> Rows:

@@ -17,7 +17,7 @@ from haotuner.transfer.residual import Parts, Residual, fit_residual
 from haotuner.transfer.sources import Scale, Sources
 from haotuner.transfer.stacking import Stack
 
-KIND = "transfer"
+KIND = "transfer-2"  # 2: other keys of memories; those of the first would silently match nothing
 
 
 class Transferred:

@@ -32,6 +32,7 @@ _Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store:
 _Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device: a profile's id, cpu, cuda, cuda:N.")]
 _Family = Annotated[list[str] | None, typer.Option("--family", help="Only this family of kernels; repeatable.")]
 _Seeds = Annotated[int, typer.Option("--seeds", help="Random splits and samples to average over.")]
+_FewSeeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of the forests to average over.")]
 _LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom enough for a log
 
 
@@ -103,12 +104,12 @@ def evaluate(
 
 
 @transfer_app.command()
-def ablate(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = False, quiet: Quiet = False) -> None:
+def ablate(db: _Db, family: _Family = None, seeds: _FewSeeds = 5, json_output: Json = False, quiet: Quiet = False) -> None:
     """What resource features add over program-only features, on devices that training never saw."""
     from haotuner.transfer.ablation import ablate
 
     read = _read(db, quiet=quiet)
-    reports = [ablate(read, name, seed=seed) for name in family or _shared(read)]
+    reports = [ablate(read, name, seeds=seeds) for name in family or _shared(read)]
     if json_output:
         typer.echo(json.dumps({"families": reports}, indent=1))
         return
@@ -122,12 +123,12 @@ def ablate(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = F
 
 
 @transfer_app.command()
-def permute(db: _Db, family: _Family = None, seed: int = 0, json_output: Json = False, quiet: Quiet = False) -> None:
+def permute(db: _Db, family: _Family = None, seeds: _FewSeeds = 5, json_output: Json = False, quiet: Quiet = False) -> None:
     """Swap devices' profiles: a model that uses the hardware must rank worse with a wrong one."""
     from haotuner.transfer.permutation import permute
 
     read = _read(db, quiet=quiet)
-    reports = [permute(read, name, seed=seed) for name in family or _shared(read)]
+    reports = [permute(read, name, seeds=seeds) for name in family or _shared(read)]
     if json_output:
         typer.echo(json.dumps({"families": reports}, indent=1))
         return
@@ -178,7 +179,8 @@ def report(
             picture = out.with_suffix("") / f"{name}-{split}.png"
             draw(reports, f"{name}, {split}", picture)
             plots[name, split] = picture.relative_to(out.parent).as_posix()
-    words = f"haotuner transfer report --db URL --out {out.name} --seeds {document['seeds']}"
+    asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
+    words = f"haotuner transfer report --db URL --out {out.name}{asked}"
     out.write_text(page(document, words, plots), encoding="utf-8")
     if json_output:
         typer.echo(json.dumps(document, indent=1))

@@ -58,7 +58,7 @@ def conv2d(asked: Asked) -> Demand:
         vector=np.ones_like(h),
         unroll=taps,
         depth_block=taps,
-        streams=np.ceil(device.wave_width / bx),
+        streams=np.ceil(BANKS / bx),  # image rows that 32 threads side by side read, whatever the width of a wave
         registers=tx * ty + np.minimum(distinct / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
         shared_bytes=shared,
         fmas=tx * ty,

@@ -20,12 +20,13 @@ def cpu_dense(asked: Asked) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by an ``mr x nr`` register tile over packed panels ``[n/pw, k, pw]``.
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
-    Parameters: mr, nr, pw (packed width, divides nr), ku (k unroll), vl (fp32 lanes a vector); optional pf (0; under 8: row
-    tiles within which the next panel is fetched; else steps of k fetched ahead) and nt (columns computed of the last tile;
-    without it all of them). Long sums over k come in parts.
+    Parameters: mr, nr, ku (k unroll), vl (fp32 lanes a vector); optional pw (packed width, divides nr; without it nr), pf
+    (0; under 8: row tiles within which the next panel is fetched; else steps of k fetched ahead) and nt (columns computed of
+    the last tile; without it all of them). Long sums over k come in parts.
     """
     mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
-    pw = asked.params.get("pw", nr)
+    packed = asked.param("pw", np.nan)
+    pw = np.where(np.isnan(packed), nr, packed)
     m, n, k = asked.extents["m"], asked.extents["n"], asked.extents["k"]
     size = float(asked.element_bytes)
     part = np.array([k_block(int(depth)) or depth for depth in np.unique(k)])[np.unique(k, return_inverse=True)[1]]

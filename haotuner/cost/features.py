@@ -56,7 +56,7 @@ class Feature:
     low: float
     high: float
     of: Callable[[View], Column]
-    resource: bool = True  # False: known from program and shape alone, the same on every device
+    resource: bool = True  # False: known from program and shape (two of a GPU's also hang on the width of a wave)
 
 
 def _log2(values: Column | float) -> Column:

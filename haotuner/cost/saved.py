@@ -37,14 +37,6 @@ def save(forest: Forest, path: Path) -> None:
     write(path, Saved(kind="forest", state=state, texts=tuple(texts)))
 
 
-def load(path: Path, *, threads: int = 1) -> Forest:
-    """The saved forest; UsageError says whether the file is missing, damaged, of another version or kind."""
-    saved = read(path)
-    if saved.kind != "forest":
-        raise UsageError(f"the model {path} is of kind {saved.kind!r}; open it with haotuner.transfer.kept.load_model")
-    return Forest.restored(saved.state, saved.texts, threads=threads)
-
-
 def write(path: Path, saved: Saved) -> None:
     """Write the file beside its place, then rename, so a reader never sees half of it."""
     header = {

@@ -1,4 +1,4 @@
-"""How good a ranking is: pairwise accuracy, best@k, calibration. Each takes one task: rows that compete with each other."""
+"""How good a ranking is: pairwise accuracy and best@k. Each takes one task: rows that compete with each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau
-from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GroupKFold
 
 from haotuner.cost.model import Scores
@@ -49,15 +48,6 @@ def best_at(predicted: ArrayLike, throughput: ArrayLike, k: int) -> float:
         raise ValueError(f"k is {k}, must be at least 1, and throughputs must be positive")
     top = np.argsort(-guess, kind="stable")[:k]
     return float(truth[top].max() / truth.max())
-
-
-def calibration(predicted: ArrayLike, measured: ArrayLike) -> tuple[float, float]:
-    """Slope of measured over predicted log efficiency (1 is calibrated) and root mean square error."""
-    guess, truth = _task(predicted, measured)
-    error = float(np.sqrt(np.mean((guess - truth) ** 2)))
-    if np.ptp(guess) == 0:
-        return 0.0, error
-    return float(LinearRegression().fit(guess[:, None], truth).coef_[0]), error
 
 
 def group_splits(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -126,8 +126,8 @@ class Book:
         for train, test in group_splits(self._groups[rows], FOLDS, self._seed):
             model = self._fresh().fit(self._frame.iloc[rows[train]], labels[train])
             held[test] = model.predict(self._frame.iloc[rows[test]])
-        for kind in range(max(len(p.lead) for p in self.probes.values())):  # kernels compete at one probe size
-            at = np.array([i for i, row in enumerate(rows) if self._place[row] == kind], np.int64)
+        for competing in self._uses():
+            at = np.flatnonzero(np.isin(rows, competing))
             if len(at) < LEAST_ROWS // 2:
                 continue
             found["pairwise"].append(pairwise_accuracy(held[at], labels[at]))
@@ -135,9 +135,16 @@ class Book:
             found["best@10"].append(best_at(held[at], np.exp(labels[at]), 10))
         return {name: float(np.mean(values)) for name, values in found.items() if values}
 
-    @property
-    def _place(self) -> NDArray[np.int64]:
-        return np.array([i for p in self.probes.values() for i in range(len(p.lead))], np.int64)
+    def _uses(self) -> NDArray[np.int64]:
+        """Rows that compete with each other, every kernel's in one use: shape ``(uses, kernels)``, no use twice.
+
+        A tall tile's row may stand for several uses; under traffic of few rows the longest one does for those beyond it.
+        """
+        every = []
+        for one in self.probes.values():
+            row_at = {tiles: self._row_of[trial.key()] for tiles, trial in one.lead}
+            every.append([row_at[min(tiles, max(row_at))] for tiles in uses(one.kernel["mr"])])
+        return np.unique(np.array(every, np.int64).T, axis=0)
 
     def _labelled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         rows = np.array(sorted(row for key, row in self._row_of.items() if key in self.us), np.int64)

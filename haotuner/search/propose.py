@@ -74,11 +74,9 @@ def propose(
     wanted: dict[str, float] = {}
     ranked: list[tuple[float, dict[str, float]]] = []
     for curves in book.layouts(ordered).values():
-        try:
+        if any(curve.mr == 1 for curve in curves):  # without a one-row kernel a layout cannot serve alone
             shares, objective = _shares(curves, rows, weights)
-        except ValueError:  # this layout has no one-row kernel: it cannot serve alone
-            continue
-        ranked.append((objective, shares))
+            ranked.append((objective, shares))
     ranked.sort(key=lambda pair: pair[0])
     for place, (_, shares) in enumerate(ranked[:LAYOUTS]):
         for name, share in shares.items():

@@ -112,6 +112,18 @@ def test_kernels_with_and_without_a_narrow_last_tile_are_described_side_by_side(
     assert expected_us(BIG_CORE, both)[1] < expected_us(BIG_CORE, both)[0]
 
 
+def test_kernels_with_and_without_a_packed_width_are_described_side_by_side() -> None:
+    shape, narrow = Shape.of(m=40), kernel(4, 64, pw=16)
+    bare = MicroKernel(narrow.family, tuple((name, value) for name, value in kernel(4, 64).params if name != "pw"))
+    together = features(BIG_CORE, CPU_DENSE, OP, [(narrow, shape), (bare, shape)])
+    for at, one in enumerate((narrow, kernel(4, 64))):  # without a width of its own the panel is as wide as the tile
+        alone = features(BIG_CORE, CPU_DENSE, OP, [(one, shape)])
+        assert (together.iloc[at].to_numpy() == alone.iloc[0].to_numpy()).all()
+    assert features(BIG_CORE, CPU_DENSE, OP, [(bare, shape)]).equals(
+        features(BIG_CORE, CPU_DENSE, OP, [(kernel(4, 64), shape)])
+    )
+
+
 def test_a_parameter_that_some_kernels_lack_and_none_can_do_without_is_named() -> None:
     odd = MicroKernel("cpu_dense_fp32", (("mr", 4), ("nr", 32), ("ku", 1)))
     with pytest.raises(KeyError, match="some of these micro-kernels have no parameter 'vl'; found"):

@@ -12,9 +12,10 @@ from haotuner.cost.blend import Blend
 from haotuner.cost.features import FEATURES_VERSION, NAMES, features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic
-from haotuner.cost.saved import load, save
+from haotuner.cost.saved import save
 from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.errors import UsageError
+from haotuner.transfer.kept import load_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS, SHAPES
 
 
@@ -67,7 +68,7 @@ def test_a_saved_model_predicts_the_same(frame, labels, tmp_path: Path) -> None:
     model = Forest().fit(frame, labels)
     model.facts["source"] = "test"
     save(model, tmp_path / "model.txt")
-    again = load(tmp_path / "model.txt")
+    again = load_model(tmp_path / "model.txt")
     assert (again.predict(frame) == model.predict(frame)).all()
     assert again.facts == {"source": "test"}
 
@@ -75,7 +76,7 @@ def test_a_saved_model_predicts_the_same(frame, labels, tmp_path: Path) -> None:
 def test_a_model_of_one_row_is_saved_without_trees(frame, labels, tmp_path: Path) -> None:
     model = Forest().fit(frame.iloc[:1], labels[:1])
     save(model, tmp_path / "model.txt")
-    assert (load(tmp_path / "model.txt").predict(frame) == model.predict(frame)).all()
+    assert (load_model(tmp_path / "model.txt").predict(frame) == model.predict(frame)).all()
 
 
 @pytest.mark.parametrize("at", [0, 20, 100, 3000, -2])
@@ -86,15 +87,15 @@ def test_a_damaged_model_is_refused_before_lightgbm_sees_it(frame, labels, tmp_p
     raw[at] ^= 0x01
     path.write_bytes(raw)
     with pytest.raises(UsageError, match="damaged|not a saved"):
-        load(path)
+        load_model(path)
     path.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(UsageError, match="damaged|not a saved"):
-        load(path)
+        load_model(path)
 
 
 def test_a_missing_model_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="haotuner transfer fit"):
-        load(tmp_path / "none.txt")
+        load_model(tmp_path / "none.txt")
 
 
 def test_a_model_of_another_feature_version_is_refused(frame, labels, tmp_path: Path, monkeypatch) -> None:
@@ -102,7 +103,7 @@ def test_a_model_of_another_feature_version_is_refused(frame, labels, tmp_path: 
     save(Forest().fit(frame, labels), tmp_path / "model.txt")
     monkeypatch.undo()
     with pytest.raises(UsageError, match=f"version {FEATURES_VERSION + 1}.*version {FEATURES_VERSION}"):
-        load(tmp_path / "model.txt")
+        load_model(tmp_path / "model.txt")
 
 
 def test_a_header_that_is_not_ours_is_refused(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_header_that_is_not_ours_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "model.txt"
         path.write_text(f"haotuner-model-1 {hashlib.sha256(body.encode()).hexdigest()}\n{body}")
         with pytest.raises(UsageError, match="header"):
-            load(path)
+            load_model(path)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from haotuner.cost.scores import best_at, calibration, group_splits, pairwise_accuracy
+from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
 
 VALUES = arrays(np.float64, st.integers(2, 30), elements=st.floats(0.125, 1e6, width=32), unique=True)
 
@@ -41,12 +41,6 @@ def test_many_rows_are_sampled_close_to_the_exact_value() -> None:
     guess = truth + generator.normal(size=6000)
     halves = [pairwise_accuracy(guess[i::3], truth[i::3]) for i in range(3)]  # 2,000 rows each: exact
     assert pairwise_accuracy(guess, truth) == pytest.approx(np.mean(halves), abs=0.01)
-
-
-def test_calibration_reads_slope_and_error() -> None:
-    slope, error = calibration([0.0, 1.0, 2.0], [0.0, 2.0, 4.0])
-    assert slope == pytest.approx(2.0) and error == pytest.approx(np.sqrt(5 / 3))
-    assert calibration([1.0, 1.0], [1.0, 2.0])[0] == 0.0
 
 
 def test_no_group_is_on_both_sides_of_a_split() -> None:

@@ -14,12 +14,15 @@ from haotuner.errors import UsageError
 from haotuner.transfer.ablation import ablate
 from haotuner.transfer.evaluate import Question, evaluate
 from haotuner.transfer.fitting import fit_model
-from haotuner.transfer.judging import Bench, first_reaching
+from haotuner.transfer.judging import Bench, first_reaching, mean_of
 from haotuner.transfer.kept import load_model, save_model
 from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
 from haotuner.transfer.objectives import GRADES, OBJECTIVES, _grades
 from haotuner.transfer.permutation import permute
 from haotuner.transfer.reading import Read
+from haotuner.transfer.report import joined
+from haotuner.transfer.search import Run, _note_legs
+from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.table import half_of_kernels, rows_within
 from haotuner.transfer.transferred import Transferred
 from tests.judgement.transfer_examples import COUSIN, DEVICES, NARROW, WIDE, read, tables
@@ -134,10 +137,36 @@ def test_measured_rows_count_as_found_and_walks_take_turns() -> None:
     best = np.array([rows[np.argmax(table.efficiency()[rows])] for rows in bench.groups])
     worst = -table.labels
     assert bench.score(worst, best)["best@1"] == 1.0 > bench.score(worst)["best@1"]
-    assert bench.found(best) == 1.0 and bench.found(best[:1]) == 0.5
+    assert bench.curve(best).tolist() == [0.5, 1.0]
     walk = bench.walk(table.labels, np.array([], np.int64), 4)
     assert set(walk[:2].tolist()) == set(best.tolist()) and bench.curve(walk)[1] == 1.0
     assert first_reaching([0.2, 0.9, 0.96], 0.95) == 3 and first_reaching([0.2], 0.95) is None
+
+
+def test_a_curve_shows_a_sample_from_the_measurement_on_that_pays_for_it() -> None:
+    (table,) = tables(WIDE)
+    bench, done = Bench.of(table), Run()
+    order = np.argsort(-table.labels, kind="stable")  # the best first
+    first, walk, second = order[-4:], order[:4], order[-8:]
+    nothing = np.array([], np.int64)
+    _note_legs(done, "residual", bench, [(first, walk), (second, nothing)])
+    found = done.curves["residual"]
+    assert found[:7].tolist() == bench.curve(np.concatenate([first, walk]))[:7].tolist()
+    assert found[7] == bench.curve(second)[-1] < found[6]  # eight measurements pay for the sample, which found less
+
+
+def test_families_are_joined_with_shares_that_add_up_to_one() -> None:
+    one = {"seeds": 20, "chosen": {"16": {"mode": "residual", "picked": {"residual": 1.0}, "notes": {}, "gauge": None}}}
+    other = {
+        "seeds": 20,
+        "chosen": {
+            "16": {"mode": "continue", "picked": {"residual": 0.2, "continue": 0.8}, "notes": {"few": 0.5}, "gauge": 0.5}
+        },
+    }
+    found = joined([one, other])
+    assert found["seeds"] == 20 and isinstance(found["seeds"], int)
+    assert found["chosen"]["16"]["picked"] == {"residual": 0.6, "continue": 0.4}
+    assert found["chosen"]["16"]["notes"] == {"few": 0.25} and found["chosen"]["16"]["gauge"] == 0.5
 
 
 # the hardware
@@ -155,6 +184,13 @@ def test_the_ablation_scores_every_variant_on_every_device(three: Read) -> None:
     assert {"program", "resource", "analysis"} <= set(found["means"])
     assert all(set(by_device) == set(DEVICES) for by_device in found["devices"].values())
     assert found["means"]["program+near+analysis"]["pairwise"] > found["means"]["program"]["pairwise"] - 0.01
+    told = {name: tuple(scores.values()) for name, scores in found["means"].items()}
+    assert len(set(told.values())) == len(told) >= 7  # each step changes something
+    sources = [
+        learn_sources([t for t in three.of(FAMILY) if t is not target], target.device, seed=0) for target in three.of(FAMILY)
+    ]
+    whole = [Bench.of(t).score(s.zero_shot(s.columns(t.frame))) for s, t in zip(sources, three.of(FAMILY), strict=True)]
+    assert ablate(three, FAMILY, seeds=1)["means"]["program+near+analysis+joint+memory"] == mean_of(whole)
     assert set(found["objectives"]) == set(OBJECTIVES)
     for objective, by_source in found["objectives"].items():  # made-up devices are easy: every objective must learn them
         assert by_source["own samples"]["pairwise"] > 0.6, objective

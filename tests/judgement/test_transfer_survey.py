@@ -88,6 +88,20 @@ def test_the_page_has_every_target_baseline_and_plot(document: dict[str, Any], t
     assert len(tables_of) > 60 and "nan" not in text
 
 
+@pytest.mark.parametrize("counts", [(0,), (16,)])
+def test_a_page_of_few_counts_leaves_out_what_it_cannot_say(two: Read, counts: tuple[int, ...]) -> None:
+    asked = Question(target="cousin", counts=counts, seeds=1)
+    facts: dict[str, Any] = {"devices": {}, "splits": {"device": {"cousin": evaluate_family(two, FAMILY, asked)}}}
+    permuted = {"mean_cost": 0.1, "interval": [0.0, 0.2], "uses_hardware": False, "swaps": []}
+    funnel = [{"device": "cousin", "measured": 1, "refused": {}, "kept": 1, "best_kept": 1.0}]
+    facts |= {"permute": permuted, "funnel": funnel, "ablate": {"means": {}, "objectives": {}}}
+    text = page({"families": {FAMILY: facts}, "counts": counts, "seeds": 1, "work_s": 1.0}, "report", {})
+    assert ("2.5x fewer" in text) == (16 in counts) and ("zero-shot best@10" in text) == (0 in counts)
+    (head,) = [line for line in text.splitlines() if line.startswith("| target | ranking | 0 |")][:1]
+    random = next(line for line in text.splitlines() if "*random*" in line)
+    assert random.split("|")[3].strip() and ("16" in head) == (16 in counts)  # no sample, whatever was asked for
+
+
 def test_the_funnel_counts_every_kernel_and_measures_what_it_lost() -> None:
     (table,) = tables(WIDE)
     for most in (256, 5):

@@ -12,12 +12,20 @@ import pytest
 from haotuner import starting
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
+from haotuner.cost.model import Unsure
 from haotuner.cost.started import TREE_ROWS, Started
 from haotuner.errors import UsageError
+from haotuner.search.book import LEAST_STARTED_ROWS
 from haotuner.starting import start_of
+from haotuner.transfer import shelf as shelf_module
+from haotuner.transfer.fitting import fit_model
+from haotuner.transfer.judging import Bench
 from haotuner.transfer.kept import load_model, save_model
-from haotuner.transfer.shelf import Shelved, shelf, starts
+from haotuner.transfer.reading import read_records
+from haotuner.transfer.shelf import Shelf, Shelved, shelf, starts
+from haotuner.transfer.transferred import Transferred
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
+from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, find_device, records, tables
 from tests.work.fake_lab import CORE
 
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
@@ -30,14 +38,14 @@ def test_none_is_a_start_from_cold() -> None:
 
 
 def test_without_a_word_a_known_device_starts_from_its_own_model() -> None:
-    one = shelf()[0]
+    one = shelf().models[0]
     start = start_of(None, one.device, "cpu_dense_fp32")
     assert start.model is not None and "the same device" in start.words
     assert start.document == {"model": one.name, "distance": 0.0, "of": one.device.id}
 
 
 def test_without_a_word_a_new_device_starts_from_all_near_models() -> None:
-    start, found = start_of(None, CORE, "cpu_dense_fp32"), starts(CORE, "cpu_dense_fp32")
+    start, found = start_of(None, CORE, "cpu_dense_fp32"), starts(CORE, "cpu_dense_fp32").models
     assert len(found) > 1 and start.model is not None
     assert start.document["model"] == found[0].name and found[0].name in start.words and f"{len(found)} " in start.words
     assert start.document["with"] == [one.name for one in found[1:]]
@@ -58,15 +66,34 @@ def damaged(one: Shelved, place: Path) -> Shelved:
 
 
 def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad, good, *_ = starts(CORE, "cpu_dense_fp32")
+    bad, good, *_ = starts(CORE, "cpu_dense_fp32").models
     bad = damaged(bad, tmp_path)
-    monkeypatch.setattr(starting, "starts", lambda *_: (bad,))
+    monkeypatch.setattr(starting, "starts", lambda *_: Shelf(models=(bad,)))
     start = start_of(None, CORE, "cpu_dense_fp32")
-    assert start.model is None and "damaged" in start.words
-    monkeypatch.setattr(starting, "starts", lambda *_: (bad, good))
+    assert start.model is None and "damaged" in start.words and "damaged" in start.document["left_out"][0]
+    monkeypatch.setattr(starting, "starts", lambda *_: Shelf(models=(bad, good)))
     start = start_of(None, CORE, "cpu_dense_fp32")
     assert start.model is not None and start.document["model"] == good.name
     assert "damaged" in start.words and "damaged" in start.document["left_out"][0]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": "x.txt"'])
+def test_a_shipped_model_of_damaged_provenance_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    shutil.copytree(shelf_module.folder(), tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(shelf_module, "folder", lambda: tmp_path)
+    whole = start_of(None, CORE, "cpu_dense_fp32")
+    bad = tmp_path / f"{whole.document['model']}.json"
+    bad.write_text(content)
+    start = start_of(None, CORE, "cpu_dense_fp32")
+    assert start.model is not None and start.document["model"] == whole.document["with"][0]
+    assert bad.name in start.words and "left out" in start.words and bad.name in start.document["left_out"][0]
+    for path in tmp_path.glob("*.json"):
+        path.write_text(content)
+    start = start_of(None, CORE, "cpu_dense_fp32")
+    assert start.model is None and start.words.startswith("from cold") and bad.name in start.words
+    assert len(start.document["left_out"]) == 1 + len(whole.document["with"])
 
 
 def test_few_rows_put_level_and_slope_right_and_many_rows_more_than_that() -> None:
@@ -96,6 +123,37 @@ def test_a_named_forest_is_started_from_and_put_right(tmp_path: Path) -> None:
     after = model.fit(FRAME.iloc[:40], TRUTH[:40] - 1.0).predict(FRAME)  # a device of the same order, e times slower
     assert np.corrcoef(before, TRUTH)[0, 1] > 0.95 and np.corrcoef(after, TRUTH)[0, 1] > 0.95
     assert np.mean(after - before) == pytest.approx(-1.0, abs=0.2)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``transfer fit`` writes in residual mode: the target's own records put far-off sources right."""
+    far = [*records(WIDE, odd=-0.6), *records(NARROW, odd=-0.6, seed=2), *records(COUSIN, seed=1)]
+    found = fit_model(read_records(far, find_device), COUSIN)
+    assert isinstance(found.model, Transferred) and found.verdict.mode == "residual"
+    path = tmp_path_factory.mktemp("fitted") / "model"
+    save_model(found.model, path)
+    return path
+
+
+def test_a_named_model_keeps_what_the_target_s_own_records_taught_it(fitted: Path) -> None:
+    [table] = tables(COUSIN)
+    bench, model = Bench.of(table), start_of(str(fitted), COUSIN, "cpu_dense_fp32").model
+    assert model is not None
+    seen = np.random.default_rng(0).permutation(len(table))[:LEAST_STARTED_ROWS]
+    before = bench.score(model.predict(table.frame))["pairwise"]
+    after = bench.score(model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame))["pairwise"]
+    assert before > 0.95 and after > before - 0.02
+
+
+def test_a_named_model_of_any_kind_says_how_far_off_it_is_and_adds_trees_of_the_seed(fitted: Path, tmp_path: Path) -> None:
+    save_model(Forest().fit(FRAME, TRUTH), tmp_path / "model")
+    odd = TRUTH + 0.3 * np.sin(np.arange(len(TRUTH)))
+    for path in (fitted, tmp_path / "model"):
+        models = [start_of(str(path), COUSIN, "cpu_dense_fp32", seed=seed).model for seed in (1, 1, 2)]
+        said = [model.fit(FRAME.iloc[:TREE_ROWS], odd[:TREE_ROWS]).predict(FRAME) for model in models if model is not None]
+        assert all(isinstance(model, Unsure) and (model.spread(FRAME) > 0).all() for model in models)
+        assert (said[0] == said[1]).all() and (said[0] != said[2]).any()
 
 
 def test_a_few_rows_move_the_level_only() -> None:
