@@ -17,7 +17,7 @@ from haotuner.transfer.judging import KEYS, Bench, mean_of
 from haotuner.transfer.memory import Memory
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.objectives import compare
-from haotuner.transfer.reading import Read
+from haotuner.transfer.reading import Read, check_rankable
 from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, Sources, learn_sources
 from haotuner.transfer.table import Table
 
@@ -38,8 +38,11 @@ def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     tables = read.of(family)
     if len(tables) < 2:
         raise UsageError(f"the ablation of {family} needs at least two devices; found {len(tables)}")
+    check_rankable(tables, family)
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _VARIANTS}
     for at, target in enumerate(tables):
+        if not target.groups():
+            continue  # a source, but nothing to rank
         others = [table for place, table in enumerate(tables) if place != at]
         bench = Bench.of(target)
         for name, variant in _VARIANTS.items():

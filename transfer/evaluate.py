@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from haotuner.errors import UsageError
 from haotuner.transfer.reading import Read, table_of
 from haotuner.transfer.report import joined, report_of
@@ -53,7 +55,8 @@ def evaluate(read: Read, question: Question, tell: Callable[[str], None] = lambd
         found = sorted({table.device.id for table in read.tables})
         raise UsageError(
             f"transfer to {question.target} needs records of it and of another device for the same family; "
-            f"the store has {', '.join(found)}; import more with: haotuner records import FILE --db URL"
+            f"the store has {', '.join(found)}{read.why_not(question.target)}; import more with: haotuner records import "
+            f"FILE --db URL"
         )
     return {"target": question.target, "split": question.split, **joined(list(reports.values())), "families": reports}
 
@@ -75,19 +78,43 @@ def runs_of(
 ) -> list[Run]:
     """One run a seed, of the question's seeds or of some of them."""
     target, sources = table_of(read, family, question.target)
-    if not target.groups():
-        raise UsageError(f"{family} on {question.target}: no task has two measured kernels to rank; import or measure more")
+    wanted = range(question.seeds) if seeds is None else seeds
+    lacking = why_unscorable(target, sources, question.split, wanted)
+    if lacking:
+        raise UsageError(f"{family} on {question.target}: {lacking}")
     runs: list[Run] = []
-    for seed in range(question.seeds) if seeds is None else seeds:
+    for seed in wanted:
         runs.append(_one(target, sources, question, seed))
         tell(f"{family} on {question.target}: seed {seed + 1} of {question.seeds}")
     return runs
 
 
+def why_unscorable(target: Table, sources: Sequence[Table], split: str, seeds: Sequence[int]) -> str:
+    """What a target lacks to be scored under a split, and what to do; empty if nothing."""
+    if not target.groups():
+        return "no task has two measured kernels to rank; import or measure more"
+    for seed in seeds if split != "device" else ():
+        seen = half_of_kernels([target, *sources], seed)
+        scored = np.bincount(target.tasks[rows_within(target, seen, inside=False)], minlength=1).max() > 1
+        shown = any(len(rows_within(table, seen, inside=True)) for table in sources)
+        if not scored or not shown:
+            whose = "the target's half has no task of two kernels" if shown else "the sources measured none of their half"
+            rows = ", ".join(str(len(table)) for table in sources)
+            return (
+                f"too few records to be cut into halves of kernels: with seed {seed} {whose}, of {len(target)} rows of the "
+                f"target and {rows} of sources; import more, or use --split device"
+            )
+    return ""
+
+
 def _one(target: Table, tables: Sequence[Table], question: Question, seed: int) -> Run:
     if question.split == "device":
         return run(target, tables, question.counts, seed)
+    return run(*_halves(target, tables, seed), question.counts, seed)
+
+
+def _halves(target: Table, tables: Sequence[Table], seed: int) -> tuple[Table, list[Table]]:
+    """The target's rows that are scored, and those of other configurations that the sources may show."""
     seen = half_of_kernels([target, *tables], seed)
-    hidden = target.take(rows_within(target, seen, inside=False))
     shown = [table.take(rows_within(table, seen, inside=True)) for table in tables]
-    return run(hidden, [table for table in shown if len(table)], question.counts, seed)
+    return target.take(rows_within(target, seen, inside=False)), [table for table in shown if len(table)]

@@ -32,7 +32,7 @@ def compare(tables: Sequence[Table], seeds: int) -> dict[str, dict[str, dict[str
     found: dict[str, dict[str, dict[str, float]]] = {}
     for objective in OBJECTIVES:
         out, own = [], []
-        for target in tables:
+        for target in (table for table in tables if table.groups()):
             bench = Bench.of(target)
             others = [table for table in tables if table is not target]
             weights = weights_of([table.device for table in others], target.device)

@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.transfer.judging import Bench
-from haotuner.transfer.reading import Read, retold
+from haotuner.transfer.reading import Read, check_rankable, retold
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.table import Table
 
@@ -23,22 +23,23 @@ def permute(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     """Zero-shot pairwise accuracy of every target with true profiles, and with each pair swapped; means over seeds.
 
     A swap exchanges two devices' profiles while their measurements stay. The ranking of a target changes with its own
-    profile (the analysis) and with its likeness to the sources (their weights).
+    profile (the analysis) and with its likeness to the sources (their weights). Devices with nothing to rank are no targets.
 
     Raises:
-        UsageError: fewer than two devices.
+        UsageError: fewer than two devices, or none with two kernels of one task to rank.
     """
     tables = read.of(family)
     if len(tables) < 2:
         raise UsageError(f"the permutation test of {family} needs at least two devices; found {len(tables)}")
-    accuracies = _accuracies(tables, range(len(tables)), seeds)
-    true = {table.device.id: accuracy for table, accuracy in zip(tables, accuracies, strict=True)}
+    check_rankable(tables, family)
+    accuracies = _accuracies(tables, [at for at in range(len(tables)) if tables[at].groups()], seeds)
+    true = {tables[at].device.id: accuracy for at, accuracy in accuracies.items()}
     swaps = []
     for one, other in combinations(range(len(tables)), 2):
         profiles = [table.device for table in tables]
         profiles[one], profiles[other] = profiles[other], profiles[one]
         told = [table if at not in (one, other) else retold(table, profiles[at]) for at, table in enumerate(tables)]
-        for at, swapped in zip((one, other), _accuracies(told, (one, other), seeds), strict=True):
+        for at, swapped in _accuracies(told, [at for at in (one, other) if tables[at].groups()], seeds).items():
             target = tables[at].device.id
             swaps.append(
                 {
@@ -62,9 +63,9 @@ def permute(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     }
 
 
-def _accuracies(tables: Sequence[Table], targets: Iterable[int], seeds: int) -> list[float]:
+def _accuracies(tables: Sequence[Table], targets: Iterable[int], seeds: int) -> dict[int, float]:
     """Zero-shot pairwise accuracy of some tables, each as the target of all others; means over seeds."""
-    found = []
+    found = {}
     for at in targets:
         target = tables[at]
         others = [table for place, table in enumerate(tables) if place != at]
@@ -72,5 +73,5 @@ def _accuracies(tables: Sequence[Table], targets: Iterable[int], seeds: int) -> 
         for seed in range(seeds):
             sources = learn_sources(others, target.device, seed=seed)
             scores.append(bench.score(sources.zero_shot(sources.columns(target.frame)))["pairwise"])
-        found.append(float(np.mean(scores)))
+        found[at] = float(np.mean(scores))
     return found

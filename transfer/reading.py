@@ -16,15 +16,12 @@ from haotuner.cost.features import frame as frame_of
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
 from haotuner.device import Device
-from haotuner.errors import HaotunerError, UnknownDevice, UsageError
+from haotuner.errors import UnknownDevice, UsageError
 from haotuner.kernel import MicroKernel
 from haotuner.record import Record, Timed, Trial
 from haotuner.shape import Shape
+from haotuner.transfer.sanity import check_agreement, check_times
 from haotuner.transfer.table import Table
-
-# Beyond any boost clock and any cache that hides the operands: the times are in another unit.
-FASTEST = 20.0  # best efficiency of a device's records; hot operands of tiny products reach a few times the roofline
-SLOWEST = 1e-6  # even a kernel of one thread on a GPU of 10^4 lanes stays above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +56,11 @@ class Read:
         """The tables of one family, by device id."""
         return sorted((t for t in self.tables if t.family == family), key=lambda t: t.device.id)
 
+    def why_not(self, device: str) -> str:
+        """What was left out of a device's records, to end a message that misses them; empty if nothing was."""
+        reasons = [reason for reason in self.left_out if f"on {device}" in reason or f"device {device}:" in reason]
+        return f"; left out: {'; '.join(reasons)}" if reasons else ""
+
     def families(self) -> tuple[str, ...]:
         """Families found, sorted."""
         return tuple(sorted({table.family for table in self.tables}))
@@ -67,11 +69,12 @@ class Read:
 def read_records(records: Iterable[Record], find_device: Callable[[str], Device]) -> Read:
     """Tables of all single-kernel records whose family has a cost model.
 
-    A trial measured several times counts once, with the median of its medians. Failed trials, compositions and unknown
-    families are left out and counted.
+    A trial measured several times counts once, with the median of its medians. Failed trials, compositions, unknown
+    families and devices are left out and counted, so are a family's records on a device where they cannot be right: times
+    that are not all microseconds, parameters or extents of another schema.
 
     Raises:
-        UsageError: no usable record, or times that cannot be microseconds on that device.
+        UsageError: no usable record; says why.
     """
     read = Read()
     known = {name for name, _ in DEMANDS}
@@ -95,7 +98,10 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
             read.left_out[f"device {device_id}: {error}"] += len(times)
             continue
         ordered = sorted(times, key=Trial.key)  # seeds count rows, which are to be the same however they were imported
-        read.tables.append(_table(device, family, {trial: statistics.median(times[trial]) for trial in ordered}))
+        try:
+            read.tables.append(_table(device, family, {trial: times[trial] for trial in ordered}, read.left_out))
+        except UsageError as error:  # the store is never rewritten: one wrong import must not take the other devices away
+            read.left_out[str(error)] += len(times)
     if not read.tables:
         why = "; ".join(f"{count} {reason}" for reason, count in read.left_out.most_common(3)) or "the store is empty"
         raise UsageError(
@@ -104,15 +110,25 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
     return read
 
 
-def _table(device: Device, family: str, times: dict[Trial, float]) -> Table:
-    trials, demands = demands_of(device, family, list(times))
-    frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
-    least = np.concatenate([least_us(part, wanted) for part, wanted in demands])
-    labels = np.log(least / np.array([times[trial] for trial in trials]))
-    _sane(device, family, float(np.exp(labels.max())))
+def _table(device: Device, family: str, times: dict[Trial, list[float]], left_out: Counter[str]) -> Table:
+    check_agreement(device, family, times)
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows whose features are no numbers go below
+        trials, demands = demands_of(device, family, list(times))
+        frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
+        least = np.concatenate([least_us(part, wanted) for part, wanted in demands])
+    sound = np.isfinite(frame.to_numpy()).all(axis=1) & np.isfinite(least) & (least > 0)
+    if not sound.all():
+        left_out[f"{family} on {device.id}: features that are no numbers (a parameter or extent of 0?)"] += int(
+            (~sound).sum()
+        )
+        if not sound.any():
+            raise UsageError(f"records of another schema: {family} on {device.id} has no row with features that are numbers")
+        frame, least = frame[sound].reset_index(drop=True), least[sound]
+        trials = [trial for trial, kept in zip(trials, sound.tolist(), strict=True) if kept]
+    labels = np.log(least / np.array([statistics.median(times[trial]) for trial in trials]))
     names = [f"{t.op} {t.shape} threads={t.threads} weights={t.weights}" for t in trials]
     known = {name: code for code, name in enumerate(sorted(set(names)))}
-    return Table(
+    table = Table(
         device=device,
         family=family,
         frame=frame,
@@ -121,6 +137,8 @@ def _table(device: Device, family: str, times: dict[Trial, float]) -> Table:
         tasks=np.array([known[name] for name in names], dtype=np.int64),
         task_names=tuple(known),
     )
+    check_times(table)
+    return table
 
 
 def retold(table: Table, device: Device) -> Table:
@@ -169,24 +187,21 @@ def _kernel(trial: Trial) -> MicroKernel:
         raise UsageError(f"a record of another schema: {error}") from error
 
 
-def _sane(device: Device, family: str, best: float) -> None:
-    if not SLOWEST < best < FASTEST:
-        relation = "above" if best >= FASTEST else "below"
-        raise UsageError(
-            f"records of {family} on {device.id}: the best is {best:.3g} times the roofline, {relation} anything possible; "
-            f"are the times microseconds, and of this device? Import them again with the right unit or --device"
-        )
+def check_rankable(tables: Sequence[Table], family: str) -> None:
+    """UsageError where no device has a task of two kernels: nothing could be ranked."""
+    if not any(table.groups() for table in tables):
+        raise UsageError(f"{family}: no device has a task of two measured kernels to rank; import or measure more")
 
 
 def table_of(read: Read, family: str, target: str) -> tuple[Table, list[Table]]:
     """The target's table of a family and those of all other devices.
 
     Raises:
-        HaotunerError: the target measured nothing of the family.
+        UsageError: the target measured nothing of the family.
     """
     tables = read.of(family)
     mine = [table for table in tables if table.device.id == target]
     if not mine:
         found = ", ".join(table.device.id for table in tables)
-        raise HaotunerError(f"no records of {family} on {target}; found {found}")
+        raise UsageError(f"no records of {family} on {target}; found {found or 'none on any device'}{read.why_not(target)}")
     return mine[0], [table for table in tables if table.device.id != target]

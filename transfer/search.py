@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -85,7 +85,7 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
         residual = fit_residual_on(pool, sample, seed)
         by_mode = {mode: rank(mode, pool, sample, seed) for mode in LEARNING if mode != "residual"}
         by_mode["residual"] = residual.predict(pool.frame, pool.columns)
-        verdict = judge(pool, sample, seed, residual)
+        verdict = _with_note(judge(pool, sample, seed, residual), count, len(target))
         said = by_mode[verdict.mode] if verdict.mode in by_mode else rank(verdict.mode, pool, None, seed)
         said = shared_head(said, (said, *(by_mode[mode] for mode in verdict.level)), pool.tasks, taken)
         # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
@@ -100,6 +100,13 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
         _note_legs(done, mode, bench, parts)
     for mode in done.modes.keys() & set(SAMPLE_FREE):
         _note_legs(done, mode, bench, [(NOTHING, bench.walk(rank(mode, pool, None, seed), NOTHING, LONGEST_WALK))])
+
+
+def _with_note(verdict: Verdict, asked: int, rows: int) -> Verdict:
+    if asked <= rows:
+        return verdict
+    note = f"{asked} samples asked for, all {rows} rows taken"
+    return replace(verdict, note=f"{note}; {verdict.note}" if verdict.note else note)
 
 
 def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
 from haotuner.transfer.ablation import ablate
-from haotuner.transfer.evaluate import SPLITS, Question, runs_of
+from haotuner.transfer.evaluate import SPLITS, Question, runs_of, why_unscorable
 from haotuner.transfer.parallel import spread
 from haotuner.transfer.permutation import permute
 from haotuner.transfer.reading import Read
@@ -71,10 +71,14 @@ def survey(
     Raises:
         UsageError: no family that two devices measured.
     """
-    shared = [name for name in families or read.families() if len(read.of(name)) > 1]
+    named = families or read.families()
+    shared = [name for name in named if len(read.of(name)) > 1 and any(table.groups() for table in read.of(name))]
     if not shared:
-        raise UsageError(f"no family was measured on two devices; the store has {', '.join(read.families())}")
-    wanted = list(_jobs(read, shared, tuple(counts), seeds))
+        found = ", ".join(read.families())
+        raise UsageError(
+            f"no family was measured on two devices, with two kernels of one task on one; the store has {found}"
+        )
+    wanted = list(_jobs(read, shared, tuple(counts), seeds, tell))
     document: dict[str, Any] = {"families": {}, "seeds": seeds, "counts": list(counts)}
     for family in shared:
         tables = read.of(family)
@@ -97,16 +101,25 @@ def survey(
             runs.setdefault((job.family, job.question.split, job.question.target), []).extend(map(run_of, found))
     for (family, split, target), of_seeds in sorted(runs.items()):
         document["families"][family]["splits"][split][target] = report_of(of_seeds)
+    for facts in document["families"].values():
+        facts["splits"] = {split: reports for split, reports in facts["splits"].items() if reports}
     document["work_s"] = sum(answer["seconds"] for answer in answers.values())
     document["jobs"] = jobs
     return document
 
 
-def _jobs(read: Read, families: Iterable[str], counts: tuple[int, ...], seeds: int) -> Iterable[Job]:
+def _jobs(
+    read: Read, families: Iterable[str], counts: tuple[int, ...], seeds: int, tell: Callable[[str], None]
+) -> Iterable[Job]:
     for family in families:  # the long ones first, so that the processes end together
         for split in SPLITS:
             for table in sorted(read.of(family), key=len, reverse=True):
                 question = Question(target=table.device.id, counts=counts, split=split, seeds=seeds)
+                others = [other for other in read.of(family) if other is not table]
+                lacking = why_unscorable(table, others, split, range(seeds))
+                if lacking:
+                    tell(f"left out: {family} on {table.device.id}, {split}: {lacking}")
+                    continue
                 for first in range(0, seeds, SEEDS_A_JOB):
                     part = tuple(range(first, min(first + SEEDS_A_JOB, seeds)))
                     yield Job(kind="evaluate", family=family, question=question, seeds=part)

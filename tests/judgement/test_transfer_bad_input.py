@@ -13,11 +13,13 @@ from haotuner.cost.features import FEATURES_VERSION
 from haotuner.device import Device
 from haotuner.errors import UsageError
 from haotuner.record import Record, Timed
+from haotuner.transfer.ablation import ablate
 from haotuner.transfer.evaluate import Question, evaluate, evaluate_family
 from haotuner.transfer.fitting import fit_model
 from haotuner.transfer.gauge import judge
 from haotuner.transfer.kept import load_model, save_model
 from haotuner.transfer.modes import Sample
+from haotuner.transfer.permutation import permute
 from haotuner.transfer.reading import Read, read_records
 from haotuner.transfer.search import make_pool
 from haotuner.transfer.sources import learn_sources
@@ -96,3 +98,65 @@ def test_a_transferred_model_of_another_feature_version_or_cut_short_is_refused(
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UsageError, match="damaged"):
         load_model(path)
+
+
+def _scaled(rows: list[Record], factor: float, every: int = 2) -> list[Record]:
+    return [
+        replace(row, outcome=Timed(samples_us=(row.outcome.median_us * factor,))) if at % every == 0 else row  # type: ignore[union-attr]
+        for at, row in enumerate(rows)
+    ]
+
+
+def test_mixed_units_take_one_device_away_and_leave_the_others() -> None:
+    for wrong in (
+        _scaled(records(WIDE), 1e3),
+        [*records(WIDE), *_scaled(records(WIDE), 1e3)],
+    ):  # of some, and of the same trials
+        found = read_records([*wrong, *records(COUSIN), *records(NARROW)], find_device)
+        assert [table.device.id for table in found.of(FAMILY)] == ["cousin", "narrow"]
+        (reason,) = found.left_out
+        assert "mixed units" in reason and "on wide" in reason and "new store" in reason
+        assert found.left_out[reason] == len(records(WIDE))
+        evaluate(found, Question(target="cousin", counts=(0,), seeds=1))
+        with pytest.raises(UsageError, match="left out: records of .* on wide.*mixed units"):
+            evaluate(found, Question(target="wide", seeds=1))
+    slow = _scaled(records(WIDE), 50.0, every=30)  # a few slow kernels are no other unit
+    assert read_records(slow, find_device).of(FAMILY)
+
+
+def test_features_that_are_no_numbers_cost_their_rows_only() -> None:
+    rows = records(WIDE)
+    odd = replace(rows[0], trial=replace(rows[0].trial, kernel=rows[0].trial.kernel.replace("nr16", "nr0")))
+    assert odd != rows[0]
+    found = read_records([*rows, odd, *records(COUSIN)], find_device)
+    assert len(found.of(FAMILY)[1]) == len(rows) and [
+        found.left_out[why] for why in found.left_out if "no numbers" in why
+    ] == [1]
+
+
+def test_halves_too_small_to_rank_are_refused_and_a_survey_goes_on_without() -> None:
+    few = records(NARROW, kernels=KERNELS[:1]) + records(NARROW, kernels=KERNELS[1:2])
+    found = read_records([*records(WIDE), *records(COUSIN), *few], find_device)
+    with pytest.raises(UsageError, match="too few records to be cut into halves.*--split device"):
+        evaluate(found, Question(target="narrow", counts=(0,), split="device-and-configs", seeds=5))
+    heard: list[str] = []
+    document = survey(found, counts=(0,), seeds=5, tell=heard.append)
+    splits = document["families"][FAMILY]["splits"]
+    assert set(splits["device"]) == {"wide", "cousin", "narrow"} and set(splits["device-and-configs"]) == {"wide", "cousin"}
+    assert any(line.startswith(f"left out: {FAMILY} on narrow, device-and-configs") for line in heard)
+
+
+def test_a_device_with_nothing_to_rank_is_a_source_and_no_target() -> None:
+    found = read_records([*records(WIDE), *records(COUSIN), *records(NARROW, kernels=KERNELS[:1])], find_device)
+    assert set(permute(found, FAMILY, seeds=1)["true"]) == {"wide", "cousin"}
+    assert set(ablate(found, FAMILY, seeds=1)["devices"]["program"]) == {"wide", "cousin"}
+    single = read_records([*records(WIDE, kernels=KERNELS[:1]), *records(COUSIN, kernels=KERNELS[:1])], find_device)
+    for test in (permute, ablate):
+        with pytest.raises(UsageError, match="no device has a task of two"):
+            test(single, FAMILY)
+
+
+def test_more_samples_than_rows_are_announced() -> None:
+    found = evaluate(read(WIDE, COUSIN), Question(target="cousin", counts=(16, 1000), seeds=1))
+    assert any("1000 samples asked for, all 280 rows taken" in note for note in found["chosen"]["1000"]["notes"])
+    assert not any("asked for" in note for note in found["chosen"]["16"]["notes"])
