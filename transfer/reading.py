@@ -157,9 +157,17 @@ def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[T
         try:
             wanted = demand(group.part, group.family, group.problem(), group.pairs, weights=group.weights)
         except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
-            raise UsageError(f"records of another schema: {family} of {group.op} on {device.id}: {error.args[0]}") from error
+            raise UsageError(
+                f"records of another schema: {family} of {group.op} on {device.id}: {_lacking(error)}"
+            ) from error
         demands.append((group.part, wanted))
     return [trial for group in groups for trial in group.trials], demands
+
+
+def _lacking(error: Exception) -> str:
+    """What a family's demand function misses: parameters say so themselves, an extent is told by its bare name."""
+    said = str(error.args[0])
+    return said if " " in said else f"the op has no extent {said!r}"
 
 
 def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[Group]:

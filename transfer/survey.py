@@ -74,9 +74,10 @@ def survey(
     named = families or read.families()
     shared = [name for name in named if len(read.of(name)) > 1 and any(table.groups() for table in read.of(name))]
     if not shared:
-        found = ", ".join(read.families())
+        found, left = ", ".join(read.families()), "; ".join(read.left_out)
         raise UsageError(
             f"no family was measured on two devices, with two kernels of one task on one; the store has {found}"
+            + (f"; left out: {left}" if left else "")
         )
     wanted = list(_jobs(read, shared, tuple(counts), seeds, tell))
     document: dict[str, Any] = {"families": {}, "seeds": seeds, "counts": list(counts)}
