@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from haotuner.cost.features import NAMES, PROGRAM_NAMES
-from haotuner.cost.forest import Forest, Settings
+from haotuner.cost.features import PROGRAM_NAMES
+from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
 from haotuner.transfer.judging import KEYS, Bench, mean_of
@@ -18,11 +17,8 @@ from haotuner.transfer.memory import Memory
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.objectives import compare
 from haotuner.transfer.reading import Read, check_rankable
-from haotuner.transfer.sources import ANALYTIC_SLOPE, Scale, Sources, learn_sources
+from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, Scale, Sources, learn_sources, plain
 from haotuner.transfer.table import Table
-
-# The forests of the plain variants are alike in everything but the columns, and none has the analytic line.
-_BOTH = Settings(trees=100, feature_share=0.5, slope=0.0)
 
 SEEDS = 5  # of the forests
 
@@ -71,8 +67,7 @@ def _near(others: Sequence[Table], target: Table, seed: int) -> Scores:
 def _forests(others: Sequence[Table], target: Table, seed: int, weights: Scores) -> Scores:
     total = np.zeros(len(target))
     for table, weight in zip(others, weights.tolist(), strict=True):
-        settings = Settings(trees=_BOTH.trees, feature_share=_BOTH.feature_share, slope=_BOTH.slope, columns=PROGRAM_NAMES)
-        forest = Forest(seed=seed, settings=settings).fit(table.frame, table.labels)
+        forest = Forest(seed=seed, settings=replace(PLAIN_TREES, columns=PROGRAM_NAMES)).fit(table.frame, table.labels)
         total += weight * Scale.of(table.labels).units(forest.predict(target.frame))
     return total
 
@@ -99,12 +94,6 @@ def _prior(sources: Sources, target: Table) -> Scores:
     return sources.zero_shot(sources.columns(target.frame))
 
 
-def _resource(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    frame = pd.concat([table.frame for table in others], ignore_index=True)
-    labels = np.concatenate([Scale.of(table.labels).units(table.labels) for table in others])
-    return Forest(seed=seed, settings=_BOTH).fit(frame[list(NAMES)], labels).predict(target.frame)
-
-
 def _analysis(others: Sequence[Table], target: Table, seed: int) -> Scores:
     return np.asarray(target.frame["expected_log"], dtype=np.float64)
 
@@ -115,6 +104,6 @@ _VARIANTS: Mapping[str, Callable[[Sequence[Table], Table, int], Scores]] = {
     "program+near+analysis": _analysed,
     "program+near+analysis+joint": _joined,
     "program+near+analysis+joint+memory": _remembering,
-    "resource": _resource,
+    "resource": plain,
     "analysis": _analysis,
 }

@@ -14,7 +14,7 @@ from haotuner.transfer.judging import Bench, first_reaching, mean_of
 from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank, shared_head
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.samples import next_batch, program_units
-from haotuner.transfer.sources import Sources, learn_sources
+from haotuner.transfer.sources import Sources, learn_sources, plain
 from haotuner.transfer.table import NOTHING, Rows, Table
 
 REACH = (0.95, 0.97, 0.99)
@@ -155,6 +155,7 @@ def _baselines(target: Table, tables: Sequence[Table], known: Scores, bench: Ben
     nearest = np.zeros(len(tables))
     nearest[int(np.argmax(weights_of([table.device for table in tables], target.device)))] = 1.0
     found = {
+        "plain": bench.score(plain(tables, target, seed)),
         "analytic": bench.score(Analytic().predict(target.frame)),
         "random": mean_of([bench.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
     }
