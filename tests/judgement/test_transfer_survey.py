@@ -96,7 +96,7 @@ def test_a_page_of_few_counts_leaves_out_what_it_cannot_say(two: Read, counts: t
     funnel = [{"device": "cousin", "measured": 1, "refused": {}, "kept": 1, "best_kept": 1.0}]
     facts |= {"permute": permuted, "funnel": funnel, "ablate": {"means": {}, "objectives": {}}}
     text = page({"families": {FAMILY: facts}, "counts": counts, "seeds": 1, "work_s": 1.0}, "report", {})
-    assert ("2.5x fewer" in text) == (16 in counts) and ("zero-shot best@10" in text) == (0 in counts)
+    assert ("2.5x fewer" in text) == (16 in counts) and ("zero-shot best@10, mean" in text) == (0 in counts)
     (head,) = [line for line in text.splitlines() if line.startswith("| target | ranking | 0 |")][:1]
     random = next(line for line in text.splitlines() if "*random*" in line)
     assert random.split("|")[3].strip() and ("16" in head) == (16 in counts)  # no sample, whatever was asked for
