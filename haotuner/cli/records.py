@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +14,15 @@ import typer
 
 from haotuner.cli.devices import columns
 from haotuner.device import Device
-from haotuner.errors import UsageError
+from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.record import Timed
 from haotuner.records.address import open_store
 from haotuner.records.export import FORMATS, export
-from haotuner.records.importing import Imported, import_kernel_tuner
-from haotuner.records.jsonl import import_jsonl
+from haotuner.records.importing import load_kernel_tuner
+from haotuner.records.jsonl import load_jsonl
+from haotuner.records.loaded import Imported, Loaded
+from haotuner.records.mapping import named
 from haotuner.records.store import RecordStore
 
 records_app = typer.Typer(help="Look at a record store, bring measurements in, take them out.", no_args_is_help=True)
@@ -29,6 +32,17 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print as little as possible.")]
 _Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")]
 _SHOWN = 5  # reasons of refused rows printed for people; JSON has them all
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A file that did not come in."""
+
+    path: Path
+    error: HaotunerError
+
+    def document(self) -> dict[str, Any]:
+        return {"path": str(self.path), "error": str(self.error), "exit_code": self.error.exit_code}
 
 
 @records_app.command("import")
@@ -44,24 +58,22 @@ def import_(
     quiet: _Quiet = False,
     verbose: _Verbose = False,
 ) -> None:
-    """Store the measurements of files; what the store already holds is not stored twice."""
-    if form not in ("kernel-tuner", "jsonl"):
-        raise UsageError(f"unknown format {form!r}; known: kernel-tuner, jsonl")
-    if form == "jsonl" and (device or mapping):
-        raise UsageError("--device and --mapping are for foreign formats; jsonl files say both")
-    done = []
-    with _store(db, write=True) as store:
-        for path in files:
-            one = (
-                import_jsonl(path, store)
-                if form == "jsonl"
-                else import_kernel_tuner(path, store, find_device=_absent_too, device=device, mapping=mapping)
-            )
-            done.append(one)
-            if not (quiet or json_output):
-                typer.echo(_told(one, None if verbose else _SHOWN))
+    """Store the measurements of files; what the store already holds is not stored twice.
+
+    Every file is tried; if one did not come in, the others did, and the exit code is that of the first that did not.
+    """
+    outcomes: list[dict[str, Any]] = []
+    failures: list[_Refused] = []
+    for one in _imported(files, _loader(form, device, mapping), db):
+        outcomes.append(one.document() if isinstance(one, _Refused) else {**asdict(one), "path": str(one.path)})
+        if isinstance(one, _Refused):
+            failures.append(one)
+        elif not (quiet or json_output):
+            typer.echo(_told(one, None if verbose else _SHOWN))
     if json_output:
-        typer.echo(json.dumps({"files": [{**asdict(one), "path": str(one.path)} for one in done]}, indent=1))
+        typer.echo(json.dumps({"files": outcomes}, indent=1))
+    if failures:
+        raise _together(failures, len(files))
 
 
 @records_app.command("export")
@@ -70,7 +82,7 @@ def export_(
     db: _Db,
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "jsonl",
     op: Annotated[str | None, typer.Option(help="Only records of this op.")] = None,
-    device: Annotated[str | None, typer.Option(help="Only records of this device id.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only records of this device: its id, or the driver's name.")] = None,
     session: Annotated[str | None, typer.Option(help="Only records of this session.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
     json_output: _Json = False,
@@ -79,7 +91,8 @@ def export_(
 ) -> None:
     """Write records to a file: jsonl (complete), parquet (for data frames), t4 (for other tuners' tools)."""
     with _store(db, write=False) as store:
-        written = export(store.records(op=op, device_id=device, session=session), out, form, replace=force)
+        wanted = store.records(op=op, device_id=_held(store, device) if device is not None else None, session=session)
+        written = export(wanted, out, form, replace=force)
     if json_output:
         typer.echo(json.dumps({"path": str(out), "format": form, "records": written}))
     elif not quiet:
@@ -128,6 +141,61 @@ def _store(db: str, *, write: bool) -> Iterator[RecordStore]:
         store.close()
 
 
+def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Path], Loaded]:
+    """What reads a file of that format; errors of the options themselves are raised here, before any file is read."""
+    if form not in ("kernel-tuner", "jsonl"):
+        raise UsageError(f"unknown format {form!r}; known: kernel-tuner, jsonl")
+    if form == "jsonl":
+        if device or mapping:
+            raise UsageError("--device and --mapping are for foreign formats; jsonl files say both")
+        return load_jsonl
+    if device:
+        _absent_too(device)
+    if mapping:
+        named(mapping)
+    return partial(load_kernel_tuner, find_device=_absent_too, device=device, mapping=mapping)
+
+
+def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) -> Iterator[Imported | _Refused]:
+    """What became of each file. The store is opened for the first sound one: a wrong file makes no new store."""
+    with contextlib.ExitStack() as held:
+        store: RecordStore | None = None
+        for path in files:
+            try:
+                loaded = load(path)
+            except HaotunerError as error:
+                yield _Refused(path, error)
+                continue
+            store = store or held.enter_context(_store(db, write=True))
+            try:
+                yield loaded.into(store)
+            except RecordsUnusable as error:  # a full disk, say: no other file would fare better
+                yield _Refused(path, error)
+                return
+            except HaotunerError as error:
+                yield _Refused(path, error)
+
+
+def _together(failures: Sequence[_Refused], files: int) -> HaotunerError:
+    """One error of all files that did not come in; its exit code is the first one's."""
+    first = failures[0].error
+    if files == 1:
+        return first
+    lines = "\n".join(f"  {failure.error}" for failure in failures)
+    return type(first)(f"{len(failures)} of {files} files were not imported, what is sound in the others was:\n{lines}")
+
+
+def _held(store: RecordStore, asked: str) -> str:
+    """The id of a device that a user names as `import` understands it; ids that only the store knows are names too."""
+    if next(store.records(device_id=asked), None) is not None:
+        return asked
+    try:
+        return _absent_too(asked).id
+    except UnknownDevice as error:
+        ids = ", ".join(sorted({record.device_id for record in store.records()})) or "no records"
+        raise UnknownDevice(f"--device {asked!r}: the store has {ids}, and no profile goes by that name: {error}") from error
+
+
 def _absent_too(name: str) -> Device:
     """The device of a name a file gives; nothing is measured for it."""
     return find_device(name, measure=False)
@@ -141,6 +209,9 @@ def _told(one: Imported, most: int | None) -> str:
     text += "".join(f"\n  left out {count}: {reason}" for reason, count in reasons[:most])
     if most is not None and len(reasons) > most:
         text += f"\n  and {len(reasons) - most} more reasons; -v shows them"
+    text += "".join(
+        f"\n  dropped from {count} rows: {column}, which no record can hold" for column, count in one.dropped.items()
+    )
     return text + (f"\n  cut short: {one.torn}" if one.torn else "")
 
 

@@ -103,7 +103,7 @@ def _t4_result(record: Record) -> dict[str, Any]:
     }
     measured = [{"name": "time", "value": timed.median_us / _US_PER_MS, "unit": "ms"}] if timed else []
     return {
-        "timestamp": datetime.fromtimestamp(record.when, tz=UTC).isoformat(),
+        "timestamp": _timestamp(record.when),
         "configuration": _configuration(record),
         "times": times,
         "invalidity": _INVALIDITY[outcome.reason] if isinstance(outcome, Failed) else "correct",
@@ -111,6 +111,14 @@ def _t4_result(record: Record) -> dict[str, Any]:
         "measurements": measured,
         "objectives": ["time"],
     }
+
+
+def _timestamp(when: float) -> str:
+    """ISO text; what lies outside the years 1 to 9999 becomes 1970, which is also what an unknown time is written as."""
+    try:
+        return datetime.fromtimestamp(when, tz=UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0.0, tz=UTC).isoformat()
 
 
 def _configuration(record: Record) -> dict[str, Any]:
@@ -163,7 +171,12 @@ def _flat(record: Record) -> dict[str, Any]:
     if isinstance(outcome, Timed):
         timed = {"samples_us": list(outcome.samples_us), "median_us": outcome.median_us, "spread": outcome.spread}
         return {**row, **timed, "max_error": outcome.max_error}
-    return {**row, "stage": outcome.stage, "reason": outcome.reason, "detail": outcome.detail}
+    return {**row, "stage": outcome.stage, "reason": outcome.reason, "detail": _utf8(outcome.detail)}
+
+
+def _utf8(text: str) -> str:
+    r"""What Parquet can hold: half a character pair, as broken messages of compilers have, is written out (``\ud800``)."""
+    return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
 def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

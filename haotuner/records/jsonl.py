@@ -6,56 +6,51 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.record import Record, Timed
+from haotuner.record import Record
 from haotuner.records.codec import decode
-from haotuner.records.importing import Imported
+from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.store import RecordStore
+from haotuner.records.text import read_text
 
 
-def import_jsonl(path: Path, store: RecordStore) -> Imported:
-    """Store the records of one file in one transaction; records the store already holds are left as they are.
+def load_jsonl(path: Path) -> Loaded:
+    """The records of one file, gzipped or not.
 
     Lines that do not decode, or whose content hash does not fit, are counted under their reason. A last line without
     an end of line was cut and is reported as such.
 
     Raises:
         EnvironmentMissing: the file cannot be read.
-        UsageError: not one line is a record.
+        UsageError: not one line is a record, or lines were refused and not one is of a timed record.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise EnvironmentMissing(
-            f"cannot read {path}: {error.strerror}; name a file of `haotuner records export`"
-        ) from error
+    text, stopped = read_text(path, "a file of `haotuner records export`")
     records: list[Record] = []
     refused: Counter[str] = Counter()
     lines = text.split("\n")
-    torn = ""
+    torn = stopped
     for number, content in enumerate(lines, start=1):
         if not content:
             continue
         try:
             records.append(decode(json.loads(content)))
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             if number == len(lines):
-                torn = f"line {number} is cut short"
+                torn = f"{stopped}{': ' if stopped else ''}line {number} is cut short"
             else:
                 refused[f"line {number}: {error}"[:160]] += 1
-    if not records:
-        why = next(iter(refused), torn or "it has no lines")
-        raise UsageError(f"{path}: not one record of this schema: {why}; nothing was stored")
-    timed = sum(isinstance(record.outcome, Timed) for record in records)
-    return Imported(
+    return Loaded(
         path=path,
-        device_id=", ".join(sorted({record.device_id for record in records})),
-        mapping="",
-        op=", ".join(sorted({record.trial.op for record in records})),
+        wanted="timed record" if records else "record of this schema",
+        records=tuple(records),
         rows=len(records) + sum(refused.values()),
-        timed=timed,
-        failed=len(records) - timed,
-        new=store.append(records),
-        refused=dict(refused),
+        refused=refused,
         torn=torn,
     )
+
+
+def import_jsonl(path: Path, store: RecordStore) -> Imported:
+    """Store the records of one file in one transaction; records the store already holds are left as they are.
+
+    Raises what ``load_jsonl`` does.
+    """
+    return load_jsonl(path).into(store)

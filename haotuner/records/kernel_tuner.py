@@ -7,18 +7,22 @@ The tool appends one row a configuration and closes the braces only when it is d
 from __future__ import annotations
 
 import json
+import math
 import re
-import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.errors import UsageError
+from haotuner.records.text import read_text
+from haotuner.shape import AXIS_LIMIT
 
-_GZIP = b"\x1f\x8b"
 _BLANK = re.compile(r"[ \t\r\n]*")
-_JSON = json.JSONDecoder()
+_DIGITS = 4000  # Python refuses to read integers of more than 4300 (sys.get_int_max_str_digits), and the file with them
+_JSON = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= _DIGITS else math.inf)
+_KINDS = {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}
 _HEADER = ("device_name", "kernel_name", "problem_size", "tune_params_keys")
 
 
@@ -32,6 +36,7 @@ class CacheFile:
     problem_size: tuple[int, ...]
     keys: tuple[str, ...]
     rows: tuple[tuple[str, Mapping[str, Any]], ...]
+    odd: Mapping[str, int]  # what stood where a row belongs, and how often
     torn: str = ""
 
 
@@ -42,16 +47,18 @@ def read_cache(path: Path) -> CacheFile:
         EnvironmentMissing: the file cannot be read.
         UsageError: it is not a Kernel Tuner cache file, or it ends before its rows begin.
     """
-    text, stopped = _text(path)
+    text, stopped = read_text(path, "a Kernel Tuner cache file")
     header: dict[str, Any] = {}
     rows: list[tuple[str, Mapping[str, Any]]] = []
+    odd: Counter[str] = Counter()
     torn = ""
 
     def row(name: str, at: int) -> int:
         value, end = _JSON.raw_decode(text, at)
-        if not isinstance(value, dict):
-            raise ValueError(f"row {name!r} is {str(value)[:40]!r}, expected an object")
-        rows.append((name, value))
+        if isinstance(value, dict):
+            rows.append((name, value))
+        else:
+            odd[f"a row is {_KINDS.get(type(value), 'a number')}, expected an object"] += 1
         return end
 
     def top(key: str, at: int) -> int:
@@ -63,7 +70,7 @@ def read_cache(path: Path) -> CacheFile:
     try:
         _object(text, 0, top)
     except (ValueError, RecursionError) as error:
-        torn = f"{stopped or str(error)[:80]}; {len(rows)} complete rows before that"
+        torn = f"{stopped or str(error)[:120]}; {len(rows)} complete rows before that"
     missing = [key for key in _HEADER if key not in header]
     if missing:
         found = f"; reading stopped: {torn}" if torn else ""
@@ -75,25 +82,9 @@ def read_cache(path: Path) -> CacheFile:
         problem_size=_sizes(path, header["problem_size"]),
         keys=_keys(path, header["tune_params_keys"]),
         rows=tuple(rows),
+        odd=dict(odd),
         torn=torn,
     )
-
-
-def _text(path: Path) -> tuple[str, str]:
-    """The text of the file as far as it can be had, and why not further."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise EnvironmentMissing(f"cannot read {path}: {error.strerror}; name a Kernel Tuner cache file") from error
-    stopped = ""
-    if data.startswith(_GZIP):
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            data = unpacker.decompress(data)
-        except zlib.error as error:
-            raise UsageError(f"{path}: the gzip data is damaged ({error}); get the file again") from error
-        stopped = "" if unpacker.eof else "the gzip data ends early"
-    return data.decode("utf-8", errors="replace"), stopped
 
 
 def _object(text: str, at: int, member: Callable[[str, int], int]) -> int:
@@ -133,9 +124,13 @@ def _named(path: Path, header: Mapping[str, Any], key: str) -> str:
 
 def _sizes(path: Path, value: object) -> tuple[int, ...]:
     parts = value if isinstance(value, list) else [value]
-    if not parts or not all(re.fullmatch(r"[0-9]{1,10}", str(part)) for part in parts):
-        raise UsageError(f"{path}: problem_size is {value!r}, expected whole numbers")
-    return tuple(int(str(part)) for part in parts)
+    sizes = tuple(int(str(part)) if re.fullmatch(r"[0-9]{1,10}", str(part)) else 0 for part in parts)
+    if not sizes or not all(1 <= size <= AXIS_LIMIT for size in sizes):
+        raise UsageError(
+            f"{path}: problem_size is {str(value)[:80]!r}, expected whole numbers from 1 to 2^31-1; "
+            "write there what the kernel was run on"
+        )
+    return sizes
 
 
 def _keys(path: Path, value: object) -> tuple[str, ...]:

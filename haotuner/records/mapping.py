@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from haotuner.device import Kind
 from haotuner.errors import UsageError
 from haotuner.kernel import MicroKernel
 from haotuner.op import Op
@@ -32,7 +33,10 @@ class KernelMapping:
     params: Mapping[str, str]  # foreign parameter to ours, in the order of the micro-kernel's name
     absent: Mapping[str, int]  # our parameters that older kernels do not have, and what those kernels do
     problem_params: tuple[str, ...]  # foreign parameters that belong to the problem
-    problem: Callable[[tuple[int, ...], Mapping[str, int]], Problem]
+    switches: frozenset[str]  # foreign parameters that may be 0; all others are sizes
+    sizes: Mapping[int, str]  # how many extents a problem may have, and what they are
+    kinds: tuple[Kind, ...]  # of the devices that such kernels run on
+    problem: Callable[[tuple[int, ...], Mapping[str, int]], Problem]  # ValueError: the row is of a problem without an op
 
     def missing(self, keys: tuple[str, ...]) -> list[str]:
         """Parameters that this mapping needs and a file does not have."""
@@ -43,6 +47,11 @@ class KernelMapping:
         """Parameters of a file that this mapping does not know."""
         return [key for key in keys if key not in self.params and key not in self.problem_params]
 
+    def fits(self, sizes: tuple[int, ...]) -> None:
+        """Raise ``UsageError`` unless a problem of this kernel has so many extents."""
+        if len(sizes) not in self.sizes:
+            raise UsageError(f"problem_size {list(sizes)}: {self.name} needs {' or '.join(self.sizes.values())}")
+
     def kernel(self, values: Mapping[str, int]) -> MicroKernel:
         """The micro-kernel of one configuration."""
         params = ((ours, values[key] if key in values else self.absent[ours]) for key, ours in self.params.items())
@@ -50,22 +59,18 @@ class KernelMapping:
 
 
 def _gemm(sizes: tuple[int, ...], values: Mapping[str, int]) -> Problem:
-    if len(sizes) not in (2, 3):
-        raise UsageError(f"problem_size {sizes}: xgemm needs m, n and perhaps k")
     # The files give m and n only: the grid has no third axis. CLBlast's own tuner takes all three equal
     # (CLBlast/src/tuning/kernels/xgemm.hpp, default 1024); ``GFLOP/s`` columns are checked against it row by row.
     m, n, k = sizes if len(sizes) == 3 else (*sizes, sizes[0])
     dtype = _DTYPES.get(values["PRECISION"])
     if dtype is None:
-        raise UsageError(f"PRECISION {values['PRECISION']}: known are {', '.join(map(str, _DTYPES))}")
+        raise ValueError(f"PRECISION {values['PRECISION']}: known are {', '.join(map(str, _DTYPES))}")
     op = Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype)
     shape = Shape.of(m=m)
     return Problem(op=op.name, shape=shape, flops=op.flops(shape))
 
 
 def _conv(sizes: tuple[int, ...], values: Mapping[str, int]) -> Problem:
-    if len(sizes) != 2:
-        raise UsageError(f"problem_size {sizes}: the convolution needs the width and the height of the image")
     width, height = sizes
     filter_width, filter_height = values["filter_width"], values["filter_height"]
     return Problem(
@@ -85,6 +90,9 @@ XGEMM = KernelMapping(
     },
     absent={},
     problem_params=("PRECISION",),
+    switches=frozenset({"STRM", "STRN", "SA", "SB"}),
+    sizes={2: "m, n", 3: "m, n, k"},
+    kinds=("cuda", "hip"),
     problem=_gemm,
 )
 CONV = KernelMapping(
@@ -107,9 +115,20 @@ CONV = KernelMapping(
     # in constant memory (github.com/KernelTuner/kernel_tuner, examples/cuda/convolution.cu).
     absent={"sh": 1, "cm": 1},
     problem_params=("filter_width", "filter_height"),
+    switches=frozenset({"read_only", "use_padding", "use_shmem", "use_cmem"}),
+    sizes={2: "the width and the height of the image"},
+    kinds=("cuda", "hip"),
     problem=_conv,
 )
 MAPPINGS = (XGEMM, CONV)
+
+
+def named(name: str) -> KernelMapping:
+    """The mapping of that name; ``UsageError`` if there is none."""
+    known = {mapping.name: mapping for mapping in MAPPINGS}
+    if name not in known:
+        raise UsageError(f"unknown mapping {name!r}; known: {', '.join(known)}")
+    return known[name]
 
 
 def choose(keys: tuple[str, ...], name: str | None = None) -> KernelMapping:
@@ -118,10 +137,7 @@ def choose(keys: tuple[str, ...], name: str | None = None) -> KernelMapping:
     Raises:
         UsageError: no such mapping, or it does not fit the parameters.
     """
-    known = {mapping.name: mapping for mapping in MAPPINGS}
-    if name is not None and name not in known:
-        raise UsageError(f"unknown mapping {name!r}; known: {', '.join(known)}")
-    tried = [known[name]] if name else list(MAPPINGS)
+    tried = list(MAPPINGS) if name is None else [named(name)]
     for mapping in tried:
         if not mapping.missing(keys):
             return mapping

@@ -6,12 +6,13 @@ import json
 import sqlite3
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from haotuner.cli.records import records_app
-from haotuner.errors import RecordsUnusable, UnknownDevice, UsageError
+from haotuner.errors import EnvironmentMissing, HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.record import Timed
 from haotuner.records import open_store
 from tests.contract.record_examples import record
@@ -76,6 +77,96 @@ def test_a_store_travels_as_json_lines(db, gemm, tmp_path):
     assert (
         "1 records" in run("export", tmp_path / "t4.json", "--db", db, "--format", "t4", "--session", _session(db)) or True
     )
+
+
+def document_of(*words: object) -> tuple[dict[str, Any], HaotunerError]:
+    """The JSON of an import that fails, and the error that becomes its exit code."""
+    result = CliRunner().invoke(records_app, ["import", *(str(word) for word in words), "--json"])
+    assert isinstance(result.exception, HaotunerError), result.output
+    return json.loads(result.stdout), result.exception
+
+
+def test_a_file_that_does_not_come_in_keeps_no_other_out(db, gemm, tmp_path):
+    odd, last = tmp_path / "odd.json", tmp_path / "last.json"
+    odd.write_text(json.dumps(cache([gemm_row()], device_name="Voodoo 2")))
+    last.write_text(json.dumps(cache([gemm_row(20.0)])))
+    document, error = document_of(gemm, odd, tmp_path / "none.json", last, "--db", db)
+    sound, unknown, missing, more = document["files"]
+    assert (sound["new"], more["new"]) == (2, 1)
+    assert (unknown["path"], unknown["exit_code"], missing["exit_code"]) == (str(odd), 2, 4)
+    assert "odd.json: unknown device 'Voodoo 2'" in unknown["error"]
+    assert error.exit_code == 2, "the first one's"
+    assert "2 of 4 files were not imported" in str(error) and "none.json" in str(error)
+    (group,) = json.loads(run("list", "--db", db, "--json"))["groups"]
+    assert group["timed"] == 2
+    result = CliRunner().invoke(records_app, ["import", str(odd), str(last), "--db", db])
+    assert "last.json: 1 rows" in result.stdout
+
+
+def test_one_file_that_does_not_come_in_is_told_as_itself(db, tmp_path):
+    document, error = document_of(tmp_path / "none.json", "--db", db)
+    (told,) = document["files"]
+    assert told == {"path": str(tmp_path / "none.json"), "error": str(error), "exit_code": 4}
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", cache([gemm_row(0.0)]), cache([gemm_row()], device_name="cpu")])
+@pytest.mark.parametrize("form", ["kernel-tuner", "jsonl"])
+def test_a_wrong_file_makes_no_store(db, tmp_path, content, form):
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises((UsageError, EnvironmentMissing), match=r"x\.json"):
+        run("import", path, "--db", db, "--format", form)
+    assert [p.name for p in tmp_path.iterdir()] == (["x.json"] if content is not None else [])
+
+
+def test_options_that_are_wrong_are_told_once_and_before_any_file_is_read(db, gemm, tmp_path):
+    for words, match in ((("--device", "nope"), "unknown device 'nope'"), (("--mapping", "nope"), "unknown mapping 'nope'")):
+        with pytest.raises(UsageError, match=match) as caught:
+            run("import", gemm, tmp_path / "none.json", "--db", db, *words)
+        assert "none.json" not in str(caught.value)
+    with pytest.raises(UsageError, match="clblast_xgemm runs on GPUs, and 'xeon-8380'"):
+        run("import", gemm, "--db", db, "--device", "xeon-8380")
+    assert list(tmp_path.iterdir()) == [gemm]
+
+
+def test_a_store_that_breaks_ends_the_import_and_is_told(db, gemm, tmp_path, monkeypatch):
+    last = tmp_path / "last.json"
+    last.write_text(json.dumps(cache([gemm_row(20.0)])))
+
+    def full(*_: object) -> int:
+        raise RecordsUnusable("records: the disk is full")
+
+    monkeypatch.setattr("haotuner.records.sqlite.SqliteStore.append", full)
+    document, error = document_of(gemm, last, "--db", db)
+    assert [told["error"] for told in document["files"]] == ["records: the disk is full"]
+    assert error.exit_code == 1
+
+
+def test_a_column_that_no_record_can_hold_is_told(db, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(cache([gemm_row(12.5, power=10**400)])))
+    assert "dropped from 1 rows: power" in run("import", path, "--db", db)
+    (told,) = json.loads(run("import", path, "--db", db, "--json"))["files"]
+    assert told["dropped"] == {"power": 1}
+
+
+def test_export_understands_devices_as_import_does(db, gemm, tmp_path):
+    run("import", gemm, "--db", db)
+    for at, (name, count) in enumerate([("titan-rtx", 2), ("NVIDIA TITAN RTX", 2), ("h200", 0)]):
+        told = json.loads(run("export", tmp_path / f"{at}.jsonl", "--db", db, "--device", name, "--json"))
+        assert told["records"] == count, name
+    with pytest.raises(UnknownDevice, match="--device 'nope': the store has titan-rtx, and no profile goes by that name"):
+        run("export", tmp_path / "no.jsonl", "--db", db, "--device", "nope")
+    assert not (tmp_path / "no.jsonl").exists()
+
+
+def test_export_takes_ids_that_only_the_store_knows(db, tmp_path):
+    store = open_store(db)
+    store.append([record(1, device_id="cpu-of-another-host"), record(2, device_id="h200")])
+    store.close()
+    told = run("export", tmp_path / "r.jsonl", "--db", db, "--device", "cpu-of-another-host", "--json")
+    assert json.loads(told)["records"] == 1
 
 
 def _session(db: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -86,6 +88,46 @@ def test_a_line_that_was_changed_is_counted_under_its_reason(tmp_path, change, r
     assert re.search(reason, told)
 
 
+@pytest.mark.parametrize("line", ["nonsense", '{"schema": 1}', "10" * 200, '{"when": ' + "1" * 400 + "}"])
+def test_refused_lines_and_failures_alone_are_not_an_import(tmp_path, line):
+    path = tmp_path / "records.jsonl"
+    export([record(1, outcome=Failed(stage="run", reason="crash"))], path, "jsonl")
+    assert import_jsonl(path, MemoryStore()).failed == 1, "a file of failures is whole"
+    path.write_text(path.read_text() + line + "\n")
+    store = MemoryStore()
+    with pytest.raises(UsageError, match="records.jsonl: not one timed record, only 1 failed: line 2.*nothing was stored"):
+        import_jsonl(path, store)
+    assert list(store.records()) == []
+
+
+def test_an_integer_beyond_all_floats_costs_its_line_alone(tmp_path):
+    path = tmp_path / "records.jsonl"
+    export([record(1), record(2)], path, "jsonl")
+    first, second = path.read_text().splitlines()
+    path.write_text(json.dumps({**json.loads(first), "facts": {"a": 10**400}}) + "\n" + second + "\n")
+    done = import_jsonl(path, MemoryStore())
+    assert (done.timed, sum(done.refused.values()), done.torn) == (1, 1, "")
+
+
+def test_json_lines_are_read_gzipped_and_with_a_mark_in_front(tmp_path):
+    path = tmp_path / "records.jsonl"
+    export([record(1), record(2)], path, "jsonl")
+    text = path.read_bytes()
+    for written in (gzip.compress(text[:50]) + gzip.compress(text[50:]), b"\xef\xbb\xbf" + text):
+        path.write_bytes(written)
+        assert (import_jsonl(path, MemoryStore()).new, import_jsonl(path, MemoryStore()).torn) == (2, "")
+    path.write_bytes(gzip.compress(text)[:-12])
+    done = import_jsonl(path, MemoryStore())
+    assert done.new >= 1 and "gzip data ends early" in done.torn
+
+
+@pytest.mark.parametrize("when", [253402343999.0, -1e12, 1e300])
+def test_t4_writes_a_time_beyond_its_calendar_as_unknown(tmp_path, when):
+    path = tmp_path / "t4.json"
+    assert export([replace(record(1), when=when)], path, "t4") == 1
+    assert json.loads(path.read_text())["results"][0]["timestamp"] == "1970-01-01T00:00:00+00:00"
+
+
 def test_t4_has_what_its_readers_need(tmp_path):
     failures = [record(10 + i, outcome=Failed(stage="run", reason=reason)) for i, reason in enumerate(REASONS)]
     path = tmp_path / "t4.json"
@@ -130,6 +172,15 @@ def test_parquet_reads_back_as_a_table(tmp_path):
     assert [row["reason"] for row in rows] == [None, "crash"]
     assert rows[0]["id"] == record(1).id
     assert json.loads(rows[0]["shape"]) == {"m": 1}
+
+
+@pytest.mark.skipif(not HAVE_PYARROW, reason="pyarrow: not installed")
+def test_parquet_writes_half_a_character_pair_out(tmp_path):
+    path = tmp_path / "r.parquet"
+    broken = record(1, outcome=Failed(stage="build", reason="compile_error", detail="é \ud800 x"))
+    assert export([broken], path, "parquet") == 1
+    (row,) = importlib.import_module("pyarrow.parquet").read_table(path).to_pylist()
+    assert row["detail"] == "é \\ud800 x"
 
 
 def test_what_is_in_the_way_stays(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,17 @@ def test_failed_rows_are_records_too(file):
         (gemm_row(12.5, MWG="64"), "parameter MWG"),
         (gemm_row(12.5, MWG=-64), "parameter MWG"),
         (gemm_row(12.5, MWG=0.5), "parameter MWG"),
-        (gemm_row(12.5, MWG=None), "parameter MWG"),
+        (gemm_row(12.5, MWG=None), "parameter MWG is missing"),
+        (gemm_row(12.5, MDIMC=0), "parameter MDIMC is 0, expected a whole number from 1 up"),
+        (gemm_row(12.5, VWM=0.0), "parameter VWM is 0.0, expected a whole number from 1 up"),
+        (gemm_row(12.5, MWG=10**400), "parameter MWG is 1000"),
+        (gemm_row(12.5, PRECISION=64), "PRECISION 64: known are 32, 16"),
+        (gemm_row(10**400), "not a finite number"),
+        (gemm_row(12.5, times=[10**400]), "not all finite"),
+        (gemm_row("5.9"), "a number in quotes"),
+        (gemm_row(" 12,5"), "a number in quotes"),
+        (gemm_row("NaN"), "a number in quotes"),
+        (gemm_row(""), "an empty text"),
     ],
 )
 def test_a_row_that_cannot_be_true_is_counted_under_its_reason(file, row, reason):
@@ -143,6 +154,54 @@ def test_a_row_that_cannot_be_true_is_counted_under_its_reason(file, row, reason
     assert [reason in text for text in done.refused] == [True]
     with pytest.raises(UsageError, match="not one usable row.*nothing was stored"):
         import_kernel_tuner(file(cache([row])), store, find_device=find)
+
+
+@pytest.mark.parametrize("row", [[1, 2], None, "text", 7, True])
+def test_what_stands_where_a_row_belongs_is_counted_and_reading_goes_on(file, row):
+    content = cache([gemm_row()])
+    content["cache"] = {"a": row, "b": gemm_row(), "c": row}
+    done = import_kernel_tuner(file(content), MemoryStore(), find_device=find)
+    assert (done.rows, done.timed, done.torn) == (3, 1, "")
+    assert list(done.refused.values()) == [2]
+    assert next(iter(done.refused)).startswith("a row is ")
+
+
+def test_a_number_beyond_all_floats_in_another_column_is_dropped_and_counted(file):
+    store = MemoryStore()
+    text = json.dumps(cache([gemm_row(12.5, power=10**400, clock=1500), gemm_row(13.5, power=float("nan"))]))
+    done = import_kernel_tuner(file(text.replace("1500", "1" * 5000)), store, find_device=find)
+    assert (done.timed, done.dropped, done.torn) == (2, {"power": 2, "clock": 1}, "")
+    assert all("power" not in record.facts for record in store.records())
+    assert all(record.facts["compile_time"] == 80.5 for record in store.records())
+
+
+def test_switches_may_be_off_and_sizes_may_not(file):
+    values = {key: 1 for key in CONV_1} | {"use_shmem": 1, "use_cmem": 1}
+    keys = tuple(values)
+    for key in keys:
+        row: dict[str, object] = {**values, key: 0, "time": 12.5}
+        good: dict[str, object] = {**values, "time": 13.5}
+        done = import_kernel_tuner(file(cache([row, good], keys)), MemoryStore(), find_device=find)
+        assert done.timed == (2 if key in ("read_only", "use_padding", "use_shmem", "use_cmem") else 1), key
+
+
+def test_refused_rows_and_failures_alone_are_not_an_import(file):
+    """Failures without one time say nothing of a file whose times were all refused: it is to be repaired first."""
+    store = MemoryStore()
+    with pytest.raises(UsageError, match="not one usable timed row, only 1 failed: a time is zero.*nothing was stored"):
+        import_kernel_tuner(file(cache([gemm_row("InvalidConfig"), gemm_row(0.0)])), store, find_device=find)
+    assert list(store.records()) == []
+
+
+def test_a_processor_does_not_run_kernels_of_gpus(file):
+    def processor(name: str) -> Device:
+        return replace(find("titan-rtx"), id="cpu-x", kind="cpu", name=name)
+
+    store = MemoryStore()
+    with pytest.raises(UsageError, match="cache.json: clblast_xgemm runs on GPUs.*'NVIDIA TITAN RTX' is cpu-x.*--device"):
+        import_kernel_tuner(file(cache([gemm_row()])), store, find_device=processor)
+    with pytest.raises(UsageError, match="'cpu' is cpu-x, of kind cpu"):
+        import_kernel_tuner(file(cache([gemm_row()])), store, find_device=processor, device="cpu")
 
 
 def test_a_file_cut_at_any_byte_gives_its_complete_rows(file):
@@ -185,6 +244,26 @@ def test_gzip_cut_anywhere_gives_what_is_in_it(tmp_path):
         read_cache(path)
 
 
+def test_gzip_of_several_members_is_one_text(tmp_path):
+    path = tmp_path / "cache.json.gz"
+    text = json.dumps(cache([gemm_row(12.5 + i) for i in range(40)])).encode()
+    members = [gzip.compress(text[at : at + 1500]) for at in range(0, len(text), 1500)]
+    assert len(members) > 3
+    path.write_bytes(b"".join(members) + bytes(512))
+    assert (len(read_cache(path).rows), read_cache(path).torn) == (40, "")
+    path.write_bytes(b"".join(members[:3]) + b"<html>")
+    assert "bytes after the gzip data are something else" in read_cache(path).torn
+    path.write_bytes(b"".join(members[:3]) + members[3][:-9])
+    assert "the gzip data ends early" in read_cache(path).torn
+
+
+def test_a_mark_of_byte_order_in_front_is_read_over(tmp_path):
+    path = tmp_path / "cache.json"
+    path.write_text(json.dumps(cache([gemm_row()])), encoding="utf-8-sig")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert len(read_cache(path).rows) == 1
+
+
 def test_importing_again_or_a_longer_version_adds_only_what_is_new(file):
     store = MemoryStore()
     rows = [gemm_row(12.5), gemm_row(13.5), gemm_row("CompilationFailedConfig")]
@@ -199,8 +278,17 @@ def test_the_device_comes_from_the_file_or_from_the_caller(file):
     with pytest.raises(UnknownDevice, match="Graphics Device") as caught:
         import_kernel_tuner(path, store, find_device=find)
     assert caught.value.exit_code == 2
+    assert "cache.json: unknown device" in str(caught.value) and "--device, or add a profile" in str(caught.value)
     assert import_kernel_tuner(path, store, find_device=find, device="a4000").device_id == "a4000"
     assert {record.device_id for record in store.records()} == {"a4000"}
+
+
+def test_a_device_of_this_host_that_cannot_be_asked_is_told_with_the_file(file):
+    def silent(name: str) -> Device:
+        raise EnvironmentMissing(f"device {name}: no driver")
+
+    with pytest.raises(EnvironmentMissing, match="cache.json: device cuda: no driver"):
+        import_kernel_tuner(file(cache([gemm_row()], device_name="cuda")), MemoryStore(), find_device=silent)
 
 
 def test_a_mapping_is_chosen_by_the_parameters_and_refused_when_it_does_not_fit():
@@ -236,13 +324,18 @@ def test_a_parameter_nobody_knows_may_be_there_only_while_it_is_constant(file):
         (cache([gemm_row()], device_name=7), "device_name is 7"),
         (cache([gemm_row()], problem_size="big"), "problem_size is 'big'"),
         (cache([gemm_row()], problem_size=[4096]), "xgemm needs m, n"),
+        (cache([gemm_row()], problem_size=[0, 4096]), r"problem_size is '\[0, 4096\]', expected whole numbers from 1"),
+        (cache([gemm_row()], problem_size=[4294967296, 4096, 4096]), "from 1 to 2\\^31-1"),
+        (cache([gemm_row()], problem_size=[4096, 4096, 0]), "from 1 to 2\\^31-1"),
+        (cache([gemm_row()], ("tile",)), "no mapping fits"),
         (cache([gemm_row()], tune_params_keys="MWG"), "expected a list of names"),
         (cache([gemm_row(PRECISION=64)]), "PRECISION 64"),
     ],
 )
 def test_what_is_not_a_cache_file_is_refused(file, content, match):
-    with pytest.raises(UsageError, match=match):
+    with pytest.raises(UsageError, match=match) as caught:
         import_kernel_tuner(file(content), MemoryStore(), find_device=find)
+    assert "cache.json: " in str(caught.value), "every error names its file"
 
 
 def test_an_unreadable_file_says_so(tmp_path):
