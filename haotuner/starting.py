@@ -11,7 +11,7 @@ from haotuner.cost.blend import Blend
 from haotuner.cost.model import CostModel
 from haotuner.cost.started import Started
 from haotuner.device import Device
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.kept import load_model
 from haotuner.transfer.nearness import weights_at
 from haotuner.transfer.shelf import Shelf, Shelved, starts
@@ -38,15 +38,27 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         seed: of the trees that the tuning run adds to the model, whichever it is.
 
     Raises:
-        UsageError: the file named is missing, damaged, or of another version. A shipped one is left out instead, and said.
+        UsageError: the file named is missing, damaged, or of another version or family. A shipped one is left out instead,
+            and said.
     """
     if asked == COLD:
         return Start(model=None, words="from cold (--model none)", document={"model": None, "why": "--model none"})
     if asked is not None:
+        named = load_model(Path(asked))
+        _same_family(asked, named.facts.get("family"), family)
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
-        model = Started(load_model(Path(asked)), seed=seed)
+        model = Started(named, seed=seed)
         return Start(model=model, words=f"from the model {asked}", document={"model": asked})
     return _shipped(starts(device, family), device, family, seed)
+
+
+def _same_family(asked: str, known: object, family: str) -> None:
+    """UsageError if a model is known to rank another family; files written before this was kept do not say."""
+    if known is not None and known != family:
+        raise UsageError(
+            f"the model {asked} ranks {known} kernels, this run needs one for {family}; "
+            f"make one with: haotuner transfer fit --family {family}, or leave --model out"
+        )
 
 
 def _shipped(found: Shelf, device: Device, family: str, seed: int) -> Start:

@@ -55,7 +55,7 @@ def fit_model(read: Read, target: Device, *, family: str | None = None, seed: in
     others = [table for table in tables if table.device.id != target.id]
     if not others:
         own = Forest(seed=seed).fit(mine[0].frame, mine[0].labels)
-        own.facts = _facts(target, mine, ())
+        own.facts = _facts(target, name, mine, ())
         verdict = Verdict(mode="from-scratch", gauge=None, of_modes={})
         note = "no other device measured this family: a model of the target's own records alone"
         return Fitted(model=own, verdict=verdict, family=name, sources=(), rows=len(mine[0]), note=note)
@@ -82,10 +82,11 @@ def fit_model(read: Read, target: Device, *, family: str | None = None, seed: in
                 model.fit(table.frame, table.labels)
             elif verdict.mode == "copy":
                 note = "copying ranks only kernels that a source measured; a model must rank any, so it is zero-shot"
-    model.facts = _facts(target, mine, sources.ids)
+    model.facts = _facts(target, name, mine, sources.ids)
     rows = len(mine[0]) if mine else 0
     return Fitted(model=model, verdict=verdict, family=name, sources=sources.ids, rows=rows, note=note)
 
 
-def _facts(target: Device, mine: Sequence[Table], sources: Sequence[str]) -> dict[str, object]:
-    return {"target": target.id, "sources": list(sources), "target_rows": sum(len(table) for table in mine)}
+def _facts(target: Device, family: str, mine: Sequence[Table], sources: Sequence[str]) -> dict[str, object]:
+    rows = sum(len(table) for table in mine)
+    return {"family": family, "target": target.id, "sources": list(sources), "target_rows": rows}

@@ -72,7 +72,10 @@ class Transferred:
 
     @staticmethod
     def restored(state: Mapping[str, Any], texts: Sequence[str], *, threads: int = 1) -> Transferred:
-        """A model from what ``state`` gave; the caller has verified that the texts are undamaged."""
+        """A model from what ``state`` gave; the caller has verified that the texts are undamaged.
+
+        Any error may come of a state that is not what ``state`` gives.
+        """
         give = _Give(texts, threads)
         s = state["sources"]
         joint = give.forest(s["joint"])  # texts come in the order in which they were kept
@@ -81,11 +84,8 @@ class Transferred:
             forests=tuple(give.forest(kept) for kept in s["forests"]),
             scales=tuple(Scale(mean=mean, spread=spread) for mean, spread in s["scales"]),
             analytic=Scale(mean=s["analytic"][0], spread=s["analytic"][1]),
-            weights=np.array(s["weights"], dtype=np.float64),
-            memories=tuple(
-                Memory(keys=_unpacked(keys, np.uint64), residuals=_unpacked(residuals, np.float64))
-                for keys, residuals in s["memories"]
-            ),
+            weights=_weights(s["weights"], len(s["ids"])),
+            memories=tuple(_memory(keys, residuals) for keys, residuals in s["memories"]),
             joint=joint,
             share=float(s["share"]),
         )
@@ -102,6 +102,20 @@ def _packed(values: NDArray[Any]) -> str:
 
 def _unpacked(text: str, kind: type[np.generic]) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text), dtype=np.dtype(kind).newbyteorder("<")).astype(kind)
+
+
+def _weights(values: Sequence[float], sources: int) -> NDArray[np.float64]:
+    weights = np.array(values, dtype=np.float64)
+    if weights.shape != (sources,) or not np.isfinite(weights).all():
+        raise ValueError(f"{sources} sources need as many finite weights")
+    return weights
+
+
+def _memory(keys: str, residuals: str) -> Memory:
+    memory = Memory(keys=_unpacked(keys, np.uint64), residuals=_unpacked(residuals, np.float64))
+    if len(memory.keys) != len(memory.residuals) or not np.isfinite(memory.residuals).all():
+        raise ValueError(f"a memory of {len(memory.keys)} programs needs as many finite residuals")
+    return memory
 
 
 class _Keep:

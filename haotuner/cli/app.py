@@ -37,7 +37,7 @@ app.add_typer(transfer_app, name="transfer")
 
 
 # What typer raises for wrong usage; it names no public class, and whether it stands on click depends on its version.
-_INTERRUPTED = 130  # what typer makes of Ctrl-C where a verb does not handle it
+_INTERRUPTED = 130  # what typer makes of Ctrl-C where a verb does not handle it: some versions return it, some raise it
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), standalone_mode=False)
         sys.stdout.flush()
-        return int(code or 0)
+        return _stopped() if code == _INTERRUPTED else int(code or 0)
     except HaotunerError as error:
         print(f"haotuner: {error}", file=sys.stderr)
         return error.exit_code
@@ -67,10 +67,15 @@ def run(arguments: Sequence[str]) -> int:
         error.show()  # type: ignore[attr-defined]
         return 2
     except typer.Exit as error:
-        return 3 if error.exit_code == _INTERRUPTED else int(error.exit_code)
+        return _stopped() if error.exit_code == _INTERRUPTED else int(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        print("haotuner: stopped", file=sys.stderr)
-        return 3
+        return _stopped()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; the interpreter flushes once more
         return 0
+
+
+def _stopped() -> int:
+    """Exit code of a verb that Ctrl-C, or a second signal to `tune`, ended."""
+    print("haotuner: stopped", file=sys.stderr)
+    return 3

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
-from haotuner.cli.requested import Json, Quiet
+from haotuner.cli.place import check_place, plots_beside
+from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.device import Device
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
@@ -45,13 +46,16 @@ def fit(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the forests.")] = 0,
     json_output: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Write a cost model for the target, for `haotuner tune --model FILE`; records of other devices are its sources."""
     from haotuner.transfer.fitting import fit_model
     from haotuner.transfer.kept import save_model
 
-    read = _read(db, quiet=quiet)
-    fitted = fit_model(read, _known(target), family=family, seed=seed)
+    check_place(out)
+    device, read = _known(target), _read(db, quiet=quiet, verbose=verbose)
+    _known_families(read, None if family is None else [family])
+    fitted = fit_model(read, device, family=family, seed=seed)
     save_model(fitted.model, out)
     if json_output:
         document = {
@@ -68,6 +72,9 @@ def fit(
     elif not quiet:
         sources = ", ".join(fitted.sources) or "no other device"
         typer.echo(f"{out}: {fitted.family} on {target}, {fitted.verdict.mode} from {sources}, {fitted.rows} own rows")
+    if fitted.verdict.of_modes and verbose and not quiet:
+        said = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.verdict.of_modes.items())
+        typer.echo(f"gauge, pairwise accuracy on own rows held out: {said}", err=True)
     if fitted.note and not quiet:
         typer.echo(f"note: {fitted.note}", err=True)
 
@@ -87,15 +94,21 @@ def evaluate(
     family: _Family = None,
     json_output: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Score every mode on a target whose records are known: zero-shot, residual, continue, refit, copy, from-scratch."""
     from haotuner.transfer.evaluate import Question, evaluate
 
     question = Question(
-        target=_known(target).id, counts=_counts(samples), split=split, seeds=seeds, families=tuple(family or ())
+        target=_known(target).id,
+        counts=_counts("--samples", samples),
+        split=split,
+        seeds=seeds,
+        families=tuple(family or ()),
     )
-    read = _read(db, quiet=quiet)
-    with _telling(quiet=quiet) as tell:
+    read = _read(db, quiet=quiet, verbose=verbose)
+    _known_families(read, family)
+    with _telling(quiet=quiet, verbose=verbose) as tell:
         report = evaluate(read, question, tell)
     if json_output:
         typer.echo(json.dumps(report, indent=1))
@@ -104,12 +117,19 @@ def evaluate(
 
 
 @transfer_app.command()
-def ablate(db: _Db, family: _Family = None, seeds: _FewSeeds = 5, json_output: Json = False, quiet: Quiet = False) -> None:
+def ablate(
+    db: _Db,
+    family: _Family = None,
+    seeds: _FewSeeds = 5,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """What resource features add over program-only features, on devices that training never saw."""
     from haotuner.transfer.ablation import ablate
 
-    read = _read(db, quiet=quiet)
-    reports = [ablate(read, name, seeds=seeds) for name in family or _shared(read)]
+    read = _read(db, quiet=quiet, verbose=verbose)
+    reports = [ablate(read, name, seeds=seeds) for name in _shared(read, family)]
     if json_output:
         typer.echo(json.dumps({"families": reports}, indent=1))
         return
@@ -123,12 +143,19 @@ def ablate(db: _Db, family: _Family = None, seeds: _FewSeeds = 5, json_output: J
 
 
 @transfer_app.command()
-def permute(db: _Db, family: _Family = None, seeds: _FewSeeds = 5, json_output: Json = False, quiet: Quiet = False) -> None:
+def permute(
+    db: _Db,
+    family: _Family = None,
+    seeds: _FewSeeds = 5,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
     """Swap devices' profiles: a model that uses the hardware must rank worse with a wrong one."""
     from haotuner.transfer.permutation import permute
 
-    read = _read(db, quiet=quiet)
-    reports = [permute(read, name, seeds=seeds) for name in family or _shared(read)]
+    read = _read(db, quiet=quiet, verbose=verbose)
+    reports = [permute(read, name, seeds=seeds) for name in _shared(read, family)]
     if json_output:
         typer.echo(json.dumps({"families": reports}, indent=1))
         return
@@ -147,13 +174,14 @@ def report(
     family: _Family = None,
     seeds: _Seeds = 20,
     samples: Annotated[str, typer.Option("--samples", help="Target sample counts.")] = "0,16,32,64,128",
-    jobs: Annotated[int, typer.Option("--jobs", help="Processes; default: one a core.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; default: one a core.")] = 0,
     numbers: Annotated[
         Path | None,
         typer.Option("--numbers", metavar="FILE", help="Keep figures as they come; a later run takes them from here."),
     ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Write the transfer page: every target of every family under both splits, with tables, plots and tests."""
     from haotuner.transfer.page import page
@@ -161,12 +189,15 @@ def report(
     from haotuner.transfer.survey import survey
 
     pyplot_or_say()  # before minutes are spent
-    _place(out)
-    with _telling(quiet=quiet) as tell, _keeping(numbers) as (kept, keep):
+    check_place(out)
+    folder, counts = plots_beside(out), _counts("--samples", samples)
+    read = _read(db, quiet=quiet, verbose=verbose)
+    _known_families(read, family)
+    with _telling(quiet=quiet, verbose=verbose) as tell, _keeping(numbers) as (kept, keep):
         document = survey(
-            _read(db, quiet=quiet),
+            read,
             families=family or (),
-            counts=_counts(samples),
+            counts=counts,
             seeds=seeds,
             jobs=jobs or os.cpu_count() or 1,
             tell=tell,
@@ -176,7 +207,7 @@ def report(
     plots = {}
     for name, facts in document["families"].items():
         for split, reports in facts["splits"].items():
-            picture = out.with_suffix("") / f"{name}-{split}.png"
+            picture = folder / f"{name}-{split}.png"
             draw(reports, f"{name}, {split}", picture)
             plots[name, split] = picture.relative_to(out.parent).as_posix()
     asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
@@ -198,15 +229,22 @@ def speed(
     rows: Annotated[str, typer.Option("--rows", help="Row counts to score.")] = "4000,64000",
     json_output: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Time features and predictions of the target's transferred model on one core."""
     from haotuner.transfer.speed import time_scoring
 
-    read, device = _read(db, quiet=quiet), _known(target).id
-    names = family or [name for name in _shared(read) if any(t.device.id == device for t in read.of(name))]
-    if not names:
-        raise UsageError(f"no family was measured on {device} and on another device; the speed of a transfer needs both")
-    found = [time_scoring(read, device, name, _counts(rows)) for name in names]
+    device, counts = _known(target).id, _counts("--rows", rows, least=1)
+    read = _read(db, quiet=quiet, verbose=verbose)
+    _known_families(read, family)
+    both = [name for name in _shared(read) if any(table.device.id == device for table in read.of(name))]
+    names = family or both
+    if not names or set(names) - set(both):
+        raise UsageError(
+            f"the speed of a transfer to {device} needs records of it and of another device; the store has both for "
+            f"{', '.join(both) or 'no family'}; import more with: haotuner records import FILE --db URL"
+        )
+    found = [time_scoring(read, device, name, counts) for name in names]
     if json_output:
         typer.echo(json.dumps({"target": device, "families": found}, indent=1))
         return
@@ -218,18 +256,13 @@ def speed(
     typer.echo(columns(table))
 
 
-def _place(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
-
-
 @contextlib.contextmanager
 def _keeping(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str, Any], None]]]:
     """What an earlier run left in a file of JSON Lines, and a function that adds to it; without a file nothing is kept."""
     if path is None:
         yield {}, lambda _key, _answer: None
         return
-    _place(path)
+    check_place(path, "--numbers")
     kept = {}
     try:
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -248,7 +281,7 @@ def _keeping(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str,
         yield kept, keep
 
 
-def _read(db: str, *, quiet: bool) -> Read:
+def _read(db: str, *, quiet: bool, verbose: bool) -> Read:
     from haotuner.transfer.reading import read_records
 
     store = open_store(db, write=False)
@@ -259,6 +292,9 @@ def _read(db: str, *, quiet: bool) -> Read:
     if not quiet:
         for reason, count in read.left_out.most_common():
             typer.echo(f"left out {count}: {reason}", err=True)
+        for table in read.tables if verbose else ():
+            rows = f"{len(table)} rows of {len(table.task_names)} tasks"
+            typer.echo(f"{table.family} on {table.device.id}: {rows}", err=True)
     return read
 
 
@@ -266,26 +302,44 @@ def _known(name: str) -> Device:
     return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
 
 
-def _shared(read: Read) -> list[str]:
-    """Families that at least two devices measured."""
-    found = [family for family in read.families() if len(read.of(family)) > 1]
-    if not found:
-        raise UsageError(f"no family was measured on two devices; the store has {', '.join(read.families())}")
+def _known_families(read: Read, asked: Sequence[str] | None) -> Sequence[str]:
+    """The families asked for, or all of the store; UsageError names those that it has not."""
+    known = read.families()
+    if unknown := [name for name in asked or () if name not in known]:
+        raise UsageError(f"no records of --family {', '.join(unknown)}; the store has {', '.join(known)}")
+    return asked or known
+
+
+def _shared(read: Read, asked: Sequence[str] | None = None) -> list[str]:
+    """Those of the families asked for, or of all, that at least two devices measured; UsageError if one asked for is not."""
+    names = _known_families(read, asked)
+    found = [family for family in names if len(read.of(family)) > 1]
+    if not found or (asked and len(found) < len(names)):
+        alone = ", ".join(name for name in names if name not in found)
+        raise UsageError(
+            f"records of two devices are needed, of {alone} the store has one; "
+            f"import more with: haotuner records import FILE --db URL"
+        )
     return found
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def _counts(option: str, text: str, *, least: int = 0) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() and len(word) < 7 for word in words):
-        raise UsageError(f"--samples {text!r}: write counts such as 0,16,32")
+    if not all(word.isascii() and word.isdecimal() and len(word) < 7 and int(word) >= least for word in words):
+        raise UsageError(f"{option} {text!r}: write counts from {least} up, such as 16,32,64")
     return tuple(sorted({int(word) for word in words}))
 
 
 @contextlib.contextmanager
-def _telling(*, quiet: bool) -> Iterator[Any]:
-    """A function that is told what goes on: a bar on a terminal, a line now and then elsewhere, nothing with --quiet."""
+def _telling(*, quiet: bool, verbose: bool) -> Iterator[Any]:
+    """A function that is told what goes on: a bar on a terminal, a line now and then elsewhere.
+
+    All of it a line each with --verbose, nothing with --quiet.
+    """
     if quiet:
         yield lambda _: None
+    elif verbose:
+        yield lambda text: typer.echo(text, err=True)
     elif sys.stderr.isatty():
         with Progress(
             TextColumn("{task.description}"),

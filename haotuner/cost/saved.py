@@ -6,10 +6,13 @@ columns, settings, and the length of each text. The rest: LightGBM's texts, one 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +51,31 @@ def write(path: Path, saved: Saved) -> None:
     }
     body = json.dumps(header, sort_keys=True) + "\n" + "".join(saved.texts)
     digest = hashlib.sha256(body.encode()).hexdigest()
+    if not path.name:
+        raise UsageError(f"cannot write the model {str(path)!r}: that names no file; name the file to write")
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
+        if path.exists() and not path.is_file():  # the rename would put a file where a folder, device or pipe was
+            raise UsageError(f"cannot write the model {path}: it is no regular file; name a new file, or one to replace")
         aside.write_text(f"{_MAGIC} {digest}\n{body}", encoding="utf-8", newline="\n")
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its folder may be no folder: that is the error to tell, not this
+            aside.unlink(missing_ok=True)
         raise UsageError(f"cannot write the model {path}: {error.strerror}; give a path in a folder that exists") from error
 
 
+def damaged(path: Path, what: str) -> UsageError:
+    """The error of a file that holds what no ``write`` put there; ``what`` completes a sentence."""
+    return UsageError(f"the model {path} is damaged: {what}; make it again with: haotuner transfer fit")
+
+
 def read(path: Path) -> Saved:
-    """The file taken apart, after magic, hash, header and feature version were found right, in this order."""
+    """The file taken apart, after magic, hash, header and features were found right, in this order.
+
+    Raises:
+        UsageError: the file cannot be read, is damaged, or is of another version; the text says which.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -74,29 +91,76 @@ def read(path: Path) -> Saved:
         )
     head, _, rest = body.partition(b"\n")
     header = _header(path, head)
-    if header["features_version"] != FEATURES_VERSION or list(header["features"]) != list(NAMES):
+    if header["features_version"] != FEATURES_VERSION:
         raise UsageError(
             f"the model {path} was trained on features of version {header['features_version']}, this haotuner computes "
             f"version {FEATURES_VERSION}; train it again with: haotuner transfer fit"
+        )
+    _check_types(path, header)
+    if header["features"] != list(NAMES):
+        odd = ", ".join(sorted(set(header["features"]) ^ set(NAMES))[:8]) or "their order"
+        raise UsageError(
+            f"the model {path} was trained on other columns than this haotuner computes, though both are version "
+            f"{FEATURES_VERSION}: they differ in {odd}; train it again with: haotuner transfer fit"
         )
     return Saved(kind=header["kind"], state=header["state"], texts=_cut(path, rest, header["lengths"]))
 
 
 def _header(path: Path, head: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(head)
-    except ValueError as error:
-        raise UsageError(f"the header of the model {path} is not JSON: {error}") from error
+        header = json.loads(head, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"its header cannot be read ({error})") from error
     if not isinstance(header, dict) or _KEYS - header.keys():
-        raise UsageError(f"the header of the model {path} lacks some of {', '.join(sorted(_KEYS))}")
+        raise damaged(path, f"its header lacks some of {', '.join(sorted(_KEYS))}")
     return header
+
+
+def _finite(text: str) -> float:
+    """A number of the header; JSON as Python reads it also has NaN and infinity, which would rank nothing."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+def _check_types(path: Path, header: Mapping[str, Any]) -> None:
+    right = {
+        "kind": isinstance(header["kind"], str),
+        "state": isinstance(header["state"], dict),
+        "features": _all_of(header["features"], lambda one: isinstance(one, str)),
+        "lengths": _all_of(header["lengths"], lambda one: type(one) is int and one > 0),
+    }
+    for key, fine in right.items():
+        if not fine:
+            raise damaged(path, f"{key!r} of its header is {str(header[key])[:40]!r}")
+
+
+def _all_of(values: object, right: Callable[[object], bool]) -> bool:
+    return isinstance(values, list) and all(map(right, values))
 
 
 def _cut(path: Path, rest: bytes, lengths: Sequence[int]) -> tuple[str, ...]:
     if sum(lengths) != len(rest):
-        raise UsageError(f"the model {path} has {len(rest)} bytes of trees, its header says {sum(lengths)}")
+        raise damaged(path, f"it has {len(rest)} bytes of trees, its header says {sum(lengths)}")
     texts, at = [], 0
     for length in lengths:
-        texts.append(rest[at : at + length].decode())
+        text = rest[at : at + length]
+        if not text.isascii() or not _trees_are_whole(text):
+            raise damaged(path, f"bytes {at} to {at + length} of its trees are no whole forest")
+        texts.append(text.decode("ascii"))
         at += length
     return tuple(texts)
+
+
+def _trees_are_whole(text: bytes) -> bool:
+    """Whether every tree lies where the head of LightGBM's text says; of one that is cut LightGBM aborts the process."""
+    head, _, trees = text.partition(b"\n\n")
+    sizes = re.search(rb"^tree_sizes=([0-9 ]*)$", head, re.MULTILINE)
+    if not head.startswith(b"tree\n") or sizes is None:
+        return False
+    at = 0
+    for number, size in enumerate(sizes[1].split()):
+        if not trees.startswith(b"Tree=%d\n" % number, at):
+            return False
+        at += int(size)
+    return trees.startswith(b"end of trees", at)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from haotuner.cli import transfer as verbs
 from haotuner.cli.app import run
+from haotuner.cli.place import check_place, plots_beside
+from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.record import Record
 from haotuner.records.address import open_store
+from haotuner.transfer import page, plots, survey
 from tests.judgement.transfer_examples import WIDE, records
 
 IDS = ("titan-rtx", "a4000", "rtx-3090")  # any ids of profiles: the records are of made-up CPU kernels
@@ -63,9 +69,9 @@ def test_the_other_verbs_answer_in_json(db: str, verb: str, capsys: pytest.Captu
     [
         (["--target", "no-such-device"], "unknown device"),
         (["--target", "h200"], "transfer to h200 needs records of it"),
-        (["--target", "a4000", "--samples", "many"], "write counts such as 0,16,32"),
+        (["--target", "a4000", "--samples", "many"], "--samples 'many': write counts"),
         (["--target", "a4000", "--split", "week"], "unknown split"),
-        (["--target", "a4000", "--family", "none"], "needs records of it"),
+        (["--target", "a4000", "--family", "none"], "no records of --family none; the store has cpu_dense_fp32"),
     ],
 )
 def test_wrong_questions_are_usage_errors(db: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,3 +82,117 @@ def test_wrong_questions_are_usage_errors(db: str, words: list[str], said: str, 
 def test_a_store_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transfer", "permute", "--db", f"sqlite:///{tmp_path / 'none.db'}"]) in (1, 2, 4)
     assert "none.db" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", ["abc", "-5", "", "0", "4000,"])
+def test_rows_that_are_no_counts_are_said_under_their_own_name(
+    db: str, rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["transfer", "speed", "--db", db, "--target", "a4000", "--rows", rows]) == 2
+    assert f"--rows {rows!r}: write counts from 1 up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "ablate", "permute", "report", "speed"])
+def test_a_family_that_the_store_has_not_is_refused_with_those_that_it_has(
+    db: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"fit": ["--target", "a4000", "--out", str(tmp_path / "out")], "report": ["--out", str(tmp_path / "out")]}
+    words |= dict.fromkeys(("evaluate", "speed"), ["--target", "a4000"])
+    assert run(["transfer", verb, "--db", db, "--family", "nope", *words.get(verb, [])]) == 2
+    assert "no records of --family nope; the store has cpu_dense_fp32" in capsys.readouterr().err
+
+
+def test_the_speed_of_a_transfer_to_a_device_without_records_is_refused(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for family in ([], ["--family", "cpu_dense_fp32"]):
+        assert run(["transfer", "speed", "--db", db, "--target", "h200", *family]) == 2
+        assert "needs records of it and of another device" in capsys.readouterr().err
+
+
+def in_the_way(folder: Path) -> dict[str, str]:
+    (folder / "folder").mkdir()
+    (folder / "file").touch()
+    os.mkfifo(folder / "pipe")
+    return {
+        **{"": "names no file", ".": "names no file", "/": "names no file"},
+        **{str(folder / "folder"): "is a folder", str(folder / "pipe"): "is a device or a pipe"},
+        **{str(folder / part / "x"): "there is no folder" for part in ("file", "none")},
+        **{str(folder / ("n" * 300)): "File name too long", str(folder / ("n" * 252)): "File name too long"},
+    }
+
+
+@pytest.mark.parametrize("verb", ["fit", "report"])
+def test_a_place_that_cannot_be_written_is_said_before_the_records_are_read(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = in_the_way(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    target = ["--target", "a4000"] if verb == "fit" else []
+    for out, said in places.items():
+        assert run(["transfer", verb, "--db", "sqlite:////no/such/store.db", *target, "--out", out]) == 2
+        err = capsys.readouterr().err
+        assert "--out" in err and said in err
+    assert sorted(tmp_path.iterdir()) == before and (tmp_path / "pipe").is_fifo()
+
+
+def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("kept")
+    for name in ("new", "old"):
+        check_place(tmp_path / name)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_the_plots_of_a_page_never_take_its_name(tmp_path: Path) -> None:
+    for name, folder in {"a.md": "a", "a": "a-plots", ".md": ".md-plots"}.items():
+        assert plots_beside(tmp_path / name) == tmp_path / folder
+    (tmp_path / "a").touch()
+    with pytest.raises(UsageError, match="its plots go into the folder .*a, which is a file"):
+        plots_beside(tmp_path / "a.md")
+
+
+def test_a_page_without_a_suffix_is_written_beside_its_plots(db: str, tmp_path: Path, monkeypatch: Any) -> None:
+    found = {"families": {"f": {"splits": {"device": {}}}}, "seeds": 1, "work_s": 0.0}
+    monkeypatch.setattr(survey, "survey", lambda *_, **__: found)
+    monkeypatch.setattr(plots, "draw", lambda _, __, path: path.parent.mkdir())
+    monkeypatch.setattr(page, "page", lambda _, __, plots: plots["f", "device"])
+    assert run(["transfer", "report", "--db", db, "--out", str(tmp_path / "page"), "-q"]) == 0
+    assert (tmp_path / "page").read_text() == "page-plots/f-device.png" and (tmp_path / "page-plots").is_dir()
+
+
+def test_ctrl_c_ends_with_3_and_a_word(db: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verbs, "_read", interrupted)
+    assert run(["transfer", "permute", "--db", db]) == 3
+    assert capsys.readouterr().err.strip() == "haotuner: stopped"
+
+
+def test_verbose_says_what_was_read_and_what_the_gauge_saw(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["transfer", "fit", "--db", db, "--target", "a4000", "--out", str(tmp_path / "model")]
+    for more in ([], ["-v"], ["-v", "-q"]):
+        assert run([*words, *more]) == 0
+        err = capsys.readouterr().err
+        assert ("cpu_dense_fp32 on titan-rtx: 280 rows of 2 tasks" in err) == (more == ["-v"])
+        assert ("held out: residual 0." in err and "from-scratch 0." in err) == (more == ["-v"])
+
+
+def test_verbose_tells_every_step_of_an_evaluation(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["transfer", "evaluate", "--db", db, "--target", "a4000", "--samples", "0", "--seeds", "2"]
+    assert run([*words, "--json", "--verbose"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) and all(f"seed {at} of 2" in printed.err for at in (1, 2))
+
+
+@pytest.mark.parametrize("verb", ["ablate", "permute", "report", "speed"])
+def test_the_other_verbs_take_verbose(db: str, verb: str, tmp_path: Path, monkeypatch: Any) -> None:
+    seen = []
+
+    def looked(_: str, *, quiet: bool, verbose: bool) -> None:
+        seen.append((quiet, verbose))
+        raise UsageError("enough")
+
+    monkeypatch.setattr(verbs, "_read", looked)
+    words = {"report": ["--out", str(tmp_path / "out")], "speed": ["--target", "a4000"]}
+    assert run(["transfer", verb, "--db", db, "-v", *words.get(verb, [])]) == 2 and seen == [(False, True)]

@@ -214,7 +214,8 @@ def test_a_fitted_model_is_saved_and_predicts_the_same(three: Read, tmp_path: Pa
     again = load_model(tmp_path / "model")
     (table,) = tables(COUSIN)
     assert (again.predict(table.frame) == fitted.model.predict(table.frame)).all()
-    assert again.facts == {"target": "cousin", "sources": ["narrow", "wide"], "target_rows": len(table)}
+    facts = {"family": "cpu_dense_fp32", "target": "cousin", "sources": ["narrow", "wide"], "target_rows": len(table)}
+    assert again.facts == facts
 
 
 def test_a_model_for_an_absent_device_is_zero_shot_and_learns_when_it_is_fitted(tmp_path: Path) -> None:

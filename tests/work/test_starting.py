@@ -115,6 +115,22 @@ def test_a_model_that_the_user_names_must_be_there() -> None:
         start_of("no-such.txt", BIG_CORE, "cpu_dense_fp32")
 
 
+def test_a_named_model_of_another_family_is_refused(tmp_path: Path) -> None:
+    for others in ((NARROW,), ()):  # what transfer learnt, and a plain forest of the device's own records
+        rows = [row for device in (*others, WIDE) for row in records(device)]
+        save_model(fit_model(read_records(rows, find_device), WIDE).model, tmp_path / "model")
+        assert start_of(str(tmp_path / "model"), WIDE, "cpu_dense_fp32").model is not None
+        with pytest.raises(
+            UsageError, match="ranks cpu_dense_fp32 .*needs one for cuda_gemm.*transfer fit --family cuda_gemm"
+        ):
+            start_of(str(tmp_path / "model"), WIDE, "cuda_gemm")
+
+
+def test_a_named_model_that_does_not_say_its_family_is_taken_for_any(tmp_path: Path) -> None:
+    save_model(Forest().fit(FRAME, TRUTH), tmp_path / "model")
+    assert start_of(str(tmp_path / "model"), WIDE, "cuda_gemm").model is not None
+
+
 def test_a_named_forest_is_started_from_and_put_right(tmp_path: Path) -> None:
     save_model(Forest().fit(FRAME, TRUTH), tmp_path / "model.txt")
     model = start_of(str(tmp_path / "model.txt"), BIG_CORE, "cpu_dense_fp32").model
