@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.place import check_place, plots_beside
 from haotuner.cli.requested import Json, Quiet, Verbose
-from haotuner.device import Device
+from haotuner.cli.telling import keeping, telling
+from haotuner.cli.transfer_input import counts_of, known_device, known_families, read_store, shared_families
 from haotuner.errors import UsageError
-from haotuner.hw_profiles.find import find_device
-from haotuner.records.address import open_store
 
-if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
-    from haotuner.transfer.reading import Read
-
+# LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others; say how well that works.", no_args_is_help=True)
 
 _Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")]
@@ -34,7 +24,6 @@ _Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device
 _Family = Annotated[list[str] | None, typer.Option("--family", help="Only this family of kernels; repeatable.")]
 _Seeds = Annotated[int, typer.Option("--seeds", help="Random splits and samples to average over.")]
 _FewSeeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of the forests to average over.")]
-_LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom enough for a log
 
 
 @transfer_app.command()
@@ -53,8 +42,8 @@ def fit(
     from haotuner.transfer.kept import save_model
 
     check_place(out)
-    device, read = _known(target), _read(db, quiet=quiet, verbose=verbose)
-    _known_families(read, None if family is None else [family])
+    device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
+    known_families(read, None if family is None else [family])
     fitted = fit_model(read, device, family=family, seed=seed)
     save_model(fitted.model, out)
     if json_output:
@@ -100,15 +89,15 @@ def evaluate(
     from haotuner.transfer.evaluate import Question, evaluate
 
     question = Question(
-        target=_known(target).id,
-        counts=_counts("--samples", samples),
+        target=known_device(target).id,
+        counts=counts_of("--samples", samples),
         split=split,
         seeds=seeds,
         families=tuple(family or ()),
     )
-    read = _read(db, quiet=quiet, verbose=verbose)
-    _known_families(read, family)
-    with _telling(quiet=quiet, verbose=verbose) as tell:
+    read = read_store(db, quiet=quiet, verbose=verbose)
+    known_families(read, family)
+    with telling(quiet=quiet, verbose=verbose) as tell:
         report = evaluate(read, question, tell)
     if json_output:
         typer.echo(json.dumps(report, indent=1))
@@ -128,8 +117,8 @@ def ablate(
     """What resource features add over program-only features, on devices that training never saw."""
     from haotuner.transfer.ablation import ablate
 
-    read = _read(db, quiet=quiet, verbose=verbose)
-    reports = [ablate(read, name, seeds=seeds) for name in _shared(read, family)]
+    read = read_store(db, quiet=quiet, verbose=verbose)
+    reports = [ablate(read, name, seeds=seeds) for name in shared_families(read, family)]
     if json_output:
         typer.echo(json.dumps({"families": reports}, indent=1))
         return
@@ -154,8 +143,8 @@ def permute(
     """Swap devices' profiles: a model that uses the hardware must rank worse with a wrong one."""
     from haotuner.transfer.permutation import permute
 
-    read = _read(db, quiet=quiet, verbose=verbose)
-    reports = [permute(read, name, seeds=seeds) for name in _shared(read, family)]
+    read = read_store(db, quiet=quiet, verbose=verbose)
+    reports = [permute(read, name, seeds=seeds) for name in shared_families(read, family)]
     if json_output:
         typer.echo(json.dumps({"families": reports}, indent=1))
         return
@@ -190,10 +179,10 @@ def report(
 
     pyplot_or_say()  # before minutes are spent
     check_place(out)
-    folder, counts = plots_beside(out), _counts("--samples", samples)
-    read = _read(db, quiet=quiet, verbose=verbose)
-    _known_families(read, family)
-    with _telling(quiet=quiet, verbose=verbose) as tell, _keeping(numbers) as (kept, keep):
+    folder, counts = plots_beside(out), counts_of("--samples", samples)
+    read = read_store(db, quiet=quiet, verbose=verbose)
+    known_families(read, family)
+    with telling(quiet=quiet, verbose=verbose) as tell, keeping(numbers) as (kept, keep):
         document = survey(
             read,
             families=family or (),
@@ -234,10 +223,10 @@ def speed(
     """Time features and predictions of the target's transferred model on one core."""
     from haotuner.transfer.speed import time_scoring
 
-    device, counts = _known(target).id, _counts("--rows", rows, least=1)
-    read = _read(db, quiet=quiet, verbose=verbose)
-    _known_families(read, family)
-    both = [name for name in _shared(read) if any(table.device.id == device for table in read.of(name))]
+    device, counts = known_device(target).id, counts_of("--rows", rows, least=1)
+    read = read_store(db, quiet=quiet, verbose=verbose)
+    known_families(read, family)
+    both = [name for name in shared_families(read) if any(table.device.id == device for table in read.of(name))]
     names = family or both
     if not names or set(names) - set(both):
         raise UsageError(
@@ -254,111 +243,6 @@ def speed(
         for count, times in each["rows"].items():
             table.append((each["family"], count, *(f"{times[kind] * 1e3:.0f} ms" for kind in kinds)))
     typer.echo(columns(table))
-
-
-@contextlib.contextmanager
-def _keeping(path: Path | None) -> Iterator[tuple[dict[str, Any], Callable[[str, Any], None]]]:
-    """What an earlier run left in a file of JSON Lines, and a function that adds to it; without a file nothing is kept."""
-    if path is None:
-        yield {}, lambda _key, _answer: None
-        return
-    check_place(path, "--numbers")
-    kept = {}
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            entry = json.loads(line)
-            kept[entry["key"]] = {"found": entry["found"], "seconds": float(entry["seconds"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"--numbers {path} does not hold figures of a report ({error}); remove it or name another"
-        ) from error
-    with path.open("a", encoding="utf-8") as lines:
-
-        def keep(key: str, answer: Any) -> None:
-            lines.write(json.dumps({"key": key, **answer}) + "\n")
-            lines.flush()
-
-        yield kept, keep
-
-
-def _read(db: str, *, quiet: bool, verbose: bool) -> Read:
-    from haotuner.transfer.reading import read_records
-
-    store = open_store(db, write=False)
-    try:
-        read = read_records(store.records(), _known)
-    finally:
-        store.close()
-    if not quiet:
-        for reason, count in read.left_out.most_common():
-            typer.echo(f"left out {count}: {reason}", err=True)
-        for table in read.tables if verbose else ():
-            rows = f"{len(table)} rows of {len(table.task_names)} tasks"
-            typer.echo(f"{table.family} on {table.device.id}: {rows}", err=True)
-    return read
-
-
-def _known(name: str) -> Device:
-    return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
-
-
-def _known_families(read: Read, asked: Sequence[str] | None) -> Sequence[str]:
-    """The families asked for, or all of the store; UsageError names those that it has not."""
-    known = read.families()
-    if unknown := [name for name in asked or () if name not in known]:
-        raise UsageError(f"no records of --family {', '.join(unknown)}; the store has {', '.join(known)}")
-    return asked or known
-
-
-def _shared(read: Read, asked: Sequence[str] | None = None) -> list[str]:
-    """Those of the families asked for, or of all, that at least two devices measured; UsageError if one asked for is not."""
-    names = _known_families(read, asked)
-    found = [family for family in names if len(read.of(family)) > 1]
-    if not found or (asked and len(found) < len(names)):
-        alone = ", ".join(name for name in names if name not in found)
-        raise UsageError(
-            f"records of two devices are needed, of {alone} the store has one; "
-            f"import more with: haotuner records import FILE --db URL"
-        )
-    return found
-
-
-def _counts(option: str, text: str, *, least: int = 0) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() and len(word) < 7 and int(word) >= least for word in words):
-        raise UsageError(f"{option} {text!r}: write counts from {least} up, such as 16,32,64")
-    return tuple(sorted({int(word) for word in words}))
-
-
-@contextlib.contextmanager
-def _telling(*, quiet: bool, verbose: bool) -> Iterator[Any]:
-    """A function that is told what goes on: a bar on a terminal, a line now and then elsewhere.
-
-    All of it a line each with --verbose, nothing with --quiet.
-    """
-    if quiet:
-        yield lambda _: None
-    elif verbose:
-        yield lambda text: typer.echo(text, err=True)
-    elif sys.stderr.isatty():
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        ) as bar:
-            task = bar.add_task("starting", total=None)
-            yield lambda text: bar.update(task, description=text, advance=1)
-    else:
-        last = [0.0]
-
-        def say(text: str) -> None:
-            if time.monotonic() - last[0] >= _LINE_EVERY_S:
-                last[0] = time.monotonic()
-                typer.echo(text, err=True)
-
-        yield say
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -162,7 +162,7 @@ def test_ctrl_c_ends_with_3_and_a_word(db: str, monkeypatch: Any, capsys: pytest
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verbs, "_read", interrupted)
+    monkeypatch.setattr(verbs, "read_store", interrupted)
     assert run(["transfer", "permute", "--db", db]) == 3
     assert capsys.readouterr().err.strip() == "haotuner: stopped"
 
@@ -193,6 +193,6 @@ def test_the_other_verbs_take_verbose(db: str, verb: str, tmp_path: Path, monkey
         seen.append((quiet, verbose))
         raise UsageError("enough")
 
-    monkeypatch.setattr(verbs, "_read", looked)
+    monkeypatch.setattr(verbs, "read_store", looked)
     words = {"report": ["--out", str(tmp_path / "out")], "speed": ["--target", "a4000"]}
     assert run(["transfer", verb, "--db", db, "-v", *words.get(verb, [])]) == 2 and seen == [(False, True)]
