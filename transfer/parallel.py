@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -39,7 +42,8 @@ def spread(
         here, there = context.Pipe(duplex=False)
         share = range(first, len(jobs), processes)
         child = context.Process(target=_work, args=(payload, [(at, jobs[at]) for at in share], there), daemon=True)
-        child.start()
+        with _deaf():
+            child.start()
         there.close()
         waiting[here] = len(share)
         children.append(child)
@@ -61,6 +65,19 @@ def spread(
         for child in children:
             child.terminate()
             child.join()
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started meanwhile leave Ctrl-C, which a terminal sends to all, to this one: it ends them."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may change what a signal does
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(payload: bytes, jobs: Sequence[tuple[int, Any]], out: Connection) -> None:

@@ -136,7 +136,7 @@ def test_features_that_are_no_numbers_cost_their_rows_only() -> None:
 
 def test_halves_too_small_to_rank_are_refused_and_a_survey_goes_on_without() -> None:
     few = records(NARROW, kernels=KERNELS[:1]) + records(NARROW, kernels=KERNELS[1:2])
-    found = read_records([*records(WIDE), *records(COUSIN), *few], find_device)
+    found = read_records([*records(WIDE, kernels=KERNELS[::4]), *records(COUSIN, kernels=KERNELS[::4]), *few], find_device)
     with pytest.raises(UsageError, match="too few records to be cut into halves.*--split device"):
         evaluate(found, Question(target="narrow", counts=(0,), split="device-and-configs", seeds=5))
     heard: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,16 @@ def test_tables_travel_to_other_processes() -> None:
     (table,) = tables(WIDE)
     found = dict(spread(_labels, table, [0, 1], processes=2))
     assert found[1] == pytest.approx(float(np.sum(table.labels)) + 1)
+
+
+def _ignored(given: float, job: int) -> bool:
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_ctrl_c_is_left_to_the_first_process() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert all(found for _, found in spread(_ignored, 0.0, [0, 1], processes=2))
+    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
 
 
 def _labels(table: Any, job: int) -> float:
