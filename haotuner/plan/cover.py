@@ -127,7 +127,20 @@ def _behind(curve: Curve) -> float:
     return curve.follow_us
 
 
-def _columns(curves: Sequence[Curve], m: int, worth_us: float) -> list[tuple[float, frozenset[int]]]:
+class _Last(dict[int, list[tuple[float, int]]]):
+    """By rows left: what each curve takes that covers them exactly alone, and which it is, cheapest first."""
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        super().__init__()
+        self._curves = curves
+
+    def __missing__(self, rows: int) -> list[tuple[float, int]]:
+        fitting = [(rows // c.mr * c.follow_us, at) for at, c in enumerate(self._curves) if rows % c.mr == 0]
+        self[rows] = sorted(fitting)
+        return self[rows]
+
+
+def _columns(curves: Sequence[Curve], m: int, worth_us: float, last: _Last) -> list[tuple[float, frozenset[int]]]:
     """Compositions of one shape as (cost, kernels used), the cheapest for each set of kernels, cheapest first.
 
     Branches over ``worth_us`` are cut, but for those that end with one-row tiles: they keep the program feasible.
@@ -151,18 +164,19 @@ def _columns(curves: Sequence[Curve], m: int, worth_us: float) -> list[tuple[flo
                 continue
             for c in ones:
                 note(us + rest * curves[c].follow_us, a, c)
-            for b, second in enumerate(curves):
-                more = rest // second.mr
-                if more == 0 or us + more * second.follow_us > worth_us:
-                    continue
-                left = rest - more * second.mr
-                so_far = us + more * second.follow_us
-                if left == 0:
-                    note(so_far, a, b)
-                    continue
-                for c, third in enumerate(curves):
-                    if left % third.mr == 0 and so_far + left // third.mr * third.follow_us <= worth_us:
-                        note(so_far + left // third.mr * third.follow_us, a, b, c)
+            for b, second in enumerate(curves if us < worth_us else ()):
+                most = rest // second.mr
+                for more in range(most, max(most - 1 - BACK, 0), -1):
+                    left, so_far = rest - more * second.mr, us + more * second.follow_us
+                    if so_far > worth_us:
+                        continue
+                    if left == 0:
+                        note(so_far, a, b)
+                        continue
+                    for more_us, c in last[left]:
+                        if so_far + more_us > worth_us:
+                            break
+                        note(so_far + more_us, a, b, c)
     fallback = {key for key in found if found[key] > worth_us}
     kept = sorted(found.keys() - fallback, key=lambda key: (found[key], sorted(key)))[:COLUMNS]
     kept += sorted(fallback, key=lambda key: (found[key], sorted(key)))[: COLUMNS // 2]
@@ -171,7 +185,8 @@ def _columns(curves: Sequence[Curve], m: int, worth_us: float) -> list[tuple[flo
 
 def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> tuple[Curve, ...]:
     worth = best_us(curves, rows)[0] * WORTH
-    shapes = [_columns(curves, int(m), float(us)) for m, us in zip(rows, worth, strict=True)]
+    last = _Last(curves)
+    shapes = [_columns(curves, int(m), float(us), last) for m, us in zip(rows, worth, strict=True)]
     sets = [pair for columns in shapes for pair in columns]
     count, kernels = len(sets), len(curves)
     place = np.repeat(np.arange(len(shapes)), [len(columns) for columns in shapes])

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from haotuner.plan.compose import best_us
@@ -35,7 +35,16 @@ def best_subset(layouts: Sequence[Sequence[Curve]], rows: Ints, weights: Floats)
     )
 
 
+_ODD = [
+    Curve.of("cpu_dense_fp32__mr1_id0", 1, {1: 1.0}, 1.0),
+    Curve.of("cpu_dense_fp32__mr3_id1", 3, {1: 1.0}, 1.0),
+    Curve.of("cpu_dense_fp32__mr5_id2", 5, {1: 2.0}, 1.0),
+    Curve.of("cpu_dense_fp32__mr6_id3", 6, {1: 2.0}, 1.0),
+]
+
+
 @settings(max_examples=25, deadline=None)
+@example(first=_ODD, second=[], rows=[1, 28])  # six rows once, twice more, five twice: no region as long as it can be
 @given(
     first=curves(least=2, most=5),
     second=curves(most=4),
