@@ -44,7 +44,7 @@ _ODD = [
 
 
 @settings(max_examples=25, deadline=None)
-@example(first=_ODD, second=[], rows=[1, 28])  # six rows once, twice more, five twice: no region as long as it can be
+@example(first=_ODD, second=_ODD[:1], rows=[1, 28])  # six rows once, twice more, five twice: no region as long as it can be
 @given(
     first=curves(least=2, most=5),
     second=curves(most=4),
