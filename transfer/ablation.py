@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from haotuner.transfer.memory import Memory
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.objectives import compare
 from haotuner.transfer.reading import Read, check_rankable
-from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, Scale, Sources, learn_sources, plain
+from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, Scale, learn_sources, plain
 from haotuner.transfer.table import Table
 
 SEEDS = 5  # of the forests
@@ -35,14 +35,14 @@ def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     if len(tables) < 2:
         raise UsageError(f"the ablation of {family} needs at least two devices; found {len(tables)}")
     check_rankable(tables, family)
-    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _VARIANTS}
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for at, target in enumerate(tables):
         if not target.groups():
             continue  # a source, but nothing to rank
-        others = [table for place, table in enumerate(tables) if place != at]
-        bench = Bench.of(target)
-        for name, variant in _VARIANTS.items():
-            found[name][target.device.id] = mean_of([bench.score(variant(others, target, seed)) for seed in range(seeds)])
+        bench, others = Bench.of(target), [table for place, table in enumerate(tables) if place != at]
+        runs = [{name: bench.score(said) for name, said in _said(others, target, seed).items()} for seed in range(seeds)]
+        for name in runs[0]:
+            found.setdefault(name, {})[target.device.id] = mean_of([run[name] for run in runs])
     means = {
         name: {key: float(np.mean([scores[key] for scores in by_device.values()])) for key in KEYS}
         for name, by_device in found.items()
@@ -56,54 +56,23 @@ def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     }
 
 
-def _program(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    return _forests(others, target, seed, np.full(len(others), 1.0 / len(others)))
-
-
-def _near(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    return _forests(others, target, seed, weights_of([table.device for table in others], target.device))
-
-
-def _forests(others: Sequence[Table], target: Table, seed: int, weights: Scores) -> Scores:
-    total = np.zeros(len(target))
-    for table, weight in zip(others, weights.tolist(), strict=True):
-        forest = Forest(seed=seed, settings=replace(PLAIN_TREES, columns=PROGRAM_NAMES)).fit(table.frame, table.labels)
-        total += weight * Scale.of(table.labels).units(forest.predict(target.frame))
-    return total
-
-
-def _analysed(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    return _prior(replace(_forgetful(others, target, seed), share=0.0), target)
-
-
-def _joined(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    return _prior(_forgetful(others, target, seed), target)
-
-
-def _remembering(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    return _prior(learn_sources(others, target.device, seed=seed), target)
-
-
-def _forgetful(others: Sequence[Table], target: Table, seed: int) -> Sources:
-    learnt = learn_sources(others, target.device, seed=seed)
+def _said(others: Sequence[Table], target: Table, seed: int) -> dict[str, Scores]:
+    """What each variant says of the target's rows."""
+    trees = replace(PLAIN_TREES, columns=PROGRAM_NAMES)
+    forests = [Forest(seed=seed, settings=trees).fit(table.frame, table.labels) for table in others]
+    said = np.stack([
+        Scale.of(table.labels).units(forest.predict(target.frame)) for table, forest in zip(others, forests, strict=True)
+    ])  # fmt: skip
     nothing = Memory(keys=np.zeros(0, dtype=np.uint64), residuals=np.zeros(0))
-    return replace(learnt, memories=tuple(nothing for _ in others))
-
-
-def _prior(sources: Sources, target: Table) -> Scores:
-    return sources.zero_shot(sources.columns(target.frame))
-
-
-def _analysis(others: Sequence[Table], target: Table, seed: int) -> Scores:
-    return np.asarray(target.frame["expected_log"], dtype=np.float64)
-
-
-_VARIANTS: Mapping[str, Callable[[Sequence[Table], Table, int], Scores]] = {
-    "program": _program,
-    "program+near": _near,
-    "program+near+analysis": _analysed,
-    "program+near+analysis+joint": _joined,
-    "program+near+analysis+joint+memory": _remembering,
-    "resource": plain,
-    "analysis": _analysis,
-}
+    whole = learn_sources(others, target.device, seed=seed)
+    forgetful = replace(whole, memories=tuple(nothing for _ in others))
+    analysed = replace(forgetful, share=0.0)
+    return {
+        "program": said.mean(axis=0),
+        "program+near": weights_of([table.device for table in others], target.device) @ said,
+        "program+near+analysis": analysed.zero_shot(analysed.columns(target.frame)),
+        "program+near+analysis+joint": forgetful.zero_shot(forgetful.columns(target.frame)),
+        "program+near+analysis+joint+memory": whole.zero_shot(whole.columns(target.frame)),
+        "resource": plain(others, target, seed),
+        "analysis": np.asarray(target.frame["expected_log"], dtype=np.float64),
+    }

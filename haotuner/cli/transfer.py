@@ -118,11 +118,7 @@ def ablate(
     from haotuner.transfer.ablation import ablate
 
     read = read_store(db, quiet=quiet, verbose=verbose)
-    reports = [ablate(read, name, seeds=seeds) for name in shared_families(read, family)]
-    if json_output:
-        typer.echo(json.dumps({"families": reports}, indent=1))
-        return
-    for report in reports:
+    for report in _each([ablate(read, name, seeds=seeds) for name in shared_families(read, family)], json_output):
         rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in report["means"].items()]
         typer.echo(columns([(report["family"], "pairwise", "best@1", "best@5", "best@10"), *rows]))
         for source in ("device out", "own samples"):
@@ -144,11 +140,7 @@ def permute(
     from haotuner.transfer.permutation import permute
 
     read = read_store(db, quiet=quiet, verbose=verbose)
-    reports = [permute(read, name, seeds=seeds) for name in shared_families(read, family)]
-    if json_output:
-        typer.echo(json.dumps({"families": reports}, indent=1))
-        return
-    for report in reports:
+    for report in _each([permute(read, name, seeds=seeds) for name in shared_families(read, family)], json_output):
         low, high = report["interval"]
         typer.echo(
             f"{report['family']}: swapping two profiles costs {report['mean_cost']:.3f} of pairwise accuracy "
@@ -243,6 +235,13 @@ def speed(
         for count, times in each["rows"].items():
             table.append((each["family"], count, *(f"{times[kind] * 1e3:.0f} ms" for kind in kinds)))
     typer.echo(columns(table))
+
+
+def _each(reports: list[dict[str, Any]], json_output: bool) -> list[dict[str, Any]]:
+    """The reports of families that are still to be told in words: none where JSON was asked for, which is printed."""
+    if json_output:
+        typer.echo(json.dumps({"families": reports}, indent=1))
+    return [] if json_output else reports
 
 
 def _table(report: dict[str, Any]) -> str:
