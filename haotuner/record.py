@@ -67,15 +67,17 @@ class Trial:
     weights: str = "cold"  # state of the weights before a sample: cold | hot
     split: str = "n"  # how threads share the output
     repeat: int = 0  # the same once more, to be timed in another process: 1 is the second time
+    _key: str = field(init=False, repr=False, compare=False)  # a search asks for it some hundred thousand times
 
     def __post_init__(self) -> None:
         if not 0 <= self.repeat < 2**63:
             raise ValueError(f"trial: repeat {self.repeat} must be in 0..2^63-1, which every database can hold")
+        first = [self.op, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split]
+        object.__setattr__(self, "_key", _KEY.encode([*first, self.repeat] if self.repeat else first))
 
     def key(self) -> str:
         """Stable text that names the trial; the first time has none of a repeat, as records from before there were any."""
-        first = [self.op, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split]
-        return _KEY.encode([*first, self.repeat] if self.repeat else first)
+        return self._key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,7 @@ class Fillers:
 
     def __init__(self, curves: Sequence[Curve], limit: int) -> None:
         self._curves = sorted(curves, key=lambda curve: curve.kernel)
-        alone = np.full((len(curves), limit + 1), np.inf)
-        for costs, curve in zip(alone, self._curves, strict=True):
-            costs[curve.mr :: curve.mr] = curve.follow_us * np.arange(1, limit // curve.mr + 1)
+        alone = alone_us(self._curves, limit)
         self._who = alone.argmin(axis=0)
         single = alone.min(axis=0)
         one, other = _pairs(limit)
@@ -61,6 +59,23 @@ class Fillers:
     def _single(self, rows: int) -> Part:
         curve = self._curves[int(self._who[rows])]
         return curve.kernel, rows // curve.mr
+
+
+def alone_us(curves: Sequence[Curve], limit: int) -> NDArray[np.float64]:
+    """What each curve takes behind a leading region for 0..``limit`` rows; inf where its tiles do not cover them exactly."""
+    alone = np.full((len(curves), limit + 1), np.inf)
+    for costs, curve in zip(alone, curves, strict=True):
+        costs[curve.mr :: curve.mr] = curve.follow_us * np.arange(1, limit // curve.mr + 1)
+    return alone
+
+
+def paired_us(single: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least time of two regions for every number of rows from what one takes, both ``(sets, rows)``; inf below two."""
+    pair = np.full_like(single, np.inf)
+    for first in range(1, (single.shape[1] - 1) // 2 + 1):
+        both = single[:, first : first + 1] + single[:, first : single.shape[1] - first]
+        np.minimum(pair[:, 2 * first :], both, out=pair[:, 2 * first :])
+    return pair
 
 
 def _pairs(limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -91,16 +106,11 @@ class Leads:
         return Leads(us, rest)
 
 
-def best_us(
-    curves: Sequence[Curve], rows: NDArray[np.int64], leads: Leads | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.int64], Fillers]:
-    """For each m: the least cost, and which (curve, tiles given up) reaches it as ``curve * (BACK+1) + back``; -1: none.
-
-    ``leads``: those of the same curves and rows, if they are known.
-    """
+def best_us(curves: Sequence[Curve], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64], Fillers]:
+    """For each m: the least cost, and which (curve, tiles given up) reaches it as ``curve * (BACK+1) + back``; -1: none."""
     fillers = Fillers(curves, (BACK + 1) * max(curve.mr for curve in curves))
-    known = leads or Leads.of(curves, rows)
-    every = (known.us + fillers.us[known.rest]).reshape(-1, len(rows))
+    leads = Leads.of(curves, rows)
+    every = (leads.us + fillers.us[leads.rest]).reshape(-1, len(rows))
     code = every.argmin(axis=0)
     best = every[code, np.arange(len(rows))]
     return best, np.where(np.isfinite(best), code, -1), fillers

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from haotuner.plan.compose import BACK, Leads, best_us
+from haotuner.plan.compose import BACK, best_us
 from haotuner.plan.curves import Curve
+from haotuner.plan.greedy import greedy
 
 # Past ten nothing was gained (510 kernels of n=k=1024 measured cold: mean loss against them all 4.8 % with 6, 3.5 % with 8,
 # 3.0 % with 10 and with 16 allowed; worst shape 22, 16, 12 %); every kernel costs instruction cache and load time.
@@ -224,23 +225,10 @@ def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.i
     return min(values, key=lambda kept: (values[kept], len(kept)))
 
 
-def _value(kept: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim, leads: Leads | None = None) -> float:
-    return aim.of(best_us(kept, rows, leads)[0]) + PENALTY * len(kept) if kept else np.inf
+def _value(kept: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> float:
+    return aim.of(best_us(kept, rows)[0]) + PENALTY * len(kept) if kept else np.inf
 
 
 def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> tuple[Curve, ...]:
-    """Add what helps most, drop what does not: a good start, and the answer if the solver runs out of time."""
-    every = Leads.of(curves, rows)
-
-    def value_of(places: list[int]) -> float:
-        return _value([curves[i] for i in places], rows, aim, Leads(every.us[places], every.rest[places]))
-
-    kept = [min((i for i, c in enumerate(curves) if c.mr == 1), key=lambda i: _alone(curves[i]))]
-    value = value_of(kept)
-    while len(kept) < MAX_KEPT:
-        options = [(value_of([*kept, i]), c.kernel, i) for i, c in enumerate(curves) if i not in kept]
-        if not options or min(options)[0] >= value:
-            break
-        value, _, more = min(options)
-        kept.append(more)
-    return tuple(curves[i] for i in kept)
+    """A good start, and the answer if the solver runs out of time."""
+    return greedy(curves, rows, lambda us, kernels: aim.parts(us).sum(axis=1) + PENALTY * kernels, MAX_KEPT)

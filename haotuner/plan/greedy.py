@@ -1,0 +1,52 @@
+"""Greedy: a set of micro-kernels grown by the one that helps most, every candidate looked at together.
+
+A search sketches its plan after every round, so a set of ten out of fifty has to cost a millisecond, not fifty. What
+covers the remainders of a set with one more kernel is computed for all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.plan.compose import BACK, Leads, alone_us, paired_us
+from haotuner.plan.curves import Curve
+
+Value = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
+
+
+def greedy(curves: Sequence[Curve], rows: NDArray[np.int64], value: Value, most: int) -> tuple[Curve, ...]:
+    """Adds what helps most until nothing does, beginning with the one-row kernel that is best alone.
+
+    Args:
+        curves: the candidates; one has a single row.
+        rows: m of every shape, ``(shapes,)``.
+        value: of several sets of as many kernels, from their times ``(sets, shapes)`` and that number; lower is better.
+        most: kernels that a set may have.
+    """
+    leads = Leads.of(curves, rows)
+    alone = alone_us(curves, (BACK + 1) * max(curve.mr for curve in curves))
+    kept = [min((i for i, c in enumerate(curves) if c.mr == 1), key=lambda i: curves[i].lead_us[0][1])]
+    best = value(_least(leads, alone, [], kept), 1)[0]
+    while len(kept) < most:
+        options = [i for i in range(len(curves)) if i not in kept]
+        values = value(_least(leads, alone, kept, options), len(kept) + 1) if options else np.array([np.inf])
+        if values.min() >= best:
+            break
+        best = values.min()
+        kept.append(min((options[i] for i in np.flatnonzero(values == best)), key=lambda i: curves[i].kernel))
+    return tuple(curves[i] for i in kept)
+
+
+def _least(leads: Leads, alone: NDArray[np.float64], kept: list[int], options: list[int]) -> NDArray[np.float64]:
+    """The least time of every shape with the kept kernels and one of the options; shape ``(options, shapes)``."""
+    single = np.minimum(alone[options], alone[kept].min(axis=0, initial=np.inf))
+    fill = np.minimum(single, paired_us(single))
+    fill[:, 0] = 0.0
+    mine = leads.us[options] + np.take_along_axis(fill, leads.rest[options].reshape(len(options), -1), axis=1).reshape(
+        leads.us[options].shape
+    )
+    theirs = leads.us[kept] + fill[:, leads.rest[kept]]
+    return np.asarray(np.minimum(mine.min(axis=1), theirs.min(axis=(1, 2), initial=np.inf)), np.float64)
