@@ -52,6 +52,18 @@ class Pool:
         """All sources and the analysis with equal say: a hedge against believing the nearest too much."""
         return np.asarray(self.columns.mean(axis=1), dtype=np.float64)
 
+    def opinions(self) -> list[Scores]:
+        """What models say before any sample, in log efficiency: the lead of the zero-shot ranking, and the consensus."""
+        return [self._in_log(self._lead()), self._in_log(self.consensus())]
+
+    def analysis(self) -> Scores:
+        """The analysis in log efficiency, its level and spread as those of the sources."""
+        return self._in_log(self.columns[:, -1])
+
+    def _in_log(self, units: Scores) -> Scores:
+        level = self.sources.level()
+        return np.asarray(level.mean + level.spread * units, dtype=np.float64)
+
     def zero_shot(self) -> Scores:
         """The blend of the sources in log efficiency, with a head that does not rest on one opinion.
 
@@ -60,10 +72,13 @@ class Pool:
         turns 0.80). Where no source measured any of the rows, what all sources say with equal weight takes the place of
         the blend as well: best@10 on convolution 0.927 -> 0.939, on GEMM 0.961 -> 0.963 (configurations out, eight seeds).
         """
-        scores = self.sources.zero_shot(self.columns)
+        lead = self._lead()
+        return shared_head(self.sources.zero_shot(self.columns), (lead, lead, self.columns[:, -1]), self.tasks)
+
+    def _lead(self) -> Scores:
+        """Standard units."""
         unknown = bool(np.isnan(self.agreed).all())
-        lead = self.consensus() if unknown else self.sources.blend(self.columns) + self._agreement()
-        return shared_head(scores, (lead, lead, self.columns[:, -1]), self.tasks)
+        return self.consensus() if unknown else (self.sources.blend(self.columns) + self._agreement()) / 2
 
     def _agreement(self) -> Scores:
         """Mean of what the sources measured; rows that none measured come behind, by the mean of what they predict."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -51,8 +52,8 @@ def make_pool(sources: Sources, tables: Sequence[Table], target: Table, known: S
 def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int) -> Run:
     """One run; the seed decides forests, folds and random samples.
 
-    Transferring modes share one sample, chosen with the sources' help; from-scratch chooses its own, helped by the
-    analysis only, so that its figures owe nothing to transfer.
+    Transferring modes share one sample, chosen with the sources' help; from-scratch chooses its own in the same way, helped
+    by the analysis only, so that its figures owe nothing to transfer and transfer's nothing to a better search.
     """
     sources = learn_sources(tables, target.device, seed=seed)
     known = said_by(tables, target.trials)
@@ -68,18 +69,15 @@ def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int
 
 
 def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
-    places, rng = program_units(pool.frame), np.random.default_rng([seed, 2])
+    pick = _sampler(pool, target, pool.analysis(), pool.sources.level().spread, [seed, 2])
     verdict = judge(pool, None, seed)
-    said, analytic = rank(verdict.mode, pool, None, seed), Analytic().predict(pool.frame)
-    opinions = [said, analytic, pool.consensus()]
+    said, opinions = rank(verdict.mode, pool, None, seed), pool.opinions()
     if 0 in counts:
         done.chosen[0], done.verdicts[0] = bench.score(said), verdict
     taken = NOTHING
     legs: dict[str, list[Leg]] = {mode: [] for mode in (*LEARNING, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
-        batch = next_batch(
-            rankings=opinions, places=places, taken=taken, count=count - len(taken), measure=target.labels.item, rng=rng
-        )
+        batch = pick(opinions=opinions, taken=taken, count=count - len(taken))
         taken = np.concatenate([taken, batch])
         sample = Sample(rows=taken, labels=target.labels[taken])
         residual = fit_residual_on(pool, sample, seed)
@@ -89,7 +87,7 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
         said = by_mode[verdict.mode] if verdict.mode in by_mode else rank(verdict.mode, pool, None, seed)
         said = shared_head(said, (said, *(by_mode[mode] for mode in verdict.level)), pool.tasks, taken)
         # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
-        opinions = [said, by_mode["from-scratch"], pool.consensus(), analytic]
+        opinions = [said, by_mode["from-scratch"], pool.opinions()[-1]]
         if count in counts:
             for mode in legs.keys() - {"chosen"}:
                 done.modes.setdefault(mode, {})[count] = bench.score(by_mode[mode], taken)
@@ -110,20 +108,33 @@ def _with_note(verdict: Verdict, asked: int, rows: int) -> Verdict:
 
 
 def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
-    places, rng = program_units(pool.frame), np.random.default_rng([seed, 3])
-    said = Analytic().predict(pool.frame)
+    analysis = Analytic().predict(pool.frame)
+    pick = _sampler(pool, target, analysis, float(analysis.std()), [seed, 3])
+    opinions: list[Scores] = []
     taken = NOTHING
     legs: list[Leg] = []
     for count, more in _steps(counts):
-        batch = next_batch(
-            rankings=(said,), places=places, taken=taken, count=count - len(taken), measure=target.labels.item, rng=rng
-        )
+        batch = pick(opinions=opinions, taken=taken, count=count - len(taken))
         taken = np.concatenate([taken, batch])
         said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
+        opinions = [said]
         if count in counts:
             done.modes.setdefault("from-scratch", {})[count] = bench.score(said, taken)
         legs.append((taken, bench.walk(said, taken, more)))
     _note_legs(done, "from-scratch", bench, legs)
+
+
+def _sampler(pool: Pool, target: Table, analysis: Scores, spread: float, seed: Sequence[int]) -> Callable[..., Rows]:
+    """``next_batch`` on a target; what is left to say is who has an opinion, what is taken, and how many rows to add."""
+    return partial(
+        next_batch,
+        analysis=analysis,
+        spread=spread,
+        places=program_units(pool.frame),
+        tasks=pool.tasks,
+        measure=target.labels.item,
+        rng=np.random.default_rng(seed),
+    )
 
 
 def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:

@@ -54,7 +54,7 @@ def test_the_pack_is_all_that_is_left_beside_the_records(tuned: tuple[Path, Any]
 def test_resume_measures_nothing_that_is_recorded(tuned: tuple[Path, Any], cache: Path, tmp_path: Path) -> None:
     folder, first = tuned
     shutil.copytree(folder, tmp_path / "again")
-    answer = haotuner("tune", *TINY, "--budget", "8s", "--json", "--resume", cache=cache, cwd=tmp_path / "again")
+    answer = haotuner("tune", *TINY, "--budget", "4s", "--json", "--resume", cache=cache, cwd=tmp_path / "again")
     assert answer.code == 0, answer.err
     again = answer.json()
     assert again["reused"] > 0

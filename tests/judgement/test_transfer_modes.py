@@ -11,7 +11,7 @@ from haotuner.transfer.judging import Bench
 from haotuner.transfer.memory import Memory, program_keys
 from haotuner.transfer.modes import HEAD, LEARNING, MODES, Pool, Sample, rank, shared_head
 from haotuner.transfer.nearness import distance, joint_share, weights_of
-from haotuner.transfer.samples import BEST_SHARE, FIRST_BEST_SHARE, HEARD, next_batch, program_units
+from haotuner.transfer.samples import BEST_SHARE, FIRST_BEST_SHARE, HEARD, HEARD_LATER, next_batch, program_units
 from haotuner.transfer.search import make_pool
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.stacking import PENALTIES, fit_stack
@@ -188,54 +188,58 @@ def test_constant_columns_and_equal_labels_do_no_harm() -> None:
 # choice of samples
 
 
-@settings(max_examples=30)
+APART = np.arange(100.0)[:, np.newaxis] * 10  # places of a hundred rows, none like another
+
+
+def batch_of(said: list[Scores], labels: Scores, count: int, places: Scores = APART, taken: Rows = NOTHING) -> list[int]:
+    """A batch by these opinions, the last of which is the analysis."""
+    batch = next_batch(
+        opinions=said[:-1], analysis=said[-1], spread=float(labels.std()), places=places,
+        tasks=np.zeros(len(labels), dtype=np.int64), taken=taken, count=count, measure=labels.item,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return [int(row) for row in batch]
+
+
+@settings(max_examples=30, deadline=None)
 @given(count=COUNT, taken=st.sets(st.integers(0, 139), max_size=60), opinions=st.integers(1, 4), seed=st.integers(0, 9))
 def test_a_batch_holds_new_rows_only_once_and_starts_with_the_best(
     count: int, taken: set[int], opinions: int, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
-    rankings = [generator.normal(size=140) for _ in range(opinions)]
+    said = [generator.normal(size=140) for _ in range(opinions)]
     rows: Rows = np.array(sorted(taken), dtype=np.int64)
-    places = generator.normal(size=(140, 3))
-    labels = generator.normal(size=140)
-    batch = next_batch(rankings=rankings, places=places, taken=rows, count=count, measure=labels.item, rng=generator)
-    assert len(set(batch.tolist())) == len(batch) == min(count, 140 - len(taken))
-    assert not set(batch.tolist()) & taken
+    batch = batch_of(said, generator.normal(size=140), count, generator.normal(size=(140, 3)), rows)
+    assert len(set(batch)) == len(batch) == min(count, 140 - len(taken))
+    assert not set(batch) & taken
     if count >= 4 and not taken:
-        assert batch[0] == np.argmax(rankings[0])
+        assert batch[0] == np.argmax(said[0])
 
 
-def test_alike_programs_are_not_measured_side_by_side() -> None:
+def test_alike_programs_are_not_measured_side_by_side_when_the_first_is_bad() -> None:
     places = np.array([[0.0], [0.01], [0.02], [3.0], [-3.0], [5.0]])
-    scores = np.array([1.0, 0.99, 0.98, 0.95, 0.2, 0.0])
-    assert batch_of([scores], scores, places=places, count=3)[:2] == [0, 3]
+    said = np.array([1.0, 0.99, 0.98, 0.95, 0.2, 0.0])
+    labels = np.array([-2.0, -2.0, -2.0, 0.9, 0.2, 0.0])
+    assert batch_of([said, -said], labels, places=places, count=3) == [0, 5, 3], "in turn with one that says the opposite"
 
 
-APART = np.arange(100.0)[:, np.newaxis] * 10  # places of a hundred rows, none like another
-
-
-def batch_of(rankings: list[Scores], labels: Scores, count: int, places: Scores = APART, taken: Rows = NOTHING) -> list[int]:
-    generator = np.random.default_rng(0)
-    batch = next_batch(rankings=rankings, places=places, taken=taken, count=count, measure=labels.item, rng=generator)
-    return [int(row) for row in batch]
+def test_the_analysis_names_its_own_rows_whatever_was_measured_beside_them() -> None:
+    """Its errors are not alike on programs that are alike."""
+    places = np.array([[0.0], [0.01], [3.0], [-3.0], [5.0], [9.0]])
+    analysis = np.array([1.0, 0.99, 0.5, 0.2, 0.0, -1.0])
+    labels = np.array([-3.0, 2.0, 0.5, 0.2, 0.0, -1.0])
+    assert batch_of([analysis], labels, places=places, count=3)[:2] == [0, 1]
 
 
 @pytest.mark.parametrize("right", [0, 1, 2])
 @pytest.mark.parametrize("taken", [NOTHING, np.arange(40, 56)])
 def test_an_opinion_whose_rows_turn_out_bad_is_heard_no_more_than_it_is_owed(right: int, taken: Rows) -> None:
     labels = np.linspace(-4.0, 0.0, 100)
-    rankings = [labels if place == right else -labels for place in range(3)]
-    batch = batch_of(rankings, labels, 16, taken=taken)
-    promising = batch[: round(16 * (BEST_SHARE if len(taken) else FIRST_BEST_SHARE))]
-    bad = [row for row in promising if row < 40]
-    assert len(bad) == 2 * HEARD and set(promising) - set(bad) == set(range(100 - len(promising) + len(bad), 100))
-
-
-def test_opinions_that_are_equally_right_share_the_batch() -> None:
-    rows = np.arange(100.0)
-    labels = rows // 2 * 0.1  # an even row is as good as the odd one after it
-    promising = batch_of([np.where(rows % 2 == odd, labels, -9.0) for odd in (0, 1)], labels, 16)[:13]
-    assert 6 <= sum(row % 2 for row in promising) <= 7
+    batch = batch_of([labels if place == right else -labels for place in range(3)], labels, 16, taken=taken)
+    share, heard = (BEST_SHARE, HEARD_LATER) if len(taken) else (FIRST_BEST_SHARE, HEARD)
+    bad = [row for row in batch[: round(16 * share)] if row < 40]
+    assert len(bad) <= 2 * heard, "the two that are wrong"
+    assert set(batch[3 * heard : round(16 * share)]) <= set(range(80, 100)), "then those of the one that is right"
 
 
 def test_promising_rows_are_measured_in_the_order_of_the_batch_and_the_random_ones_not_looked_at() -> None:
@@ -245,12 +249,11 @@ def test_promising_rows_are_measured_in_the_order_of_the_batch_and_the_random_on
         asked.append(row)
         return float(labels[row])
 
-    rankings = [labels, -labels]
     batch = next_batch(
-        rankings=rankings, places=APART, taken=NOTHING, count=16, measure=measure, rng=np.random.default_rng(0)
-    ).tolist()
+        opinions=[labels], analysis=-labels, spread=1.0, places=APART, tasks=np.zeros(100, dtype=np.int64),
+        taken=NOTHING, count=16, measure=measure, rng=np.random.default_rng(0),
+    ).tolist()  # fmt: skip
     assert asked == batch[: len(asked)] and len(asked) == round(16 * FIRST_BEST_SHARE)
-    assert batch == batch_of(rankings, labels, 16)
 
 
 def test_places_are_standard_units(pool: Pool) -> None:
