@@ -84,7 +84,7 @@ def test_each_task_has_its_own_best_to_beat() -> None:
     assert np.argmax(found.improvement()) == 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-3, 0.5, 40.0]), count=st.integers(1, 12))
 def test_the_unit_of_labels_does_not_matter(seed: int, scale: float, count: int) -> None:
     opinions, places, labels = drawn(seed)
@@ -97,7 +97,7 @@ def test_the_unit_of_labels_does_not_matter(seed: int, scale: float, count: int)
     assert scaled.improvement()[free] == pytest.approx(plain.improvement()[free] * scale, rel=1e-5, abs=scale * 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(2, 12))
 def test_the_order_of_measurements_does_not_matter(seed: int, count: int) -> None:
     """The evidence is a likelihood: a chain of conditional ones gives the same however it is cut."""
