@@ -45,12 +45,12 @@ def test_who_foretold_what_was_measured_is_trusted(right: int) -> None:
 
 def test_one_very_bad_row_does_not_cost_an_opinion_all_trust() -> None:
     """W6600 of the public records: the analysis names the two best kernels and one a hundred times slower."""
-    labels = np.linspace(-2.0, 0.0, ROWS)
-    labels[50] = -9.0
     right = np.linspace(-2.0, 0.0, ROWS)
-    found = beliefs([right, right[::-1].copy()])
-    found.learn([55, 57, 50, 53], labels[[55, 57, 50, 53]].tolist())
-    assert found.trust()[0] > 0.5
+    labels, other = right.copy(), np.full(ROWS, -2.0)
+    labels[50], other[50] = -9.0, -6.0
+    found = beliefs([right, other])
+    found.learn([55, 57, 50], labels[[55, 57, 50]].tolist())
+    assert found.trust()[0] > 0.6
 
 
 def test_an_opinion_is_not_praised_for_rows_that_it_was_learnt_from() -> None:
@@ -110,7 +110,7 @@ def test_the_unit_of_labels_does_not_matter(seed: int, scale: float, count: int)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(2, 12))
 def test_the_order_of_measurements_does_not_matter(seed: int, count: int) -> None:
-    """The evidence is a likelihood: a chain of conditional ones gives the same however it is cut. No row is very bad here."""
+    """The evidence is a likelihood, a chain of conditional ones, however it is cut. No row is very bad here."""
     opinions, places, labels = drawn(seed)
     rows = np.random.default_rng(seed).permutation(ROWS)[:count].tolist()
     forth, back = beliefs(opinions, places, spread=20.0), beliefs(opinions, places, spread=20.0)
