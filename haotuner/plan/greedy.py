@@ -1,7 +1,7 @@
 """Greedy: a set of micro-kernels grown by the one that helps most, every candidate looked at together.
 
-A search sketches its plan after every round, so a set of ten out of fifty has to cost a millisecond, not fifty. What
-covers the remainders of a set with one more kernel is computed for all of them at once.
+A search sketches its plan several times a round, so it has to cost little. What covers the remainders of a set with one
+more kernel is computed for all of them at once: 8 of 46 kernels over 32 shapes take 3 ms, 19 when each set is composed.
 """
 
 from __future__ import annotations
