@@ -76,7 +76,7 @@ class Pool:
         return shared_head(self.sources.zero_shot(self.columns), (lead, lead, self.columns[:, -1]), self.tasks)
 
     def _lead(self) -> Scores:
-        """Standard units."""
+        """Blend and agreement, half each; what all sources say where none measured any row. Standard units."""
         unknown = bool(np.isnan(self.agreed).all())
         return self.consensus() if unknown else (self.sources.blend(self.columns) + self._agreement()) / 2
 

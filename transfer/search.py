@@ -72,6 +72,7 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
     pick = _sampler(pool, target, pool.analysis(), pool.sources.level().spread, [seed, 2])
     verdict = judge(pool, None, seed)
     said, opinions = rank(verdict.mode, pool, None, seed), pool.opinions()
+    consensus = opinions[-1]
     if 0 in counts:
         done.chosen[0], done.verdicts[0] = bench.score(said), verdict
     taken = NOTHING
@@ -87,7 +88,7 @@ def _transfer_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Se
         said = by_mode[verdict.mode] if verdict.mode in by_mode else rank(verdict.mode, pool, None, seed)
         said = shared_head(said, (said, *(by_mode[mode] for mode in verdict.level)), pool.tasks, taken)
         # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
-        opinions = [said, by_mode["from-scratch"], pool.opinions()[-1]]
+        opinions = [said, by_mode["from-scratch"], consensus]
         if count in counts:
             for mode in legs.keys() - {"chosen"}:
                 done.modes.setdefault(mode, {})[count] = bench.score(by_mode[mode], taken)

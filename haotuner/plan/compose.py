@@ -40,21 +40,18 @@ class Fillers:
         self._curves = sorted(curves, key=lambda curve: curve.kernel)
         alone = alone_us(self._curves, limit)
         self._who = alone.argmin(axis=0)
-        single = alone.min(axis=0)
-        one, other = _pairs(limit)
-        both = single[one] + single[other]
-        self._first = both.argmin(axis=1) + 1
-        pair = both.min(axis=1)
-        self._paired = pair < single
-        self.us = np.where(self._paired, pair, single)
-        self.us[0] = 0.0
+        self._alone = alone.min(axis=0)
+        self.us = fill_us(self._alone[np.newaxis])[0]
 
     def parts(self, rows: int) -> tuple[Part, ...]:
         """The regions that cover so many rows; none for none."""
         if rows == 0:
             return ()
-        first = int(self._first[rows])
-        return tuple(self._single(more) for more in ((rows - first, first) if self._paired[rows] else (rows,)))
+        if self.us[rows] == self._alone[rows]:
+            return (self._single(rows),)
+        first = np.arange(1, rows // 2 + 1)
+        less = int(first[np.argmin(self._alone[first] + self._alone[rows - first])])
+        return self._single(rows - less), self._single(less)
 
     def _single(self, rows: int) -> Part:
         curve = self._curves[int(self._who[rows])]
@@ -69,20 +66,14 @@ def alone_us(curves: Sequence[Curve], limit: int) -> NDArray[np.float64]:
     return alone
 
 
-def paired_us(single: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The least time of two regions for every number of rows from what one takes, both ``(sets, rows)``; inf below two."""
-    pair = np.full_like(single, np.inf)
-    for first in range(1, (single.shape[1] - 1) // 2 + 1):
-        both = single[:, first : first + 1] + single[:, first : single.shape[1] - first]
-        np.minimum(pair[:, 2 * first :], both, out=pair[:, 2 * first :])
-    return pair
-
-
-def _pairs(limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Both halves of every way to cut 0..``limit`` rows in two, a row of arrays each; (0, 0) where there are fewer ways."""
-    rows, first = np.arange(limit + 1)[:, None], np.arange(1, max(limit // 2, 1) + 1)[None, :]
-    cut = first <= rows // 2
-    return np.where(cut, first, 0), np.where(cut, rows - first, 0)
+def fill_us(alone: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least time of at most two regions for every number of rows from what one takes, both ``(sets, rows)``."""
+    least = alone.copy()
+    for first in range(1, (alone.shape[1] - 1) // 2 + 1):
+        both = alone[:, first : first + 1] + alone[:, first : alone.shape[1] - first]
+        np.minimum(least[:, 2 * first :], both, out=least[:, 2 * first :])
+    least[:, 0] = 0.0
+    return least
 
 
 @dataclass(frozen=True, slots=True)

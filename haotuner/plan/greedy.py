@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.plan.compose import BACK, Leads, alone_us, paired_us
+from haotuner.plan.compose import BACK, Leads, alone_us, fill_us
 from haotuner.plan.curves import Curve
 
 Value = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
@@ -42,11 +42,8 @@ def greedy(curves: Sequence[Curve], rows: NDArray[np.int64], value: Value, most:
 
 def _least(leads: Leads, alone: NDArray[np.float64], kept: list[int], options: list[int]) -> NDArray[np.float64]:
     """The least time of every shape with the kept kernels and one of the options; shape ``(options, shapes)``."""
-    single = np.minimum(alone[options], alone[kept].min(axis=0, initial=np.inf))
-    fill = np.minimum(single, paired_us(single))
-    fill[:, 0] = 0.0
-    mine = leads.us[options] + np.take_along_axis(fill, leads.rest[options].reshape(len(options), -1), axis=1).reshape(
-        leads.us[options].shape
-    )
+    fill = fill_us(np.minimum(alone[options], alone[kept].min(axis=0, initial=np.inf)))
+    each = np.arange(len(options))[:, np.newaxis, np.newaxis]
+    mine = leads.us[options] + fill[each, leads.rest[options]]
     theirs = leads.us[kept] + fill[:, leads.rest[kept]]
     return np.asarray(np.minimum(mine.min(axis=1), theirs.min(axis=(1, 2), initial=np.inf)), np.float64)
