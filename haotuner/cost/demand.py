@@ -50,8 +50,11 @@ class Demand:
     # work of one step
     fmas: Column  # wave-wide multiply-adds of one wave; all are independent
     loads: Column  # wave-wide load instructions of one wave
+    checks: Column  # other wave-wide instructions of one wave, those that check bounds
     near_bytes: Column  # bytes one tile takes from L1 or shared memory
     mid_bytes: Column  # bytes one tile takes from L2
+    code: Column  # instructions of the innermost loop, unrolled as the compiler does it
+    waits: Column  # loads of L2 that a tile waits for, one after the other, before its first step
     # traffic and working sets
     far_bytes: Column  # bytes of main memory for the whole call
     behind: Column  # share of the arithmetic that this traffic can hide behind; 1 where tiles run side by side

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.cost.compiled import compiled
 from haotuner.cost.demand import Asked, Column, Demand
 from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, round_of_tiles, waves_of
 
@@ -32,8 +33,16 @@ def conv2d(asked: Asked) -> Demand:
     needed_rows, needed_cols = box_rows + fh - 1.0, box_cols + fw - 1.0
     row_words = np.where(pad > 0, needed_cols + np.mod(bx - needed_cols, BANKS), needed_cols)
     shared = shared_on * needed_rows * row_words * size
-    distinct = _distinct(ty, by, fh) * _distinct(tx, bx, fw)  # image values one thread reads
-    loads = distinct / taps + np.where(constant > 0, 0.0, 1.0)
+    code = compiled(
+        device,
+        outputs=(ty, tx),
+        apart=(by, bx),
+        filter_size=(fh, fw),
+        exact=((np.mod(h, box_rows) == 0) & (np.mod(w, box_cols) == 0)).astype(np.float64),
+        staged=shared_on,
+        read_only=ro,
+    )
+    of_filter = np.where(constant > 0, 0.0, 1.0)
     ways = np.where(shared_on > 0, bank_ways(bx, row_words, threads, device.wave_width), 1.0)
     lines = np.ceil(device.wave_width / bx) * np.maximum(np.minimum(bx, device.wave_width) / BANKS, 0.25)
     near = np.where(shared_on > 0, 1.0, np.maximum(lines, 1.0))
@@ -59,12 +68,15 @@ def conv2d(asked: Asked) -> Demand:
         unroll=taps,
         depth_block=taps,
         streams=np.ceil(BANKS / bx),  # image rows that 32 threads side by side read, whatever the width of a wave
-        registers=tx * ty + np.minimum(distinct / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
+        registers=tx * ty + np.minimum(code.read / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
         shared_bytes=shared,
         fmas=tx * ty,
-        loads=loads,
-        near_bytes=waves * loads * BANKS * size * near,
-        mid_bytes=image / taps,
+        loads=code.loads + of_filter,
+        checks=code.checks,
+        near_bytes=waves * (code.read / taps + of_filter) * BANKS * size * near,
+        mid_bytes=image / taps + code.spilled * waves * device.wave_width * size,
+        code=code.unrolled * (tx * ty + code.loads + of_filter + code.checks),
+        waits=shared_on * np.ceil(needed_rows / by) * np.ceil(needed_cols / bx),
         far_bytes=rounds * np.minimum(band, h) * np.minimum(w, together * box_cols) * size + h * w * size,
         behind=np.ones_like(h),
         l1_set_bytes=(1.0 - shared_on) * image,
@@ -78,11 +90,6 @@ def conv2d(asked: Asked) -> Demand:
         bank_ways=ways,
         flags=ro + 2.0 * pad,
     )
-
-
-def _distinct(outputs: Column, apart: Column, taps: Column) -> Column:
-    """Values along one axis that a thread reads for ``outputs`` outputs ``apart`` from each other under ``taps`` taps."""
-    return np.where(apart < taps, (outputs - 1.0) * apart + taps, outputs * taps)
 
 
 def bank_ways(bx: Column, row_words: Column, threads: Column, wave_width: int) -> Column:

@@ -21,6 +21,7 @@ from haotuner.cost.roofline import (
     least_us,
     resident_tiles,
     spilled_registers,
+    start_cycles,
     step_cycles,
     tile_count,
 )
@@ -28,7 +29,7 @@ from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.shape import Shape
 
-FEATURES_VERSION = 5  # raise it whenever a feature is added, removed or computed differently
+FEATURES_VERSION = 6  # raise it whenever a feature is added, removed or computed differently
 
 
 class View:
@@ -151,7 +152,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="step_efficiency", formula="flops of a step at peak / cycles the analytic model gives it", low=0, high=1.5,
             of=lambda v: v.resident * v.flops_per_step / (2.0 * v.m.wave_width * v.m.pipes) / v.step),
     Feature(name="start_share", formula="cycles to start a tile / cycles of the tile", low=0, high=1,
-            of=lambda v: v.m.start_cycles / (v.m.start_cycles + v.d.depth * v.step)),
+            of=lambda v: start_cycles(v.d, v.m) / (start_cycles(v.d, v.m) + v.d.depth * v.step)),
     # the whole device
     Feature(name="tiles_per_unit_log2", formula="log2 of tiles / units", low=-20, high=40,
             of=lambda v: _log2(v.tiles / v.m.units)),

@@ -32,7 +32,11 @@ _ISSUE = {"cpu": 5.0, "cuda": 4.0, "hip": 4.0}  # instructions of any kind per c
 _CODE = {"cpu": 32 * 2**10, "cuda": 128 * 2**10, "hip": 32 * 2**10}
 _CODE_OF_ARCH = {"sm_75": 46 * 2**10}
 _INSTRUCTION_BYTES = {"cpu": 7.0, "cuda": 16.0, "hip": 8.0}  # EVEX FMA with a short offset; 128-bit; VOP3
-_FETCH = {"cpu": 16.0, "cuda": 32.0, "hip": 32.0}  # bytes of code per cycle and unit from beyond that cache
+# Bytes of code per cycle and unit from beyond that cache. RDNA: what W7800's records say of loops of 1.5 to 4 times its size
+# (13 bytes a cycle just beyond, 2 at four times); 2 and 8 rank both RDNA GPUs' kernels as well within 0.01.
+_FETCH = {"cpu": 16.0, "cuda": 32.0, "hip": 4.0}
+# Cycles from asking L2 to the value: 188 on T4 (Jia 2019, table 3.1), 14 on Zen 2-4 (Agner Fog). CPU tiles wait for none.
+_MID_LATENCY = {"cpu": 14.0, "cuda": 200.0, "hip": 200.0}
 _START_CYCLES = {
     "cpu": 40.0,
     "cuda": 1200.0,
@@ -54,6 +58,7 @@ class Machine:
     memory_gbps: float  # total
     near_bytes: float  # L1 or shared memory, bytes per cycle
     mid_bytes: float  # L2, bytes per cycle
+    mid_latency: float  # L2, cycles
     loads: float  # load instructions per cycle
     issue: float  # instructions per cycle
     start_cycles: float  # per tile
@@ -98,6 +103,7 @@ def machine(device: Device) -> Machine:
         memory_gbps=device.memory_gbps or _BYTES_PER_FLOP * peak,
         near_bytes=_NEAR_OF_ARCH.get(device.arch, _NEAR[device.kind]),
         mid_bytes=_MID_OF_ARCH.get(device.arch, _MID[device.kind]),
+        mid_latency=_MID_LATENCY[device.kind],
         loads=_LOADS[device.kind],
         issue=_ISSUE[device.kind],
         start_cycles=_START_CYCLES[device.kind],

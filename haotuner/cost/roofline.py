@@ -67,9 +67,14 @@ def tile_count(demand: Demand) -> Column:
     return np.ceil(demand.rows / demand.tile_rows) * (demand.computed_cols / demand.tile_cols)
 
 
+def start_cycles(demand: Demand, m: Machine) -> Column:
+    """Cycles before the first step of a tile."""
+    return m.start_cycles + demand.waits * m.mid_latency
+
+
 def code_fill(demand: Demand, m: Machine) -> Column:
     """Bytes of the unrolled innermost loop over the instruction cache."""
-    return demand.unroll * (demand.fmas + demand.loads) * m.instruction_bytes / m.code_bytes
+    return demand.code * m.instruction_bytes / m.code_bytes
 
 
 def code_fetch_cycles(demand: Demand, m: Machine) -> Column:
@@ -79,7 +84,7 @@ def code_fetch_cycles(demand: Demand, m: Machine) -> Column:
     in within a few tenths of a full cache; waves drift apart and fetch on their own.
     """
     missing = np.clip((code_fill(demand, m) - _CODE_TIGHT) / _CODE_RAMP, 0.0, 1.0)
-    return missing * (demand.fmas + demand.loads) * m.instruction_bytes / m.fetch_bytes
+    return missing * (demand.fmas + demand.loads + demand.checks) * m.instruction_bytes / m.fetch_bytes
 
 
 def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
@@ -92,7 +97,7 @@ def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
     times = [
         waves * demand.fmas / pipes,
         waves * (demand.loads + spills) / m.loads,
-        waves * (demand.fmas + demand.loads + spills + overhead) / m.issue,
+        waves * (demand.fmas + demand.loads + demand.checks + spills + overhead) / m.issue,
         resident * demand.near_bytes * demand.bank_ways / m.near_bytes,
         resident * demand.mid_bytes / np.maximum(demand.line_ratio, 0.05) / m.mid_bytes,
         waves * code_fetch_cycles(demand, m),
@@ -108,8 +113,9 @@ def expected_us(device: Device, demand: Demand) -> Column:
     tiles = tile_count(demand)
     spread = np.ceil(tiles / m.units)  # tiles of the busiest unit
     rounds, rest = np.floor(spread / resident), np.mod(spread, resident)
-    full = rounds * (demand.depth * step_cycles(demand, m, resident) + m.start_cycles)
-    last = demand.depth * step_cycles(demand, m, np.maximum(rest, 1.0)) + m.start_cycles
+    start = start_cycles(demand, m)
+    full = rounds * (demand.depth * step_cycles(demand, m, resident) + start)
+    last = demand.depth * step_cycles(demand, m, np.maximum(rest, 1.0)) + start
     busy_us = (full + np.where(rest > 0, last, 0.0)) / (m.clock_ghz * 1e3)
     reach = np.minimum(tiles / m.units, 1.0)  # idle units ask the memory for nothing
     far_us = (
