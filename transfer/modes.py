@@ -16,6 +16,7 @@ from haotuner.transfer.sources import Sources
 from haotuner.transfer.table import NOTHING, Rows
 
 MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")
+GUIDED = "guided"  # beside the modes in reports: from scratch, the samples chosen with the help of the analysis
 SAMPLE_FREE = ("zero-shot", "copy")
 LEARNING = tuple(mode for mode in MODES if mode not in SAMPLE_FREE)
 CONTINUED_TREES = 50

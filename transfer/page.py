@@ -8,7 +8,7 @@ from typing import Any
 from haotuner.transfer.ablation import SEEDS
 from haotuner.transfer.bars import bars, gaps
 from haotuner.transfer.judging import KEYS
-from haotuner.transfer.modes import MODES
+from haotuner.transfer.modes import GUIDED, MODES
 from haotuner.transfer.objectives import SAMPLES
 
 _SPLITS: Mapping[str, str] = {
@@ -42,6 +42,8 @@ def _page(document: Mapping[str, Any], command: str, plots: Mapping[tuple[str, s
     yield "*best@k*: best throughput among the k highest-ranked over the best of all, target samples counted as found."
     yield "*pairwise*: share of pairs of unmeasured kernels in the right order."
     yield "*chosen*: the mode that the gauge picks from the target's samples alone. *Nearest*: by profile."
+    yield "*from-scratch*: the first samples by chance, later ones by the model of those before. *guided*: the same,"
+    yield "samples chosen as *chosen* does, the analysis the only opinion: what *chosen* is ahead is owed to sources."
     yield "Baselines (in italics) need no model but *plain LightGBM*, one forest over all sources: the figure to begin from."
     yield "Curves count target samples, then the walk down the ranking."
     yield ""
@@ -84,7 +86,7 @@ def _scores(reports: Mapping[str, Report], key: str, counts: Sequence[str]) -> I
         rows.append(("", "picked most often", *modes))
         best = [f"{behind[count][0]:+.3f} {behind[count][1]}" if count in behind else "" for count in counts]
         rows.append(("", "best of all, less chosen", *best))
-        for mode in MODES:
+        for mode in (*MODES, GUIDED):
             if mode in report["modes"]:
                 by = report["modes"][mode]
                 rows.append(("", mode, *(f"{by[c][key]:.3f}" if c in by else "" for c in counts)))
@@ -122,7 +124,7 @@ def _regret(reports: Mapping[str, Report]) -> Iterator[str]:
         (device, mode, *(f"{100 * regret[n]:.1f}" for n in at))
         for device, report in reports.items()
         for mode, regret in report["regret"].items()
-        if mode in ("chosen", "copy", "from-scratch")
+        if mode in ("chosen", "copy", "from-scratch", GUIDED)
     ]
     yield "#### Regret after n measurements, per cent of the best throughput"
     yield ""

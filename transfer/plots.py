@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.transfer.modes import GUIDED
 
 PANEL_INCHES = (4.6, 3.6)
 DPI = 100
@@ -21,6 +22,7 @@ _LINES: Mapping[str, tuple[str, str, float]] = {
     "zero-shot": ("tab:orange", "--", 1.3),
     "copy": ("tab:red", "--", 1.3),
     "from-scratch": ("tab:gray", "-.", 1.8),
+    GUIDED: ("tab:purple", "-.", 1.1),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.transfer.judging import KEYS
-from haotuner.transfer.modes import MODES
+from haotuner.transfer.modes import GUIDED, MODES
 from haotuner.transfer.search import LONGEST_WALK, REACH, Point, Run
 
 RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
@@ -22,11 +22,11 @@ _SLOWEST = 1e-3  # share of the best that stands for a task of which nothing was
 def report_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Report of one family on one target from the runs of all seeds.
 
-    ``modes``, ``chosen``, ``baselines`` and ``measurements_to`` are means over seeds; ``intervals`` repeats modes and chosen
-    with the ends of 90 % bootstrap intervals; ``regret`` is 1 - best found / best after n measurements, ``latency`` the
-    time of the best found over that of the best.
+    ``modes`` (the six, and *guided* as ``search.run`` has it), ``chosen``, ``baselines`` and ``measurements_to`` are means
+    over seeds; ``intervals`` repeats modes and chosen with the ends of 90 % bootstrap intervals; ``regret`` is 1 - best
+    found / best after n measurements, ``latency`` the time of the best found over that of the best.
     """
-    modes = [mode for mode in MODES if any(mode in run.modes for run in runs)]
+    modes = [mode for mode in (*MODES, GUIDED) if any(mode in run.modes for run in runs)]
     counts = {mode: sorted({count for run in runs for count in run.modes.get(mode, {})}) for mode in modes}
     of_mode = {m: {str(c): [r.modes[m][c] for r in runs if c in r.modes.get(m, {})] for c in counts[m]} for m in modes}
     of_chosen = {str(count): [run.chosen[count] for run in runs] for count in sorted(runs[0].chosen)}

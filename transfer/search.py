@@ -12,15 +12,16 @@ from haotuner.cost.model import Analytic, Scores
 from haotuner.transfer.copying import copied, said_by
 from haotuner.transfer.gauge import Verdict, judge
 from haotuner.transfer.judging import Bench, first_reaching, mean_of
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank, shared_head
+from haotuner.transfer.modes import GUIDED, LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank, shared_head
 from haotuner.transfer.nearness import weights_of
-from haotuner.transfer.samples import next_batch, program_units
+from haotuner.transfer.samples import next_batch, program_units, unaided_batch
 from haotuner.transfer.sources import Sources, learn_sources, plain
 from haotuner.transfer.table import NOTHING, Rows, Table
 
 REACH = (0.95, 0.97, 0.99)
 LONGEST_WALK = 512  # measurements after which a search that has not arrived counts as this many
 Point = dict[str, float]
+Pick = Callable[..., Rows]  # (opinions, taken, count) -> the rows to measure next
 Leg = tuple[Rows, Rows]  # rows sampled in the order they were measured, and the walk down the ranking learnt from them
 
 
@@ -52,8 +53,9 @@ def make_pool(sources: Sources, tables: Sequence[Table], target: Table, known: S
 def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int) -> Run:
     """One run; the seed decides forests, folds and random samples.
 
-    Transferring modes share one sample, chosen with the sources' help; from-scratch chooses its own in the same way, helped
-    by the analysis only, so that its figures owe nothing to transfer and transfer's nothing to a better search.
+    Transferring modes share one sample, chosen with the sources' help. From scratch is a search that knows nothing but what
+    it measures; *guided* is one that samples as transfer does, helped by the analysis only, so that what is ahead of it is
+    owed to the sources and not to the analysis or to a better search.
     """
     sources = learn_sources(tables, target.device, seed=seed)
     known = said_by(tables, target.trials)
@@ -65,6 +67,7 @@ def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int
             done.modes[mode] = {0: bench.score(rank(mode, pool, None, seed))}
     _transfer_arm(done, pool, bench, target, counts, seed)
     _scratch_arm(done, pool, bench, target, counts, seed)
+    _guided_arm(done, pool, bench, target, counts, seed)
     return done
 
 
@@ -109,8 +112,21 @@ def _with_note(verdict: Verdict, asked: int, rows: int) -> Verdict:
 
 
 def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
+    """From scratch: the first samples by chance, later ones by the model of the samples before."""
+    rng = np.random.default_rng([seed, 4])
+    _alone(done, "from-scratch", partial(unaided_batch, rows=len(target), rng=rng), pool, bench, target, counts, seed)
+
+
+def _guided_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int) -> None:
+    """The same with samples chosen as transfer chooses its own, helped by the analysis only."""
     analysis = Analytic().predict(pool.frame)
     pick = _sampler(pool, target, analysis, float(analysis.std()), [seed, 3])
+    _alone(done, GUIDED, pick, pool, bench, target, counts, seed)
+
+
+def _alone(
+    done: Run, name: str, pick: Pick, pool: Pool, bench: Bench, target: Table, counts: Sequence[int], seed: int
+) -> None:
     opinions: list[Scores] = []
     taken = NOTHING
     legs: list[Leg] = []
@@ -120,12 +136,12 @@ def _scratch_arm(done: Run, pool: Pool, bench: Bench, target: Table, counts: Seq
         said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
         opinions = [said]
         if count in counts:
-            done.modes.setdefault("from-scratch", {})[count] = bench.score(said, taken)
+            done.modes.setdefault(name, {})[count] = bench.score(said, taken)
         legs.append((taken, bench.walk(said, taken, more)))
-    _note_legs(done, "from-scratch", bench, legs)
+    _note_legs(done, name, bench, legs)
 
 
-def _sampler(pool: Pool, target: Table, analysis: Scores, spread: float, seed: Sequence[int]) -> Callable[..., Rows]:
+def _sampler(pool: Pool, target: Table, analysis: Scores, spread: float, seed: Sequence[int]) -> Pick:
     """``next_batch`` on a target; what is left to say is who has an opinion, what is taken, and how many rows to add."""
     return partial(
         next_batch,
