@@ -19,6 +19,7 @@ from haotuner.shape import Shape
 
 _NARROW_PIPES = 2.0  # every AVX core starts up to two FMAs a cycle when they are narrower than its widest (Agner Fog tables)
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
+_STORE_FORWARD = 8.0  # cycles from storing a vector to having loaded it, Zen 2-4 (Agner Fog); on GPUs other waves hide it
 _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
 
 
@@ -101,7 +102,8 @@ def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
         resident * demand.near_bytes * demand.bank_ways / m.near_bytes,
         resident * demand.mid_bytes / np.maximum(demand.line_ratio, 0.05) / m.mid_bytes,
         waves * code_fetch_cycles(demand, m),
-        np.full_like(waves, m.fma_latency),  # each accumulator waits for its own last value
+        # each accumulator waits for its own last value; a core that spills one waits for it to be stored and loaded as well
+        m.fma_latency + np.where((spills > 0) & (m.kind == "cpu"), _STORE_FORWARD, 0.0),
     ]
     return _overlapped(times, m.overlap)
 

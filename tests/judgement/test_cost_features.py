@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +146,33 @@ def test_the_analytic_model_predicts_the_analytic_time_where_memory_limits_too(w
     said = Analytic().predict(features(device, CPU_DENSE, OP, pairs, weights=weights))
     us = roofline_us(device, OP, [shape for _, shape in pairs]) / np.exp(said)
     assert us == pytest.approx(expected_us(device, demand(device, CPU_DENSE, OP, pairs, weights=weights)))
+
+
+def test_rows_of_x_that_share_the_sets_of_the_l1_cache_push_each_other_out() -> None:
+    shape = Shape.of(m=252)
+
+    def us(device: Device, k: int, mr: int) -> float:
+        op = Op.parse(f"dense_n1024_k{k}")
+        return float(expected_us(device, demand(device, CPU_DENSE, op, [(kernel(mr, 16), shape)]))[0]) / k
+
+    wide = replace(BIG_CORE, l1_bytes=48 * 2**10)  # 12 ways of the same 64 sets
+    assert us(BIG_CORE, 1024, 6) == pytest.approx(us(BIG_CORE, 1040, 6), rel=0.02), "six rows fit"
+    assert us(BIG_CORE, 1024, 12) > 1.3 * us(BIG_CORE, 1040, 12)
+    assert us(wide, 1024, 9) == pytest.approx(us(wide, 1040, 9), rel=0.02) and us(BIG_CORE, 1024, 9) > us(wide, 1024, 9)
+    assert us(BIG_CORE, 1536, 12) < 1.05 * us(BIG_CORE, 1552, 12), "half a page apart they use two sets"
+    named = [features(BIG_CORE, CPU_DENSE, Op.parse(f"dense_n1024_k{k}"), [(kernel(12, 16), shape)]) for k in (1024, 1040)]
+    assert named[0]["bank_ways"][0] == 13 / 8 and named[1]["bank_ways"][0] == 1
+
+
+def test_an_accumulator_that_does_not_fit_waits_for_memory_at_every_step() -> None:
+    # sixteen registers: a weight that three rows use stays in one, so 3 x 4 vectors need seventeen and 4 x 3 sixteen
+    pairs = [(kernel(mr, nr, vl=8), Shape.of(m=252)) for mr, nr in ((3, 32), (4, 24), (1, 96))]
+    wanted = demand(SMALL_CORE, CPU_DENSE, OP, pairs)
+    assert wanted.registers.tolist() == [17, 16, 14]
+    spilling, fitting, _ = expected_us(SMALL_CORE, wanted)
+    assert spilling > 1.5 * fitting
+
+
+def test_a_narrow_panel_is_read_in_the_order_it_is_stored_in() -> None:
+    pairs = [(kernel(4, 64, pw=pw), Shape.of(m=8)) for pw in (16, 64)]
+    assert features(BIG_CORE, CPU_DENSE, Op.parse("dense_n1024_k1000"), pairs)["line_ratio"].tolist() == [1, 1]
