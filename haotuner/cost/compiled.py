@@ -24,6 +24,7 @@ CHECKED_READ_NVCC, CHECKED_READ_LLVM = 2.0, 6.0
 UNROLLED_INSTRUCTIONS = 16384.0  # LLVM's -pragma-unroll-threshold: what would be longer is not unrolled at all
 # Accesses of a multiply-add whose image value was spilled; 0.5 and 2 rank the two RDNA GPUs' kernels as well within 0.01.
 SPILLED_READ = 1.0
+_RDNA_WAVE = 32  # lanes; CDNA and GCN have 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +77,15 @@ def compiled(
 def registers_of_a_thread(device: Device) -> float:
     """32-bit registers that a kernel without launch bounds may use.
 
-    LLVM then leaves room for the largest block there is, on the two compute units of a work-group processor: 128 on RDNA 2,
-    192 on RDNA 3, where the records of both begin to be slow. nvcc takes the architectural limit.
+    LLVM then leaves room for the largest block there is, on RDNA (waves of 32) on the two compute units of a work-group
+    processor: 128 on RDNA 2, 192 on RDNA 3, where the records of both begin to be slow; 128 on CDNA 2, of which there were no
+    records. nvcc takes the architectural limit.
     """
     most = float(device.registers_per_thread)
     if device.kind != "hip" or not device.registers_per_unit or not device.threads_per_block:
         return most
-    return min(most, 2.0 * device.registers_per_unit / device.threads_per_block)
+    units = 2.0 if device.wave_width <= _RDNA_WAVE else 1.0
+    return min(most, units * device.registers_per_unit / device.threads_per_block)
 
 
 def distinct(outputs: Column, apart: Column, taps: Column) -> Column:

@@ -85,6 +85,7 @@ def test_checked_reads_are_not_shared_among_outputs() -> None:
 def test_values_kept_for_later_taps_spill_where_the_compiler_keeps_them() -> None:
     assert registers_of_a_thread(W6600) == 128 and registers_of_a_thread(W7800) == 192
     assert registers_of_a_thread(A4000) == 255
+    assert registers_of_a_thread(find_device("mi250x", measure=False)) == 128
     far = {"by": 8, "ty": 4}  # 315 values
     for device in (W6600, W7800):
         assert us(device, **far) > us(device, by=16, ty=4), "more work, but nothing is used twice, so nothing is kept"
