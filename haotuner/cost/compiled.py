@@ -78,8 +78,8 @@ def registers_of_a_thread(device: Device) -> float:
     """32-bit registers that a kernel without launch bounds may use.
 
     LLVM then leaves room for the largest block there is, on RDNA (waves of 32) on the two compute units of a work-group
-    processor: 128 on RDNA 2, 192 on RDNA 3, where the records of both begin to be slow; 128 on CDNA 2, of which there were no
-    records. nvcc takes the architectural limit.
+    processor: 128 on RDNA 2, 192 on RDNA 3, where the records of both begin to be slow; 128 on CDNA 2, of which there were
+    no records. nvcc takes the architectural limit.
     """
     most = float(device.registers_per_thread)
     if device.kind != "hip" or not device.registers_per_unit or not device.threads_per_block:
