@@ -92,7 +92,7 @@ def next_batch(
 
 
 def unaided_batch(*, opinions: Sequence[Scores], taken: Rows, count: int, rows: int, rng: np.random.Generator) -> Rows:
-    """At most ``count`` of ``rows`` rows for a search that knows nothing: by chance at first, then most by its own model."""
+    """At most ``count`` of ``rows`` rows for a search that nobody helps: by chance at first, then most by its own model."""
     free = np.setdiff1d(np.arange(rows), taken)
     top = free[np.argsort(-opinions[0][free], kind="stable")][: round(count * BEST_SHARE)] if opinions else free[:0]
     rest = rng.permutation(np.setdiff1d(free, top))[: max(count - len(top), 0)]

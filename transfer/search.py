@@ -53,9 +53,9 @@ def make_pool(sources: Sources, tables: Sequence[Table], target: Table, known: S
 def run(target: Table, tables: Sequence[Table], counts: Sequence[int], seed: int) -> Run:
     """One run; the seed decides forests, folds and random samples.
 
-    Transferring modes share one sample, chosen with the sources' help. From scratch is a search that knows nothing but what
-    it measures; *guided* is one that samples as transfer does, helped by the analysis only, so that what is ahead of it is
-    owed to the sources and not to the analysis or to a better search.
+    Transferring modes share one sample, chosen with the sources' help. From scratch is a search whose samples
+    owe nothing to sources or analysis; its forest has the features that all have. *Guided* is one that samples as transfer
+    does, helped by the analysis only: what is ahead of it is owed to the sources and not to the analysis or a better search.
     """
     sources = learn_sources(tables, target.device, seed=seed)
     known = said_by(tables, target.trials)

@@ -10,14 +10,12 @@ from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, k_block
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses
 _PAGE_BYTES = 4096.0  # addresses this far apart fall into the same L1 set (64 sets of 64 bytes on every x86-64)
-_LEAST_WAYS = 8.0  # ways of the L1 data caches of x86-64 and Arm servers: 8 or 12 (4 of small Arm cores)
+_LEAST_WAYS = 8.0  # of the L1 data caches of x86-64 servers, 8 or 12; a program feature cannot know the device's own
 _STREAMS_OF_A_SET = 4.0  # measured: more weight streams than this, a page apart, fall to half speed
 
 _NEXT_PANEL = 8.0  # pf under this is a number of row tiles, from this on of steps
 _UNFETCHED = 1.1  # time of a cold weight stream without prefetch instructions; 1.0 to 1.3 measured over tiles of 1 to 8 rows
-_SEVERAL_STREAMS = (
-    1.07  # time of weights that come in several streams at once: 1.05 with AVX-512, 1.1 with AVX2, 1.13 with SSE
-)
+_SEVERAL_STREAMS = 1.07  # time of cold weights in several streams: measured 1.05 (AVX-512), 1.1 (AVX2), 1.13 (SSE)
 
 
 def cpu_dense(asked: Asked) -> Demand:
