@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.cost.demand import Column
-from haotuner.cost.demand_gpu import BOOKKEEPING_REGISTERS
+from haotuner.cost.demand_gpu import BOOKKEEPING_REGISTERS, for_each_kind
 from haotuner.device import Device
 
 # Instructions of one checked read beside the read: nvcc compares row and column into a predicate; LLVM compares twice, saves
@@ -95,9 +95,7 @@ def distinct(outputs: Column, apart: Column, taps: Column) -> Column:
 
 def kept_values(outputs: Column, apart: Column, taps: Column) -> Column:
     """Most values along one axis that are loaded before some tap and used again at it or later."""
-    kinds, where = np.unique(np.stack([outputs, apart, taps]).astype(np.int64), axis=1, return_inverse=True)
-    most = np.array([_kept(int(o), int(a), int(t)) for o, a, t in kinds.T], dtype=np.float64)
-    return most[np.ravel(where)]
+    return for_each_kind(_kept, outputs, apart, taps)
 
 
 def _kept(outputs: int, apart: int, taps: int) -> int:

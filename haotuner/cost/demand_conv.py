@@ -6,12 +6,14 @@ unrolled, so image values that several of its outputs use are loaded once where 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.compiled import compiled
 from haotuner.cost.demand import Asked, Column, Demand
-from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, round_of_tiles, waves_of
+from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, for_each_kind, round_of_tiles, waves_of
 
 
 def conv2d(asked: Asked) -> Demand:
@@ -94,10 +96,8 @@ def conv2d(asked: Asked) -> Demand:
 
 def bank_ways(bx: Column, row_words: Column, threads: Column, wave_width: int) -> Column:
     """Ways of the worst bank conflict among the first waves of a block that reads one word a thread, rows apart."""
-    keys = np.stack([bx, np.mod(row_words, BANKS), np.minimum(threads, 3.0 * wave_width)]).astype(np.int64)
-    kinds, where = np.unique(keys, axis=1, return_inverse=True)
-    worst = np.array([_ways(int(b), int(r), int(t), wave_width) for b, r, t in kinds.T], dtype=np.float64)
-    return worst[np.ravel(where)]
+    ways = partial(_ways, wave_width=wave_width)
+    return for_each_kind(ways, bx, np.mod(row_words, BANKS), np.minimum(threads, 3.0 * wave_width))
 
 
 def _ways(bx: int, row_words: int, threads: int, wave_width: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from haotuner.cost.demand import Column
@@ -36,6 +38,16 @@ def round_of_tiles(device: Device, threads: Column, shared_bytes: Column, tiles:
         (device.l1_bytes or 64 * 2**10) // np.maximum(shared_bytes, 1.0),
     )
     return np.asarray(np.minimum(device.compute_units * np.maximum(fits, 1.0), tiles), dtype=np.float64)
+
+
+def for_each_kind(of: Callable[..., float], *columns: Column) -> Column:
+    """``of`` of the whole numbers in each row, asked once for every distinct row; many kernels differ in few of them."""
+    whole = [column.astype(np.int64) for column in columns]
+    key = np.zeros_like(whole[0])
+    for column in whole:  # one number a row sorts many times faster than rows do
+        key = key * (column.max() + 1) + column
+    _, first, where = np.unique(key, return_index=True, return_inverse=True)
+    return np.array([of(*(int(column[at]) for column in whole)) for at in first.tolist()], dtype=np.float64)[where]
 
 
 def used_of_sector(vector: Column, stride: Column, size: float) -> Column:
