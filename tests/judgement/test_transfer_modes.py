@@ -11,7 +11,15 @@ from haotuner.transfer.judging import Bench
 from haotuner.transfer.memory import Memory, program_keys
 from haotuner.transfer.modes import HEAD, LEARNING, MODES, Pool, Sample, rank, shared_head
 from haotuner.transfer.nearness import distance, joint_share, weights_of
-from haotuner.transfer.samples import BEST_SHARE, FIRST_BEST_SHARE, HEARD, HEARD_LATER, next_batch, program_units
+from haotuner.transfer.samples import (
+    BEST_SHARE,
+    FIRST_BEST_SHARE,
+    HEARD,
+    HEARD_LATER,
+    next_batch,
+    program_units,
+    unaided_batch,
+)
 from haotuner.transfer.search import make_pool
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.stacking import PENALTIES, fit_stack
@@ -306,3 +314,17 @@ def test_copy_puts_what_no_source_measured_last(measured: list[Table]) -> None:
     assert scores[unknown].max() < scores[~unknown].min()
     ranked = half.sources.blend(half.columns)[unknown]
     assert pairwise_accuracy(scores[unknown], ranked) == 1.0
+
+
+def test_a_search_that_nobody_helps_starts_by_chance_and_goes_on_by_its_own_model() -> None:
+    said = np.arange(100.0)  # the model of the samples: later rows are better
+    first, other = (
+        unaided_batch(opinions=[], taken=NOTHING, count=16, rows=100, rng=np.random.default_rng(seed)) for seed in (0, 1)
+    )
+    assert len(set(first.tolist())) == 16 and set(first.tolist()) != set(other.tolist())
+    more = unaided_batch(opinions=[said], taken=first, count=16, rows=100, rng=np.random.default_rng(2))
+    left = sorted(set(range(100)) - set(first.tolist()), reverse=True)
+    assert more[:10].tolist() == left[:10] and len(set(more.tolist())) == 16 and not set(more.tolist()) & set(first.tolist())
+    taken = np.concatenate([first, more])
+    rest = unaided_batch(opinions=[said], taken=taken, count=500, rows=100, rng=np.random.default_rng(3))
+    assert sorted(np.concatenate([taken, rest]).tolist()) == list(range(100)), "no more than there are"
