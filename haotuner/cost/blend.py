@@ -34,3 +34,24 @@ class Blend:
         """Weighted mean of predicted log(throughput / roofline), of shape ``(rows,)``."""
         said = np.stack([model.predict(frame) for model in self.models])
         return np.asarray(self.weights @ said, dtype=np.float64)
+
+
+class Remembered:
+    """A fitted model that answers from memory when one of the last two frames comes again, the very object.
+
+    A search asks at every round what it starts from to say of its rows, in turn with the few that are measured; the rows
+    stay and the start never changes. Five forests of 150 trees took a tenth of a second for 3,000 rows. Frames must not be
+    changed meanwhile.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._last: list[tuple[pd.DataFrame, Scores]] = []
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """What the model says, of shape ``(rows,)``; not to be written to."""
+        said = next((said for asked, said in self._last if asked is frame), None)
+        if said is None:
+            said = self.ranks.predict(frame)
+        self._last = [(frame, said), *((asked, old) for asked, old in self._last if asked is not frame)][:2]
+        return said

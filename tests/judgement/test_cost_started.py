@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from haotuner.cost.blend import Remembered
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, Unsure
+from haotuner.cost.model import Analytic, Scores, Unsure
 from haotuner.cost.started import SPREAD, TREE_ROWS, Started
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 
@@ -81,3 +84,27 @@ def test_weights_count_in_the_level_and_in_the_spread() -> None:
     without = Started(START).fit(FRAME.iloc[seen[1:]], labels[1:])
     assert with_it.predict(FRAME) == pytest.approx(without.predict(FRAME), abs=1e-3)
     assert with_it.spread(FRAME) == pytest.approx(without.spread(FRAME), rel=0.05)
+
+
+def test_a_start_is_asked_once_about_rows_that_come_again() -> None:
+    asked: list[int] = []
+
+    class Counted:
+        def predict(self, frame: pd.DataFrame) -> Scores:
+            asked.append(len(frame))
+            return np.arange(len(frame), dtype=np.float64)
+
+    start = Remembered(Counted())
+    rows = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
+    for count in (20, 30, 40):  # a search: fitted to the rows measured, then asked about all
+        model = copy.copy(Started(start)).fit(rows.iloc[:count], np.linspace(-2, -1, count))
+        model.predict(rows)
+    assert asked == [20, len(PAIRS), 30, 40]
+    other = rows.copy()
+    assert np.array_equal(start.predict(other), start.predict(rows)) and asked[-1] == len(PAIRS), (
+        "the object, not its values"
+    )
+    assert np.array_equal(
+        Started(start).fit(rows.iloc[:30], np.linspace(-2, -1, 30)).predict(rows),
+        Started(Counted()).fit(rows.iloc[:30], np.linspace(-2, -1, 30)).predict(rows),
+    )
