@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.blend import Blend, Remembered
+from haotuner.cost.blend import Blend
 from haotuner.cost.model import CostModel
 from haotuner.cost.started import Started
 from haotuner.device import Device
@@ -47,7 +47,7 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         named = load_model(Path(asked))
         _same_family(asked, named.facts.get("family"), family)
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
-        model = Started(Remembered(named), seed=seed)
+        model = Started(named, seed=seed)
         return Start(model=model, words=f"from the model {asked}", document={"model": asked})
     return _shipped(starts(device, family), device, family, seed)
 
@@ -83,4 +83,4 @@ def _shipped(found: Shelf, device: Device, family: str, seed: int) -> Start:
         document["with"] = [one.name for one in others]
         words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
     blend = Blend([model for _, model in opened], weights_at([one.distance for one, _ in opened]))
-    return Start(model=Started(Remembered(blend), seed=seed), words=words + said, document=document | left_out)
+    return Start(model=Started(blend, seed=seed), words=words + said, document=document | left_out)

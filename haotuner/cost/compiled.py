@@ -57,9 +57,9 @@ def compiled(
     taps, every = fh * fw, ty * tx
     shared = distinct(ty, by, fh) * distinct(tx, bx, fw)
     llvm = device.kind == "hip"
-    checked = (1.0 - exact) * (np.ones_like(staged) if llvm else 1.0 - staged)
+    checked = 1.0 - exact if llvm else (1.0 - exact) * (1.0 - staged)
     kept = kept_values(ty, by, fh) * distinct(tx, bx, fw) + ty * kept_values(tx, bx, fw)
-    keeps = (1.0 - checked) * (np.ones_like(staged) if llvm else read_only * (1.0 - staged))
+    keeps = 1.0 - checked if llvm else (1.0 - checked) * read_only * (1.0 - staged)
     room = np.maximum(registers_of_a_thread(device) - every - BOOKKEEPING_REGISTERS, 0.0)
     spilled = SPILLED_READ * every * keeps * np.maximum(1.0 - room / np.maximum(kept, 1.0), 0.0)
     loads = np.where(checked > 0, every, shared / taps) + spilled

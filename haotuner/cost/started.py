@@ -9,7 +9,7 @@ from scipy.linalg import cho_solve
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from haotuner.cost.blend import Ranks
+from haotuner.cost.blend import Ranks, Remembered
 from haotuner.cost.forest import Forest, Settings, line_through
 from haotuner.cost.model import Scores, check_columns, check_rows
 
@@ -38,7 +38,7 @@ class Started:
     """An ``Unsure`` cost model over a fitted one: the start alone before ``fit``, put right by measured rows after it."""
 
     def __init__(self, start: Ranks, seed: int = 0) -> None:
-        self.start = start
+        self.start = Remembered(start)  # copies of this model, one a round of a search, share it
         self.seed = seed
         self._line = (0.0, 1.0)
         self._level: GaussianProcessRegressor | None = None
