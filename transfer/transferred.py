@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores, check_columns, check_rows
+from haotuner.cost.order import predict_alike
 from haotuner.transfer.memory import Memory
 from haotuner.transfer.residual import Parts, Residual, fit_residual
 from haotuner.transfer.sources import Scale, Sources
@@ -46,6 +47,9 @@ class Transferred:
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Predicted log(throughput / roofline) of shape ``(rows,)``; higher is better."""
         check_columns(frame)
+        return predict_alike(frame, self._predict)
+
+    def _predict(self, frame: pd.DataFrame) -> Scores:
         columns = self.sources.columns(frame)
         return self.sources.zero_shot(columns) if self.residual is None else self.residual.predict(frame, columns)
 

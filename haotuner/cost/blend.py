@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Scores
+from haotuner.cost.order import predict_alike
 
 
 class Ranks(Protocol):
@@ -32,6 +33,9 @@ class Blend:
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Weighted mean of predicted log(throughput / roofline), of shape ``(rows,)``."""
+        return predict_alike(frame, self._predict)
+
+    def _predict(self, frame: pd.DataFrame) -> Scores:
         said = np.stack([model.predict(frame) for model in self.models])
         return np.asarray(self.weights @ said, dtype=np.float64)
 

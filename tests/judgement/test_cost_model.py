@@ -12,6 +12,7 @@ from haotuner.cost.blend import Blend
 from haotuner.cost.features import FEATURES_VERSION, NAMES, features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic
+from haotuner.cost.order import predict_alike
 from haotuner.cost.saved import save
 from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.errors import UsageError
@@ -163,6 +164,21 @@ def test_a_blend_says_the_weighted_mean(frame, labels) -> None:
     a, b = one.predict(frame), other.predict(frame)
     assert Blend([one, other]).predict(frame) == pytest.approx((a + b) / 2)
     assert Blend([one, other], [3, 1]).predict(frame) == pytest.approx(0.75 * a + 0.25 * b)
+
+
+def test_rows_are_asked_tile_by_tile_and_answered_in_their_own_order(frame) -> None:
+    shuffled = frame.iloc[np.random.default_rng(3).permutation(len(frame))]
+    tile = ["tile_rows_log2", "tile_cols_log2", "tile_intensity_log2"]
+    asked: list[pd.DataFrame] = []
+
+    def predict(rows: pd.DataFrame) -> np.ndarray:
+        asked.append(rows)
+        return np.asarray(rows["expected_log"], np.float64)
+
+    assert predict_alike(shuffled, predict).tolist() == shuffled["expected_log"].tolist()
+    runs = 1 + int((np.diff(asked[0][tile], axis=0) != 0).any(axis=1).sum())
+    assert runs == len(frame[tile].drop_duplicates()) < len(frame)
+    assert predict_alike(frame.iloc[:0], predict).shape == (0,)
 
 
 @pytest.mark.parametrize(("models", "weights"), [(0, None), (1, [1, 1]), (2, [0, 0]), (2, [1, -1]), (2, [1, np.nan])])
