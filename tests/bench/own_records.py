@@ -32,8 +32,8 @@ class OwnRecords:
         return {trial: min(medians) for trial, medians in self.rounds.items()}
 
     @staticmethod
-    def of(device: Device, records: Iterable[Record]) -> OwnRecords:
-        """Medians of the trials that did not fail, in the order in which they were measured."""
+    def of(device: Device, records: Iterable[Record], most: int | None = 3) -> OwnRecords:
+        """Medians of the trials that did not fail, in the order in which they were measured; ``most`` rounds at most."""
         times: dict[Trial, list[float]] = {}
         last = 0.0
         for record in records:
@@ -41,7 +41,7 @@ class OwnRecords:
                 times.setdefault(record.trial, []).append(record.outcome.median_us)
                 last = max(last, record.when)
         date = datetime.fromtimestamp(last, UTC).date().isoformat()
-        return OwnRecords(device=device, date=date, rounds={trial: tuple(us[:3]) for trial, us in times.items()})
+        return OwnRecords(device=device, date=date, rounds={trial: tuple(us[:most]) for trial, us in times.items()})
 
     def write(self, folder: Path) -> Path:
         """``<device id>.json`` in a folder, one line a state of one op."""

@@ -1,0 +1,171 @@
+"""Held-out shapes: how a cost model ranks every micro-kernel that can run a shape it was not fitted to, on the same device.
+
+``python -m tests.bench.held_out --measure 10 --db sqlite:///held.db`` measures this host as three devices in that many
+rounds (about 4 min each, alone on the machine) and writes what it found to ``tests/bench/records/held_out``; without
+``--measure`` the page ``docs/results/held-out.md`` is made from those files alone.
+
+A task is a shape (m, n, k); in it compete all kernels of the op that cover m with whole row tiles, an eighth of m more or
+less. (The records of ``own_devices`` are of probes, 1 and 2 tiles of each kernel: most of their tasks hold kernels of one
+height only.) A label is the median of the rounds; a round is a process of its own, since where data lie changes cold times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from haotuner.cli.cache_folder import cache_folder
+from haotuner.cost.forest import Settings
+from haotuner.cost.model import Scores
+from haotuner.device import Device
+from haotuner.hw_profiles.find import find_device
+from haotuner.kernel import MicroKernel
+from haotuner.measure.lab import Lab
+from haotuner.op import Op
+from haotuner.record import Record, Trial
+from haotuner.records import open_store
+from haotuner.shape import Shape
+from haotuner.transfer.table import Table
+from tests.bench.own_devices import ISAS, OPS, kernels_of
+from tests.bench.own_records import FOLDER, OwnRecords, all_records
+from tests.bench.ship_models import held_out, ops_of, scored, table_of
+from tests.bench.transfer_use import LARGER, markdown, short
+
+HELD = FOLDER / "held_out"
+# Log-uniform, as all traffic here; beyond, the time of a kernel is a line in m
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FOLDS = 5
+# The best that was found for one device alone (of five settings, AVX-512, the same folds: 0.911 to 0.917), not for transfer
+THOUSAND = replace(LARGER, trees=1000, leaves=63, rows_per_leaf=5, feature_share=0.4, learning_rate=0.03)
+HEAD = ["device", "ranked by", "pairwise", "best@1", "best@10", "tasks"]
+KEPT, BY_CHANCE = 40, 56  # kernels of an op that selection kept, and legal ones that it did not: a third of own_devices'
+
+
+TEXT = f"""A task is a shape (m, n, k) of {len(OPS)} ops and {len(ROWS)} m; in it compete all kernels, of some
+{KEPT + BY_CHANCE} an op, that cover m with whole row tiles, an eighth more or less. Weights cold, one thread. A label is the
+median over rounds (processes of their own) of log(throughput / roofline). *Shapes held out*: a fifth of the tasks at a time,
+the model as it ships, fitted to the rest of this table; *a thousand trees*: of all columns, learning slowly, for this device
+alone; *ops held out*: all shapes of an op at a time. *Half of the rounds, against the other half*: how well every other
+round orders what the rest measured. Pairwise accuracy is over all pairs, near ties included. Means over tasks."""
+
+
+def covering(mr: int, m: int) -> int | None:
+    """Rows of the whole tiles nearest to m; None if they are more than an eighth of it away."""
+    rows = max(1, round(m / mr)) * mr
+    return rows if 8 * abs(rows - m) <= m else None
+
+
+def trials_of(op: Op, device: Device) -> list[Trial]:
+    """Every kernel at every shape that it can run, weights cold, one thread."""
+    kernels = [MicroKernel.parse(name) for name in kernels_of(op, device, kept=KEPT, by_chance=BY_CHANCE)]
+    at = ((kernel.name, covering(kernel["mr"], m)) for kernel in kernels for m in ROWS)
+    return [Trial(op=op.name, kernel=name, shape=Shape.of(m=rows)) for name, rows in at if rows]
+
+
+def measure(rounds: int, db: str, out: Path, isas: Sequence[str] = ISAS) -> None:
+    """All devices in every round, in another order of trials each; files are written after each round."""
+    store = open_store(db)
+    devices = [find_device(isa, cache_dir=cache_folder(os.environ)) for isa in isas]
+    labs = [Lab(device, store, environment=dict(os.environ), what="held-out shapes") for device in devices]
+    try:
+        for again in range(rounds):
+            for lab in labs:
+                if again == 0:
+                    lab.start()
+                lab.anew(f"held-out shapes, round {again + 1}")
+                begin, rng = time.monotonic(), np.random.default_rng(again)
+                for op in map(Op.parse, OPS):
+                    trials = trials_of(op, lab.device)
+                    lab.measure([trials[at] for at in rng.permutation(len(trials)).tolist()])
+                print(f"{lab.device.id} round {again + 1}: {time.monotonic() - begin:.0f} s", flush=True)
+                halves(lab.device, store.records(fingerprint=lab.fingerprint)).write(out)
+    finally:
+        for lab in labs:
+            lab.close()
+        store.close()
+
+
+def halves(device: Device, records: Iterable[Record]) -> OwnRecords:
+    """Two figures a trial: the medians over every other round, from the first and from the second on (one: the only one)."""
+    every = OwnRecords.of(device, records, most=None)
+    found = {}
+    for trial, us in every.rounds.items():
+        parts = (us[0::2], us[1::2])
+        found[trial] = tuple(float(np.median(part)) for part in parts if part)
+    return OwnRecords(device=device, date=every.date, rounds=found)
+
+
+def asked(rows: int) -> int:
+    """The shape of ``ROWS`` that so many rows cover."""
+    return next(m for m in ROWS if 8 * abs(rows - m) <= m)
+
+
+def table_of_held(own: OwnRecords) -> Table:
+    """Features, labels (both halves' geometric mean) and tasks (op, m) of one device."""
+    table = table_of(replace(own, rounds={trial: (float(np.exp(np.mean(np.log(us)))),) for trial, us in own.rounds.items()}))
+    names = tuple(f"{trial.op} m={asked(trial.shape['m'])}" for trial in table.trials)
+    known, tasks = np.unique(names, return_inverse=True)
+    return replace(table, tasks=np.asarray(tasks, np.int64), task_names=tuple(known.tolist()))
+
+
+def half(own: OwnRecords, table: Table, which: int) -> Scores:
+    """The labels as one half of the rounds alone has them; ``which`` is 0 or -1."""
+    logs = [np.log(own.rounds[trial]) for trial in table.trials]
+    return np.asarray([label + log.mean() - log[which] for label, log in zip(table.labels, logs, strict=True)], np.float64)
+
+
+def shape_folds(table: Table) -> Scores:
+    """One of ``FOLDS`` for every task, by chance."""
+    fold = np.random.default_rng(0).permutation(len(table.task_names)) % FOLDS
+    return np.asarray(fold[table.tasks], np.float64)
+
+
+def page(owns: Sequence[OwnRecords], most: Settings = THOUSAND) -> Iterator[str]:
+    """The tables: by device and kind of model (``most``: of the second), then by rows."""
+    rows, by = [HEAD], [["device", "ranked by", *map(str, ROWS)]]
+    for own in owns:
+        table = table_of_held(own)
+        second = replace(table, labels=half(own, table, -1))
+        for name, said, truth in (
+            ("shapes held out", held_out(table, shape_folds(table)), table),
+            ("shapes held out, a thousand trees", held_out(table, shape_folds(table), most), table),
+            ("ops held out", held_out(table, ops_of(table)), table),
+            ("analytic", np.asarray(table.frame["expected_log"], np.float64), table),
+            ("half of the rounds, against the other half", half(own, table, 0), second),
+        ):
+            found = scored(truth, said)
+            rows.append([short(own.device), name, *(f"{found[key]:.3f}" for key in HEAD[2:5]), f"{found['tasks']:.0f}"])
+            at = [[i for i, task in enumerate(table.task_names) if task.endswith(f" m={m}")] for m in ROWS]
+            parts = [truth.take(np.flatnonzero(np.isin(truth.tasks, tasks))) for tasks in at]
+            voices = [said[np.isin(truth.tasks, tasks)] for tasks in at]
+            figures = [scored(part, voice)["pairwise"] for part, voice in zip(parts, voices, strict=True)]
+            by.append([short(own.device), name, *(f"{figure:.3f}" for figure in figures)])
+    yield from (*markdown(rows), "", "## Pairwise accuracy by rows m", "", *markdown(by), "")
+
+
+def main() -> None:
+    """Measure if asked to, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", type=int, default=0, metavar="ROUNDS")
+    parser.add_argument("--db", default="sqlite:///held.records.db")
+    parser.add_argument("--records", type=Path, default=HELD)
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    asked_for = parser.parse_args()
+    if asked_for.measure:
+        measure(asked_for.measure, asked_for.db, asked_for.records)
+    owns = all_records(asked_for.records)
+    dates = ", ".join(sorted({own.date for own in owns}))
+    made = f"Made by `python -m tests.bench.held_out`; measured on {dates}."
+    text = ["# Held-out shapes of the same device", "", made, "", TEXT, "", *page(owns)]
+    asked_for.out.mkdir(parents=True, exist_ok=True)
+    (asked_for.out / "held-out.md").write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
