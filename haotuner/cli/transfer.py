@@ -169,11 +169,11 @@ def report(
     from haotuner.transfer.plots import draw, pyplot_or_say
     from haotuner.transfer.survey import survey
 
-    pyplot_or_say()  # before minutes are spent
     check_place(out)
     folder, counts = plots_beside(out), counts_of("--samples", samples)
     read = read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, family)
+    pyplot_or_say()  # before minutes are spent, but what was asked is looked at first
     with telling(quiet=quiet, verbose=verbose) as tell, keeping(numbers) as (kept, keep):
         document = survey(
             read,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,21 @@ def test_the_plots_of_a_page_never_take_its_name(tmp_path: Path) -> None:
         plots_beside(tmp_path / "a.md")
 
 
+def test_a_report_without_matplotlib_says_so_before_it_works(
+    db: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(survey, "survey", lambda *_, **__: pytest.fail("it worked"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(["transfer", "report", "--db", db, "--out", str(tmp_path / "page.md")]) == 4
+    assert "pip install 'haotuner[bench]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_page_without_a_suffix_is_written_beside_its_plots(db: str, tmp_path: Path, monkeypatch: Any) -> None:
     found = {"families": {"f": {"splits": {"device": {}}}}, "seeds": 1, "work_s": 0.0}
     monkeypatch.setattr(survey, "survey", lambda *_, **__: found)
     monkeypatch.setattr(plots, "draw", lambda _, __, path: path.parent.mkdir())
+    monkeypatch.setattr(plots, "pyplot_or_say", lambda: None)  # a plain environment has no matplotlib
     monkeypatch.setattr(page, "page", lambda _, __, plots: plots["f", "device"])
     assert run(["transfer", "report", "--db", db, "--out", str(tmp_path / "page"), "-q"]) == 0
     assert (tmp_path / "page").read_text() == "page-plots/f-device.png" and (tmp_path / "page-plots").is_dir()
