@@ -41,7 +41,7 @@ HELD = FOLDER / "held_out"
 # Log-uniform, as all traffic here; beyond, the time of a kernel is a line in m
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FOLDS = 5
-# The best that was found for one device alone (of five settings, AVX-512, the same folds: 0.911 to 0.917), not for transfer
+# The best that was found for one device alone (of three settings, AVX-512, the same folds: 0.911 to 0.917), not for transfer
 THOUSAND = replace(LARGER, trees=1000, leaves=63, rows_per_leaf=5, feature_share=0.4, learning_rate=0.03)
 HEAD = ["device", "ranked by", "pairwise", "best@1", "best@10", "tasks"]
 KEPT, BY_CHANCE = 40, 56  # kernels of an op that selection kept, and legal ones that it did not: a third of own_devices'
