@@ -6,7 +6,8 @@ rounds (about 4 min each, alone on the machine) and writes what it found to ``te
 
 A task is a shape (m, n, k); in it compete all kernels of the op that cover m with whole row tiles, an eighth of m more or
 less. (The records of ``own_devices`` are of probes, 1 and 2 tiles of each kernel: most of their tasks hold kernels of one
-height only.) A label is the median of the rounds; a round is a process of its own, since where data lie changes cold times.
+height only.) A label is of the medians over every other round. A round is a process of
+its own: where data lie changes cold times.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ KEPT, BY_CHANCE = 40, 56  # kernels of an op that selection kept, and legal ones
 
 
 TEXT = f"""A task is a shape (m, n, k) of {len(OPS)} ops and {len(ROWS)} m; in it compete all kernels, of some
-{KEPT + BY_CHANCE} an op, that cover m with whole row tiles, an eighth more or less. Weights cold, one thread. A label is the
-median over rounds (processes of their own) of log(throughput / roofline). *Shapes held out*: a fifth of the tasks at a time,
-the model as it ships, fitted to the rest of this table; *a thousand trees*: of all columns, learning slowly, for this device
-alone; *ops held out*: all shapes of an op at a time. *Half of the rounds, against the other half*: how well every other
-round orders what the rest measured. Pairwise accuracy is over all pairs, near ties included. Means over tasks."""
+{KEPT + BY_CHANCE} an op, that cover m with whole row tiles, an eighth more or less. Weights cold, one thread. A label is
+log(throughput / roofline) by the two medians over every other round, each round a process of its own.
+
+*Shapes held out*: a fifth of the tasks at a time, the model as it ships, fitted to the rest of the table; *thousand trees*:
+of all columns, learning slowly, for this device alone; *ops held out*: all shapes of an op at a time. *Half of the rounds,
+against the other half*: how well every other round orders what the rest measured. Pairwise accuracy is over all pairs, near
+ties included. Means over tasks."""
 
 
 def covering(mr: int, m: int) -> int | None:
