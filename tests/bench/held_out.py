@@ -134,22 +134,26 @@ def page(owns: Sequence[OwnRecords], most: Settings = THOUSAND) -> Iterator[str]
     rows, by = [HEAD], [["device", "ranked by", *map(str, ROWS)]]
     for own in owns:
         table = table_of_held(own)
+        folds = shape_folds(table)
         second = replace(table, labels=half(own, table, -1))
         for name, said, truth in (
-            ("shapes held out", held_out(table, shape_folds(table)), table),
-            ("shapes held out, a thousand trees", held_out(table, shape_folds(table), most), table),
+            ("shapes held out", held_out(table, folds), table),
+            ("shapes held out, a thousand trees", held_out(table, folds, most), table),
             ("ops held out", held_out(table, ops_of(table)), table),
             ("analytic", np.asarray(table.frame["expected_log"], np.float64), table),
             ("half of the rounds, against the other half", half(own, table, 0), second),
         ):
             found = scored(truth, said)
             rows.append([short(own.device), name, *(f"{found[key]:.3f}" for key in HEAD[2:5]), f"{found['tasks']:.0f}"])
-            at = [[i for i, task in enumerate(table.task_names) if task.endswith(f" m={m}")] for m in ROWS]
-            parts = [truth.take(np.flatnonzero(np.isin(truth.tasks, tasks))) for tasks in at]
-            voices = [said[np.isin(truth.tasks, tasks)] for tasks in at]
-            figures = [scored(part, voice)["pairwise"] for part, voice in zip(parts, voices, strict=True)]
-            by.append([short(own.device), name, *(f"{figure:.3f}" for figure in figures)])
+            by.append([short(own.device), name, *(f"{figure:.3f}" for figure in by_rows(truth, said))])
     yield from (*markdown(rows), "", "## Pairwise accuracy by rows m", "", *markdown(by), "")
+
+
+def by_rows(table: Table, said: Scores) -> list[float]:
+    """Mean pairwise accuracy of the tasks of each of ``ROWS``."""
+    of = np.array([asked(trial.shape["m"]) for trial in table.trials])
+    parts = (np.flatnonzero(of == m) for m in ROWS)
+    return [scored(table.take(part), said[part])["pairwise"] for part in parts]
 
 
 def main() -> None:
