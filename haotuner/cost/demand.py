@@ -72,6 +72,12 @@ class Demand:
         Column  # times an access is repeated: GPU shared-memory bank conflict, CPU streams that share an L1 set; 1 is none
     )
     flags: Column  # family-specific switches as a small integer; 0 where a family has none
+    # CPU: the columns' operand as a stream from main memory; see ``no_stream``
+    new_pages: Column  # pages a call enters that were not fetched while tiles before them were computed
+    new_streams: Column  # times it goes on reading at another place than the next
+    fetched: Column  # share of a column of tiles' operand that one tile fetches by instruction
+    ahead_lines: Column  # cache lines between what is used and what is fetched so; 0 where nothing is
+    ahead_steps: Column  # the same in steps where it is fetched step by step, else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,12 @@ class Problem(Protocol):
     def extents(self, shape: Shape) -> dict[str, int]:
         """Every axis with its extent."""
         ...
+
+
+def no_stream(like: Column) -> dict[str, Column]:
+    """The columns of the stream for a family on GPUs, where other waves work while one waits; of the shape of ``like``."""
+    names = ("new_pages", "new_streams", "fetched", "ahead_lines", "ahead_steps")
+    return {name: np.zeros_like(like) for name in names}
 
 
 DemandOf: TypeAlias = Callable[[Asked], Demand]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.compiled import compiled
-from haotuner.cost.demand import Asked, Column, Demand
+from haotuner.cost.demand import Asked, Column, Demand, no_stream
 from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, for_each_kind, round_of_tiles, waves_of
 
 
@@ -91,6 +91,7 @@ def conv2d(asked: Asked) -> Demand:
         line_ratio=np.minimum(bx * size / (np.ceil(bx * size / SECTOR_BYTES) * SECTOR_BYTES), 1.0),
         bank_ways=ways,
         flags=ro + 2.0 * pad,
+        **no_stream(h),
     )
 
 

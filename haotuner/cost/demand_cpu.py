@@ -13,9 +13,11 @@ _PAGE_BYTES = 4096.0  # addresses this far apart fall into the same L1 set (64 s
 _LEAST_WAYS = 8.0  # of the L1 data caches of x86-64 servers, 8 or 12; a program feature cannot know the device's own
 _STREAMS_OF_A_SET = 4.0  # measured: more weight streams than this, a page apart, fall to half speed
 
+# Of 16 address registers these are left for rows of X; further rows load theirs from the stack. Zen 4, AVX2, one vector: 7
+# rows take 0.85 cycles each, 8 to 10 0.85, 12 to 14 1.0. Pairwise accuracy of the analysis is level from 5 to 9.
+_ROW_POINTERS = 7.0
+_BEFORE_FMA = {"x86-64-v2"}  # no fused multiply-add, no broadcast from memory, one operand is overwritten
 _NEXT_PANEL = 8.0  # pf under this is a number of row tiles, from this on of steps
-_UNFETCHED = 1.1  # time of a cold weight stream without prefetch instructions; 1.0 to 1.3 measured over tiles of 1 to 8 rows
-_SEVERAL_STREAMS = 1.07  # time of cold weights in several streams: measured 1.05 (AVX-512), 1.1 (AVX2), 1.13 (SSE)
 
 
 def cpu_dense(asked: Asked) -> Demand:
@@ -36,6 +38,7 @@ def cpu_dense(asked: Asked) -> Demand:
     vectors = np.ceil(nr / np.minimum(vl, asked.device.wave_width))  # the compiler splits wider vectors
     accumulators = mr * vectors
     row_tiles, panels = np.ceil(m / mr), np.ceil(n / nr)
+    before_fma = float(asked.device.arch in _BEFORE_FMA)
     tail = asked.param("nt", 0.0)
     columns = panels * nr - np.where(tail > 0, nr - tail, 0.0)
     weight = columns * k * size
@@ -46,12 +49,13 @@ def cpu_dense(asked: Asked) -> Demand:
     x_bytes = m * k * size
     far_x = np.where(x_bytes + panel <= caches, x_bytes, x_bytes * panels)
     far_w = weight if asked.cold else np.where(weight + x_bytes <= caches, 0.0, weight)
+    # Within a panel only the first row tile waits for memory; the others find it in L2, with nothing under way meanwhile
+    # but the next panel, where they fetch that.
     ahead = asked.param("pf", 0.0)
-    if asked.cold:  # the hardware's prefetchers alone stop at every page; fetching ahead by instruction does not
-        far_w = far_w * np.where(ahead > 0, 1.0, _UNFETCHED) * np.where(nr > pw, _SEVERAL_STREAMS, 1.0)
-    # Within a panel only the first row tile waits for memory; the others find it in L2, with nothing under way meanwhile.
-    ahead_tiles = np.where((ahead > 0) & (ahead < _NEXT_PANEL), ahead, np.inf)
-    behind = np.where(np.isfinite(ahead_tiles), np.minimum(row_tiles / ahead_tiles, 1.0), 1.0 / row_tiles)
+    next_panel = (ahead > 0) & (ahead < _NEXT_PANEL)
+    fetched = _fetched(ahead, asked.param("ku", 1.0) * nr * size)
+    in_time = np.where(next_panel, np.minimum(row_tiles * fetched, 1.0), 0.0)
+    found_cold = float(asked.cold) * (1.0 - in_time)
     result = m * n * size * np.ceil(k / block) * np.where(block < k, 2.0, 1.0)  # partial sums are read back
     # a tile's weights come from L2 unless the panel still lies in L1 from the tile before
     l1 = float(asked.device.l1_bytes or 32 * 2**10)
@@ -78,17 +82,17 @@ def cpu_dense(asked: Asked) -> Demand:
         depth_block=block,
         streams=nr / pw + mr,
         # x86 FMAs take one operand from memory, but compilers keep in a register what several rows use
-        registers=accumulators + np.where(mr > 1, vectors, 1.0) + _BROADCAST_REGISTERS,
+        registers=accumulators + np.where(mr > 1, vectors, 1.0) + _BROADCAST_REGISTERS + before_fma * (vectors > 1),
         shared_bytes=np.zeros_like(m),
         fmas=accumulators,
-        loads=vectors + mr,
-        checks=np.zeros_like(m),
+        loads=vectors + mr + np.maximum(mr - _ROW_POINTERS, 0.0),
+        checks=before_fma * (mr + 2.0 * accumulators),  # a shuffle spreads a value of X; a factor is copied, the sum apart
         near_bytes=(nr + mr) * size,
         mid_bytes=np.where(in_l1 & (row_tiles > 1), 0.0, nr * size) + x_step,
         code=asked.param("ku", 1.0) * (accumulators + vectors + mr),
         waits=np.zeros_like(m),
         far_bytes=far_x + far_w + result,
-        behind=behind,
+        behind=np.maximum(in_time, 1.0 / row_tiles),
         l1_set_bytes=panel + mr * block * size,
         l2_set_bytes=panel + np.minimum(x_bytes, l2),
         staged_rows=np.zeros_like(m),
@@ -99,7 +103,23 @@ def cpu_dense(asked: Asked) -> Demand:
         line_ratio=np.ones_like(m),  # a panel is read in the order it is stored in
         bank_ways=np.maximum(np.maximum(weight_ways, (sharing + 1.0) / _LEAST_WAYS), 1.0),
         flags=np.log2(1.0 + ahead),
+        new_pages=found_cold * weight / _PAGE_BYTES,
+        new_streams=found_cold * np.where(nr > pw, panels * nr / pw, 0.0),  # one stream goes on where its panel ends
+        fetched=fetched,
+        ahead_lines=np.where(next_panel, block, ahead) * nr * size / _LINE_BYTES,
+        ahead_steps=np.where(next_panel, 0.0, ahead),
     )
+
+
+def _fetched(ahead: Column, group_bytes: Column) -> Column:
+    """Share of a panel that one row tile fetches by instruction, of the next panel or of its own; 0..1.
+
+    A group of unrolled steps, which reads ``group_bytes`` of weights, fetches whole lines of the next panel; where it reads
+    less than a few lines itself, one tile has fetched all of it long before the tiles named in ``pf`` have passed.
+    """
+    lines = np.ceil(np.ceil(group_bytes / _LINE_BYTES) / np.maximum(ahead, 1.0))
+    of_next = np.minimum(lines * _LINE_BYTES / group_bytes, 1.0)
+    return np.where(ahead >= _NEXT_PANEL, 1.0, np.where(ahead > 0, of_next, 0.0))
 
 
 def _evicted(sharing: Column, l1_bytes: float) -> Column:

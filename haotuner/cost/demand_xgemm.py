@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.cost.demand import Asked, Demand
+from haotuner.cost.demand import Asked, Demand, no_stream
 from haotuner.cost.demand_gpu import (
     BANKS,
     BOOKKEEPING_REGISTERS,
@@ -83,4 +83,5 @@ def xgemm(asked: Asked) -> Demand:
         line_ratio=line / (mwg + nwg),
         bank_ways=np.maximum(ways_m, ways_n),
         flags=strm + 2.0 * strn,
+        **no_stream(m),
     )

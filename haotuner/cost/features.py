@@ -18,6 +18,7 @@ from haotuner.cost.machine import Machine, machine
 from haotuner.cost.roofline import (
     code_fill,
     expected_us,
+    exposed_us,
     least_us,
     resident_tiles,
     spilled_registers,
@@ -29,7 +30,7 @@ from haotuner.device import Device
 from haotuner.kernel import MicroKernel
 from haotuner.shape import Shape
 
-FEATURES_VERSION = 6  # raise it whenever a feature is added, removed or computed differently
+FEATURES_VERSION = 7  # raise it whenever a feature is added, removed or computed differently
 
 
 class View:
@@ -44,6 +45,7 @@ class View:
         self.spills = spilled_registers(demand, self.m)
         self.step = step_cycles(demand, self.m, self.resident)
         self.expected_us = expected_us(device, demand)
+        self.exposed_us = exposed_us(demand, self.m)
         self.least_us = np.maximum(least_us(device, demand), 1e-9)
         self.flops_per_step = 2.0 * demand.tile_rows * demand.tile_cols
 
@@ -88,6 +90,10 @@ FEATURES: tuple[Feature, ...] = (
             of=lambda v: v.d.streams),
     Feature(name="flags", formula="family switches as an integer", low=0, high=4096, resource=False,
             of=lambda v: v.d.flags),
+    Feature(name="ahead_lines_log2", formula="log2 of 1 + cache lines between use and fetch by instruction", low=0, high=31,
+            resource=False, of=lambda v: _log2(1.0 + v.d.ahead_lines)),
+    Feature(name="fetched", formula="share of its own or the next panel that a tile fetches by instruction", low=0, high=1,
+            resource=False, of=lambda v: v.d.fetched),
     Feature(name="rows_padding", formula="rows / (rows rounded up to tiles)", low=0, high=1, resource=False,
             of=lambda v: _ceil_share(v.d.rows, v.d.tile_rows)),
     Feature(name="cols_padding", formula="columns / columns computed (rounded up to tiles)", low=0, high=1, resource=False,
@@ -166,6 +172,8 @@ FEATURES: tuple[Feature, ...] = (
             of=lambda v: _log2(v.d.flops / np.maximum(v.d.far_bytes, 1.0) / v.m.balance)),
     Feature(name="expected_log", formula="log of (roofline time / analytic time); over 0 where weights are in cache",
             low=-40, high=8, of=lambda v: np.log(v.least_us / v.expected_us)),
+    Feature(name="exposed_share", formula="time that new pages and streams are waited for / analytic time", low=0,
+            high=1, of=lambda v: v.exposed_us / v.expected_us),
     # the device itself
     Feature(name="units_log2", formula="log2 of compute units", low=0, high=16, of=lambda v: _all(v, np.log2(v.m.units))),
     Feature(name="balance_log2", formula="log2 of machine balance, flops per byte", low=-10, high=16,

@@ -15,6 +15,7 @@ _L1 = {"cpu": 32 * 2**10, "cuda": 64 * 2**10, "hip": 64 * 2**10}  # smallest of 
 _L2 = {"cpu": 512 * 2**10, "cuda": 4 * 2**20, "hip": 2 * 2**20}  # CPU: per core; GPU: whole device
 
 _FMA_LATENCY = 4.0  # cycles: Zen 2-4, Skylake and later, Volta and later all take 4 (Agner Fog tables; Jia 2018)
+_FMA_LATENCY_OF_ARCH = {"x86-64-v2": 3.0}  # without FMA an accumulator waits for the addition alone: 3 on Zen 2-4
 _NEAR = {"cpu": 128.0, "cuda": 128.0, "hip": 128.0}  # bytes per cycle and unit: two 64-byte loads; 32 banks of 4 bytes
 _NEAR_OF_ARCH = {"sm_75": 64.0}  # GA102 white paper: Turing 64 bytes per clock and SM, Ampere 128
 # Bytes per cycle and unit sustained from L2. CPU: half of a line. CUDA: 2,155 GB/s on V100 (Jia 2018) and 1,270 GB/s on T4
@@ -87,6 +88,8 @@ def machine(device: Device) -> Machine:
     cpu = device.kind == "cpu"
     clock_ghz = (device.clock_mhz or _CLOCK_MHZ[device.kind]) / 1e3
     pipes = float(device.fma_pipes or _PIPES[device.kind])
+    if cpu and device.peak_gflops_unit:  # a busy moment may hide a pipe from the one, hardly from the best of both
+        pipes = max(pipes, float(round(device.peak_gflops_unit / (2.0 * device.wave_width * clock_ghz))))
     peak = device.peak_gflops or (device.peak_gflops_unit or 0.0) * device.compute_units
     peak = peak or 2.0 * device.compute_units * device.wave_width * pipes * clock_ghz
     threads = float(device.threads_per_unit or (1 if cpu else 1024))  # 1024: the least of sm_75 and gfx10
@@ -98,7 +101,7 @@ def machine(device: Device) -> Machine:
         wave_width=float(device.wave_width),
         clock_ghz=clock_ghz,
         pipes=pipes,
-        fma_latency=_FMA_LATENCY,
+        fma_latency=_FMA_LATENCY_OF_ARCH.get(device.arch, _FMA_LATENCY),
         peak_gflops=peak,
         memory_gbps=device.memory_gbps or _BYTES_PER_FLOP * peak,
         near_bytes=_NEAR_OF_ARCH.get(device.arch, _NEAR[device.kind]),
