@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,22 @@ def cpu_device(isa_name: str | None, *, host: Host, measure: bool, cache_dir: Pa
 
 
 def cpu_rates(isa: Isa, *, host: Host, measure: bool, cache_dir: Path | None) -> CpuPeak | NotMeasured:
-    """Measured rates of this host at one instruction set, or why there are none."""
-    return peak_of(
-        info=cpu_info(host), isa=isa, topology=topology(host), compiler=find_compiler(), cache_dir=cache_dir, measure=measure
-    )
+    """Measured rates of this host at one instruction set, or why there are none.
+
+    Memory is the host's, whichever instructions read it: its rates are the best that any instruction set has measured.
+    """
+    info, place, compiler = cpu_info(host), topology(host), find_compiler()
+
+    def rates(of: Isa, measure: bool) -> CpuPeak | NotMeasured:
+        return peak_of(info=info, isa=of, topology=place, compiler=compiler, cache_dir=cache_dir, measure=measure)
+
+    own = rates(isa, measure)
+    if isinstance(own, NotMeasured):
+        return own
+    others = [rates(other, False) for other in info.isas() if other != isa]
+    known = [own, *(other for other in others if isinstance(other, CpuPeak))]
+    alone, together = max(one.memory_gbps_unit for one in known), max(one.memory_gbps for one in known)
+    return replace(own, memory_gbps_unit=alone, memory_gbps=together)
 
 
 def _device(info: CpuInfo, isa: Isa, place: Topology, rates: CpuPeak | NotMeasured) -> Device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from haotuner.cost.forest import Forest
+from haotuner.cost.forest import Forest, one_device
 from haotuner.device import Device
 from haotuner.errors import UsageError
 from haotuner.transfer.gauge import Verdict, judge
@@ -54,7 +54,7 @@ def fit_model(read: Read, target: Device, *, family: str | None = None, seed: in
     mine = [table for table in tables if table.device.id == target.id]
     others = [table for table in tables if table.device.id != target.id]
     if not others:
-        own = Forest(seed=seed).fit(mine[0].frame, mine[0].labels)
+        own = Forest(seed=seed, settings=one_device(len(mine[0]))).fit(mine[0].frame, mine[0].labels)
         own.facts = _facts(target, name, mine, ())
         verdict = Verdict(mode="from-scratch", gauge=None, of_modes={})
         note = "no other device measured this family: a model of the target's own records alone"
@@ -75,7 +75,7 @@ def fit_model(read: Read, target: Device, *, family: str | None = None, seed: in
         elif verdict.mode == "refit":
             model = fit_refitted(pool, sample)
         elif verdict.mode == "from-scratch":
-            model = Forest(seed=seed).fit(table.frame, table.labels)
+            model = Forest(seed=seed, settings=one_device(len(table))).fit(table.frame, table.labels)
         else:
             model = Transferred(sources, seed=seed)
             if verdict.mode == "residual":

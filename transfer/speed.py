@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from haotuner.cost.features import features
-from haotuner.cost.forest import Forest
+from haotuner.cost.forest import Forest, one_device
 from haotuner.errors import UsageError
 from haotuner.kernel import MicroKernel
 from haotuner.shape import Shape
@@ -35,7 +35,7 @@ def time_scoring(read: Read, target: str, family: str, counts: Sequence[int]) ->
     table, others = table_of(read, family, target)
     cold = Transferred(learn_sources(others, table.device, seed=0))
     warm = Transferred(cold.sources).fit(table.frame.iloc[:SAMPLE], table.labels[:SAMPLE])
-    own = Forest().fit(table.frame, table.labels)
+    own = Forest(settings=one_device(len(table))).fit(table.frame, table.labels)
     found: dict[str, dict[str, float]] = {}
     groups = groups_of(table.device, family, table.trials)
     every = [(at, pair) for at, group in enumerate(groups) for pair in group.pairs]

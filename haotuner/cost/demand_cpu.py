@@ -55,7 +55,7 @@ def cpu_dense(asked: Asked) -> Demand:
     next_panel = (ahead > 0) & (ahead < _NEXT_PANEL)
     fetched = _fetched(ahead, asked.param("ku", 1.0) * nr * size)
     in_time = np.where(next_panel, np.minimum(row_tiles * fetched, 1.0), 0.0)
-    found_cold = float(asked.cold) * (1.0 - in_time)
+    cold = float(asked.cold)
     result = m * n * size * np.ceil(k / block) * np.where(block < k, 2.0, 1.0)  # partial sums are read back
     # a tile's weights come from L2 unless the panel still lies in L1 from the tile before
     l1 = float(asked.device.l1_bytes or 32 * 2**10)
@@ -103,8 +103,9 @@ def cpu_dense(asked: Asked) -> Demand:
         line_ratio=np.ones_like(m),  # a panel is read in the order it is stored in
         bank_ways=np.maximum(np.maximum(weight_ways, (sharing + 1.0) / _LEAST_WAYS), 1.0),
         flags=np.log2(1.0 + ahead),
-        new_pages=found_cold * weight / _PAGE_BYTES,
-        new_streams=found_cold * np.where(nr > pw, panels * nr / pw, 0.0),  # one stream goes on where its panel ends
+        new_pages=cold * (1.0 - in_time) * weight / _PAGE_BYTES,
+        # One stream goes on where its panel ends; where a part of the next was fetched already, it begins where that ends.
+        new_streams=cold * panels * ((1.0 - in_time) * np.where(nr > pw, nr / pw, 0.0) + ((in_time > 0) & (in_time < 1))),
         fetched=fetched,
         ahead_lines=np.where(next_panel, block, ahead) * nr * size / _LINE_BYTES,
         ahead_steps=np.where(next_panel, 0.0, ahead),
