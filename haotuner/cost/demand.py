@@ -57,7 +57,8 @@ class Demand:
     waits: Column  # loads of L2 that a tile waits for, one after the other, before its first step
     # traffic and working sets
     far_bytes: Column  # bytes of main memory for the whole call
-    behind: Column  # share of the arithmetic that this traffic can hide behind; 1 where tiles run side by side
+    passes: Column  # tiles that compute on what one of them brings from main memory; 1 where tiles run side by side
+    brought: Column  # share of what the next such tiles compute on that each brings meanwhile
     l1_set_bytes: Column  # stays in L1 while one tile runs
     l2_set_bytes: Column  # stays in L2 while one tile (CPU) or one device-wide round of tiles (GPU) runs
     # how operands travel

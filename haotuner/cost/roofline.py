@@ -130,8 +130,14 @@ def expected_us(device: Device, demand: Demand) -> Column:
     far_us = (
         demand.far_bytes / np.maximum(demand.line_ratio, 0.05) / (m.memory_gbps * 1e3 * np.maximum(reach, 1.0 / m.units))
     )
-    alone_us = busy_us * (1.0 - demand.behind)  # nothing is under way from memory meanwhile
-    return _overlapped([busy_us - alone_us, far_us], m.overlap) + alone_us + exposed_us(demand, m)
+    # The first of several passes waits for what was not brought before; all bring what comes next until it is there.
+    pass_us = busy_us / demand.passes
+    bringing = np.minimum(demand.passes, 1.0 / np.maximum(demand.brought, 1.0 / demand.passes))
+    ahead_us = far_us * np.minimum(demand.brought, 1.0)
+    rest_us = far_us - bringing * ahead_us
+    first_us = _overlapped([pass_us, rest_us + ahead_us], m.overlap)
+    others_us = (bringing - 1.0) * _overlapped([pass_us, ahead_us], m.overlap) + (demand.passes - bringing) * pass_us
+    return first_us + others_us + exposed_us(demand, m)
 
 
 def exposed_us(demand: Demand, m: Machine) -> Column:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.hw_profiles.cpu import find_compiler
+from haotuner.hw_profiles import cpu
+from haotuner.hw_profiles.cpu import cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS, Isa, parse_cpuinfo
@@ -285,3 +286,18 @@ def test_a_known_result_survives_a_failing_second_run(tmp_path):
     compiler, _ = compiler_of(tmp_path, says(BUSY), "exit 1")
     assert ask(tmp_path, compiler=compiler) == BUSY
     assert ask(tmp_path, compiler=compiler) == BUSY
+
+
+def test_memory_is_the_hosts_whichever_instructions_read_it_best(tmp_path, monkeypatch):
+    fast = replace(CALM, memory_gbps_unit=30.0, memory_gbps=50.0, peak_gflops_unit=95.0, peak_gflops=180.0)
+    compiler, runs = compiler_of(tmp_path, says(CALM), says(fast))
+    monkeypatch.setattr(cpu, "find_compiler", lambda: compiler)
+    wide, narrow = parse_cpuinfo(EPYC).isas()[:2]
+
+    def rates(isa: Isa) -> CpuPeak | NotMeasured:
+        return cpu_rates(isa, host=machine(tmp_path / "machine"), measure=True, cache_dir=tmp_path / "cache")
+
+    assert rates(wide) == CALM
+    assert rates(narrow) == fast
+    assert rates(wide) == replace(CALM, memory_gbps_unit=30.0, memory_gbps=50.0)
+    assert runs() == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from haotuner.cost import saved as saved_module
 from haotuner.cost.blend import Blend
 from haotuner.cost.features import FEATURES_VERSION, NAMES, features
-from haotuner.cost.forest import Forest
+from haotuner.cost.forest import FEWEST_OWN_ROWS, ONE_DEVICE, Forest, Settings, one_device
 from haotuner.cost.model import Analytic
 from haotuner.cost.order import predict_alike
 from haotuner.cost.saved import save
@@ -72,6 +72,23 @@ def test_a_saved_model_predicts_the_same(frame, labels, tmp_path: Path) -> None:
     again = load_model(tmp_path / "model.txt")
     assert (again.predict(frame) == model.predict(frame)).all()
     assert again.facts == {"source": "test"}
+
+
+def test_lines_in_leaves_follow_a_line_that_constants_cannot_and_are_saved(frame, labels, tmp_path: Path) -> None:
+    straight = np.asarray(0.3 * frame["far_balance_log2"] + 0.2 * frame["tile_rows_log2"])
+    lines, constants = (Settings(trees=20, learning_rate=0.3, slope=0.0, linear=linear) for linear in (0.01, None))
+    models = [Forest(settings=kind).fit(frame.iloc[::2], straight[::2]) for kind in (lines, constants)]
+    errors = [float(np.std(model.predict(frame)[1::2] - straight[1::2])) for model in models]
+    assert errors[0] < 0.5 * errors[1]
+    save(models[0], tmp_path / "model.txt")
+    again = load_model(tmp_path / "model.txt")
+    assert isinstance(again, Forest) and again.settings == lines
+    assert (again.predict(frame) == models[0].predict(frame)).all()
+
+
+def test_a_model_of_one_device_has_lines_once_there_are_rows_for_them() -> None:
+    assert one_device(FEWEST_OWN_ROWS) is ONE_DEVICE
+    assert one_device(FEWEST_OWN_ROWS - 1) == Settings()
 
 
 def test_a_model_of_one_row_is_saved_without_trees(frame, labels, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
@@ -13,7 +15,7 @@ from haotuner.kernel import MicroKernel
 from haotuner.record import Record, Timed, Trial
 from haotuner.shape import Shape
 from tests.bench.held_out import ROWS, asked, covering, half, halves, page, table_of_held
-from tests.bench.own_records import OwnRecords
+from tests.bench.own_records import OwnRecords, all_records
 from tests.judgement.cost_examples import BIG_CORE
 
 KERNELS = [
@@ -77,3 +79,12 @@ def test_the_page_has_a_row_a_ranking_and_equal_halves_agree_fully() -> None:
     again = next(row for row in rows if row[1].startswith("half of the rounds"))
     assert again[2] == "1.000"
     assert all(0.0 <= float(row[2]) <= 1.0 for row in rows[:5])
+
+
+def test_instruction_sets_of_a_host_have_its_memory_and_other_hosts_their_own(tmp_path: Path) -> None:
+    rates = {"host-avx512": 30.0, "host-sse": 34.0, "other-sse": 40.0}
+    for name, rate in rates.items():
+        device = replace(BIG_CORE, id=name, memory_gbps=2 * rate, memory_gbps_unit=rate)
+        replace(measured(1), device=device).write(tmp_path)
+    found = {own.device.id: (own.device.memory_gbps_unit, own.device.memory_gbps) for own in all_records(tmp_path)}
+    assert found == {"host-avx512": (34, 68), "host-sse": (34, 68), "other-sse": (40, 80)}
