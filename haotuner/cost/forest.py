@@ -60,10 +60,10 @@ class Settings:
 
 
 # For one device alone, from ``FEWEST_OWN_ROWS`` on. Shapes held out on six devices (``tests/bench/held_out``), mean pairwise
-# accuracy: 0.936; 400 trees 0.936, trees of 31 leaves 0.935, 1,000 of 63 without lines 0.933 in six times the time. Kernels
-# held out of imported devices, 300 linear trees of 31 leaves against ``Settings()``: TITAN RTX, GEMM, 6,000 rows 0.967 ->
-# 0.980, convolution, 2,000 rows 0.951 -> 0.961, W6600 0.968 -> 0.974; level from 60 to 600 rows. For other devices nobody
-# knows where a line leads.
+# accuracy: 0.936; trees of 31 leaves 0.935; without lines 1,000 trees of 63 leaves 0.936 in five times the time, 300 of 31
+# 0.929 in half of it. Kernels held out of imported devices, 300 linear trees of 31 leaves against ``Settings()``: TITAN RTX,
+# GEMM, 6,000 rows 0.967 -> 0.980, convolution, 2,000 rows 0.951 -> 0.961, W6600 0.968 -> 0.974; level from 60 to 600 rows.
+# For other devices nobody knows where a line leads.
 ONE_DEVICE = Settings(trees=300, leaves=47, learning_rate=0.06, feature_share=0.5, linear=0.01)
 FEWEST_OWN_ROWS = 500
 

@@ -20,8 +20,8 @@ from haotuner.shape import Shape
 _NARROW_PIPES = 2.0  # every AVX core starts up to two FMAs a cycle when they are narrower than its widest (Agner Fog tables)
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
 _STORE_FORWARD = 8.0  # cycles from storing a vector to having loaded it, Zen 2-4 (Agner Fog); on GPUs other waves hide it
-# From 2,294 cold times of one row tile, Zen 4 and Zen 5 with AVX-512, AVX2 and SSE: with these the analysis errs by 0.10 to
-# 0.15 between kernels of a shape (standard deviation, log units), by 0.15 to 0.20 without. A factor that all of them share,
+# From 2,294 cold times of one row tile, Zen 4 and Zen 5 with AVX-512, AVX2 and SSE: with these the analysis errs by 0.09 to
+# 0.15 between kernels of a shape (standard deviation, log units), by 0.12 to 0.20 without. A factor that all of them share,
 # the queue inversely, would do as well; each alone is known to some 20 %.
 _LOAD_QUEUE = 72.0  # loads that may be under way, Zen 2-3 and Skylake (Agner Fog); 88 and more since
 _NEW_PAGE_NS = 50.0  # between asking for the first line of a page and having it, as far as others do not wait along
