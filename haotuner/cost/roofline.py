@@ -24,7 +24,7 @@ _STORE_FORWARD = 8.0  # cycles from storing a vector to having loaded it, Zen 2-
 # 0.15 between kernels of a shape (standard deviation, log units), by 0.12 to 0.20 without. A factor that all of them share,
 # the queue inversely, would do as well; each alone is known to some 20 %.
 _LOAD_QUEUE = 72.0  # loads that may be under way, Zen 2-3 and Skylake (Agner Fog); 88 and more since
-_NEW_PAGE_NS = 50.0  # between asking for the first line of a page and having it, as far as others do not wait along
+_NEW_PAGE_NS = 50.0  # from asking for the first line of a page to having it, less what other lines wait meanwhile
 _NEW_STREAM_PAGES = 6.5  # such waits before the prefetchers follow a stream that begins elsewhere
 _AHEAD_WORTH = 0.45  # of the time by which an instruction fetches ahead
 _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
