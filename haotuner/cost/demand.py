@@ -57,8 +57,6 @@ class Demand:
     waits: Column  # loads of L2 that a tile waits for, one after the other, before its first step
     # traffic and working sets
     far_bytes: Column  # bytes of main memory for the whole call
-    passes: Column  # tiles that compute on what one of them brings from main memory; 1 where tiles run side by side
-    brought: Column  # share of what the next such tiles compute on that each brings meanwhile
     l1_set_bytes: Column  # stays in L1 while one tile runs
     l2_set_bytes: Column  # stays in L2 while one tile (CPU) or one device-wide round of tiles (GPU) runs
     # how operands travel
@@ -74,6 +72,8 @@ class Demand:
     )
     flags: Column  # family-specific switches as a small integer; 0 where a family has none
     # CPU: the columns' operand as a stream from main memory; see ``no_stream``
+    passes: Column  # tiles that compute on what one of them brings; 1 where tiles run side by side
+    brought: Column  # share of what the next such tiles compute on that each brings meanwhile
     new_pages: Column  # pages a call enters that were not fetched while tiles before them were computed
     new_streams: Column  # times it goes on reading at another place than the next
     fetched: Column  # share of a column of tiles' operand that one tile fetches by instruction
@@ -122,9 +122,9 @@ class Problem(Protocol):
 
 
 def no_stream(like: Column) -> dict[str, Column]:
-    """The columns of the stream for a family on GPUs, where other waves work while one waits; of the shape of ``like``."""
-    names = ("new_pages", "new_streams", "fetched", "ahead_lines", "ahead_steps")
-    return {name: np.zeros_like(like) for name in names}
+    """One pass and no stream, for a family on GPUs, where other waves work while one waits; of the shape of ``like``."""
+    names = ("brought", "new_pages", "new_streams", "fetched", "ahead_lines", "ahead_steps")
+    return {"passes": np.ones_like(like)} | {name: np.zeros_like(like) for name in names}
 
 
 DemandOf: TypeAlias = Callable[[Asked], Demand]

@@ -80,8 +80,6 @@ def conv2d(asked: Asked) -> Demand:
         code=code.unrolled * (tx * ty + code.loads + of_filter + code.checks),
         waits=shared_on * np.ceil(needed_rows / by) * np.ceil(needed_cols / bx),
         far_bytes=rounds * np.minimum(band, h) * np.minimum(w, together * box_cols) * size + h * w * size,
-        passes=np.ones_like(h),
-        brought=np.zeros_like(h),
         l1_set_bytes=(1.0 - shared_on) * image,
         l2_set_bytes=together * image,
         staged_rows=shared_on,

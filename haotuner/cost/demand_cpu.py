@@ -119,7 +119,7 @@ def _fetched(ahead: Column, group_bytes: Column) -> Column:
     A group of unrolled steps, which reads ``group_bytes`` of weights, fetches whole lines of the next panel; where it reads
     less than a few lines itself, one tile has fetched all of it long before the tiles named in ``pf`` have passed.
     """
-    lines = np.ceil(np.ceil(group_bytes / _LINE_BYTES) / np.maximum(ahead, 1.0))
+    lines = np.ceil(group_bytes / (_LINE_BYTES * np.maximum(ahead, 1.0)))
     of_next = np.minimum(lines * _LINE_BYTES / group_bytes, 1.0)
     return np.where(ahead >= _NEXT_PANEL, 1.0, np.where(ahead > 0, of_next, 0.0))
 

@@ -72,8 +72,6 @@ def xgemm(asked: Asked) -> Demand:
         code=kwi * (rows * cols + load_m + load_n),
         waits=np.zeros_like(m),
         far_bytes=tiles / together * (wide + high) * k * size + m * n * size,
-        passes=np.ones_like(m),
-        brought=np.zeros_like(m),
         l1_set_bytes=((1.0 - sa) * mwg + (1.0 - sb) * nwg) * kwg * size,
         l2_set_bytes=(wide + high) * kwg * size,
         staged_rows=sa,

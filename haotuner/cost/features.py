@@ -17,7 +17,6 @@ from haotuner.cost.families import Named, demand
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.roofline import (
     code_fill,
-    expected_us,
     exposed_us,
     least_us,
     resident_tiles,
@@ -25,6 +24,7 @@ from haotuner.cost.roofline import (
     start_cycles,
     step_cycles,
     tile_count,
+    worked_us,
 )
 from haotuner.device import Device
 from haotuner.kernel import MicroKernel
@@ -44,8 +44,8 @@ class View:
         self.waves = self.tiles / (self.m.units * self.resident)
         self.spills = spilled_registers(demand, self.m)
         self.step = step_cycles(demand, self.m, self.resident)
-        self.expected_us = expected_us(device, demand)
         self.exposed_us = exposed_us(demand, self.m)
+        self.expected_us = worked_us(demand, self.m) + self.exposed_us
         self.least_us = np.maximum(least_us(device, demand), 1e-9)
         self.flops_per_step = 2.0 * demand.tile_rows * demand.tile_cols
 

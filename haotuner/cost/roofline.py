@@ -118,6 +118,11 @@ def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
 def expected_us(device: Device, demand: Demand) -> Column:
     """Expected time in microseconds of each row; shape ``(rows,)``, finite and positive."""
     m = machine(device)
+    return worked_us(demand, m) + exposed_us(demand, m)
+
+
+def worked_us(demand: Demand, m: Machine) -> Column:
+    """The same without what ``exposed_us`` counts."""
     resident, _ = resident_tiles(demand, m)
     tiles = tile_count(demand)
     spread = np.ceil(tiles / m.units)  # tiles of the busiest unit
@@ -133,11 +138,11 @@ def expected_us(device: Device, demand: Demand) -> Column:
     # The first of several passes waits for what was not brought before; all bring what comes next until it is there.
     pass_us = busy_us / demand.passes
     bringing = np.minimum(demand.passes, 1.0 / np.maximum(demand.brought, 1.0 / demand.passes))
-    ahead_us = far_us * np.minimum(demand.brought, 1.0)
+    ahead_us = far_us * demand.brought
     rest_us = far_us - bringing * ahead_us
     first_us = _overlapped([pass_us, rest_us + ahead_us], m.overlap)
     others_us = (bringing - 1.0) * _overlapped([pass_us, ahead_us], m.overlap) + (demand.passes - bringing) * pass_us
-    return first_us + others_us + exposed_us(demand, m)
+    return np.asarray(first_us + others_us, dtype=np.float64)
 
 
 def exposed_us(demand: Demand, m: Machine) -> Column:
