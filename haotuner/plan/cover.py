@@ -23,7 +23,7 @@ from haotuner.plan.greedy import greedy
 # 3.0 % with 10 and with 16 allowed; worst shape 22, 16, 12 %); every kernel costs instruction cache and load time.
 MAX_KEPT = 10
 PENALTY = 0.0015  # of the objective for each kernel, half of it in time: less than any measurement can resolve
-SHORTLIST = 3  # best in bulk of one tile height in one layout that the program sees, beside the best alone and behind others
+SHORTLIST = 3  # best in bulk of a tile height and layout that the program sees, beside the best alone, behind and as leads
 COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
 WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
 POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; figures in plan/README
@@ -67,19 +67,21 @@ def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weigh
     The objective is the mean square of each shape's slow-down, so that large shapes do not drown small ones.
     A one-row kernel is always kept, so that any m can be served, those outside the traffic too. ValueError if there is none.
     """
-    per_layout = {pw: best_us(curves, rows)[0] for pw, curves in layouts.items() if curves}
+    looked = {pw: best_us(curves, rows) for pw, curves in layouts.items() if curves}
+    per_layout = {pw: us for pw, (us, _, _) in looked.items()}
     feasible = {pw: us for pw, us in per_layout.items() if any(c.mr == 1 for c in layouts[pw])}
     if not feasible:
         raise ValueError("no panel width has kernels that cover every m exactly; a one-row kernel is needed in one of them")
     unlimited = np.min(list(per_layout.values()), axis=0)
     aim = _Aim(unlimited, weights)
-    greedy = {pw: _greedy(_shortlist(layouts[pw]), rows, aim) for pw in feasible}
+    listed = {pw: _shortlist(layouts[pw], _leads(layouts[pw], looked[pw][1])) for pw in feasible}
+    greedy = {pw: _greedy(listed[pw], rows, aim) for pw in feasible}
     value = {pw: _value(kept, rows, aim) for pw, kept in greedy.items()}
     best = min(value, key=lambda pw: (value[pw], pw))
-    kept = _solve(greedy[best], _shortlist(layouts[best]), rows, aim)
+    kept = _solve(greedy[best], listed[best], rows, aim)
     for pw in sorted(feasible, key=lambda pw: (value[pw], pw))[1:RUNNERS_UP]:
         if aim.of(feasible[pw]) + PENALTY < _value(kept, rows, aim):  # with all its kernels it could still win
-            other = _solve(greedy[pw], _shortlist(layouts[pw]), rows, aim)
+            other = _solve(greedy[pw], listed[pw], rows, aim)
             kept = min(kept, other, key=lambda found: _value(found, rows, aim))
     cost = best_us(kept, rows)[0]
     return Cover(kept=kept, objective_us=float(weights @ cost), unlimited_us=float(weights @ unlimited))
@@ -101,8 +103,13 @@ def sketch(
     return min(sets, key=lambda kept: _value(kept, rows, aim))
 
 
-def _shortlist(curves: Sequence[Curve]) -> list[Curve]:
-    kept: dict[str, Curve] = {}
+def _leads(curves: Sequence[Curve], codes: NDArray[np.int64]) -> list[Curve]:
+    """Those that lead the best composition of some shape: one may be best at a middling count of tiles and nowhere else."""
+    return [curves[at] for at in np.unique(codes[codes >= 0] // (BACK + 1)).tolist()]
+
+
+def _shortlist(curves: Sequence[Curve], wanted: Sequence[Curve] = ()) -> list[Curve]:
+    kept = {curve.kernel: curve for curve in wanted}
     for mr in sorted({curve.mr for curve in curves}):
         same = [curve for curve in curves if curve.mr == mr]
         for key in (_alone, _bulk, _behind):

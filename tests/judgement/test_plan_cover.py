@@ -41,9 +41,17 @@ _ODD = [
     Curve.of("cpu_dense_fp32__mr5_id2", 5, {1: 2.0}, 1.0),
     Curve.of("cpu_dense_fp32__mr6_id3", 6, {1: 2.0}, 1.0),
 ]
+# Five rows: two tiles of the third before three of the first. The third is best nowhere else, alone, in bulk or behind.
+_MIDDLING = [
+    Curve.of("cpu_dense_fp32__mr1_id0", 1, {1: 1.0, 2: 3.0, 3: 3.0}, 0.5),
+    Curve.of("cpu_dense_fp32__mr1_id1", 1, {1: 2.0, 3: 3.0}, 1.0),
+    Curve.of("cpu_dense_fp32__mr1_id2", 1, {1: 1.0}, 1.0),
+    Curve.of("cpu_dense_fp32__mr1_id3", 1, {1: 0.5}, 2.0),
+]
 
 
 @settings(max_examples=25, deadline=None)
+@example(first=_MIDDLING, second=_ODD[:1], rows=[5])
 @example(first=_ODD, second=_ODD[:1], rows=[1, 28])  # six rows once, twice more, five twice: no region as long as it can be
 @given(
     first=curves(least=2, most=5),
