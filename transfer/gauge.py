@@ -53,7 +53,7 @@ def judge(pool: Pool, sample: Sample | None, seed: int, residual: Residual | Non
     level = tuple(other for other in HEAD_SHARERS if other != mode and accuracy[other] >= best - margin)
     note = ""
     if accuracy["from-scratch"] > accuracy["zero-shot"] + margin:
-        note = "the sources mislead on this target: its own samples rank better"
+        note = "the sources alone mislead on this target: its own samples rank better than they do"
     return Verdict(mode=mode, gauge=accuracy[mode], of_modes=accuracy, level=level, note=note)
 
 
