@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, CostModel, Scores
+from haotuner.kernel import MicroKernel
 from haotuner.plan.cover import sketch
 from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book
@@ -25,6 +26,8 @@ ROWS = np.array([shape["m"] for shape in TASK.traffic.shapes()], np.int64)
 WEIGHTS = np.array([weight for _, weight in TASK.traffic], np.float64)
 KERNELS = [kernel for kernel in FAMILY.points(TASK.op, CORE) if kernel["pw"] == 32][:40]
 NAMES = [kernel.name for kernel in KERNELS]
+TWO = [k for width in (16, 32) for k in [k for k in FAMILY.points(TASK.op, CORE) if k["pw"] == width][::46]]
+TWO_NAMES = [kernel.name for kernel in TWO]
 
 
 class Sure(Analytic):
@@ -40,16 +43,17 @@ class Sure(Analytic):
         return self
 
 
-def book(model: CostModel | None) -> Book:
-    probes = [probe(kernel, TASK.op, CORE, 256, weights="cold") for kernel in KERNELS]
+def book(model: CostModel | None, kernels: Sequence[MicroKernel] = KERNELS) -> Book:
+    probes = [probe(kernel, TASK.op, CORE, 256, weights="cold") for kernel in kernels]
     return Book(TASK.op, FAMILY, CORE, probes, weights="cold", seed=0, model=model)
 
 
-def take(known: Book, trials: Sequence[Trial]) -> None:
-    """Time trials as predicted."""
-    at = {t.key(): us for n in NAMES for t, us in zip((t for _, t in known.probes[n].lead), said(known, n), strict=True)}
+def take(known: Book, trials: Sequence[Trial], slower: float = 1.0) -> None:
+    """Time trials as predicted, or so many times slower."""
+    leads = {name: [t for _, t in known.probes[name].lead] for name in {trial.kernel for trial in trials}}
+    at = {t.key(): us for name, lead in leads.items() for t, us in zip(lead, said(known, name), strict=True)}
     for trial in trials:
-        outcome = Timed(samples_us=(at[trial.key()],))
+        outcome = Timed(samples_us=(at[trial.key()] * slower,))
         known.note(Record(trial=trial, outcome=outcome, device_id=CORE.id, fingerprint="f", session="s", when=0.0))
 
 
@@ -129,6 +133,40 @@ def test_once_the_plan_is_nearly_measured_bolder_rivals_are_tried() -> None:
         before = len(known.us)
     asked = {trial for trials in points(known, NAMES, ROWS, WEIGHTS).values() for trial in trials}
     assert set(left) < asked and len(asked) <= POINTS
+
+
+def widths(known: Book, names: Sequence[str]) -> set[int]:
+    """Panel widths of kernels."""
+    return {known.probes[name].kernel["pw"] for name in names}
+
+
+def test_a_layout_is_chosen_by_what_is_expected_and_its_kernels_by_what_may_be() -> None:
+    known = book(Sure(0.3), TWO)
+    batch = points(known, TWO_NAMES, ROWS, WEIGHTS)
+    [first] = widths(known, list(batch))
+    take(known, [trial for trials in batch.values() for trial in trials])
+    hoped = sketch(known.layouts(TWO_NAMES, -OPTIMISM), ROWS, WEIGHTS)
+    assert widths(known, [c.kernel for c in hoped]) != {first}, "hope would leave the layout that was as fast as predicted"
+    batch = points(known, TWO_NAMES, ROWS, WEIGHTS)
+    assert widths(known, list(batch)) == {first} and sum(map(len, batch.values())) >= FEW
+
+
+def test_a_layout_that_disappoints_is_left() -> None:
+    known = book(Sure(0.1), TWO)
+    batch = points(known, TWO_NAMES, ROWS, WEIGHTS)
+    first = widths(known, list(batch))
+    for name in (name for name in TWO_NAMES if widths(known, [name]) == first):
+        take(known, [trial for _, trial in known.probes[name].lead], slower=1.5)
+    assert widths(known, list(points(known, TWO_NAMES, ROWS, WEIGHTS))).isdisjoint(first)
+
+
+def test_no_layout_is_forgotten_once_the_expected_one_is_nearly_measured() -> None:
+    known = book(Sure(0.3), TWO)
+    seen: set[int] = set()
+    while (batch := points(known, TWO_NAMES, ROWS, WEIGHTS)) and len(seen) < 2:
+        seen |= widths(known, list(batch))
+        take(known, [trial for trials in batch.values() for trial in trials])
+    assert seen == {16, 32}
 
 
 def test_a_sure_model_that_was_right_asks_for_nothing_once_its_plan_has_its_times() -> None:
