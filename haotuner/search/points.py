@@ -37,8 +37,8 @@ def points(
 ) -> dict[str, list[Trial]]:
     """At most ``POINTS`` trials without a time, by kernel, those that carry most of the traffic; empty if all have one.
 
-    Of the layout that is expected to be the best; with fewer than ``FEW`` left of any, and the optimism grows. Hope chose a
-    new layout every round: an untried one has no disappointments yet, and a tenth of a search was spread over three.
+    Of the layout that is expected to be the best; with fewer than ``FEW`` left there of any, and the optimism grows.
+    Hope went to another layout after a round or two: an untried one has no disappointments yet.
 
     A kernel of one row comes first: every plan needs one, and a run that is cut short should have seen it.
     """
