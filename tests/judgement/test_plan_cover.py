@@ -111,11 +111,11 @@ def test_no_layout_that_covers_every_m_is_an_error_that_says_so() -> None:
 def test_no_more_than_the_limit_is_kept_and_small_shapes_are_not_drowned() -> None:
     rows = np.unique(np.geomspace(1, 2048, 60).astype(np.int64))
     weights = np.full(len(rows), 1 / len(rows))
-    layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.02 * mr)) for mr in range(1, 15)]
+    layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.02 * mr)) for mr in range(1, 25)]
     found = cover({16: layout}, rows, weights)
-    assert len(found.kept) <= MAX_KEPT
+    assert len(found.kept) <= MAX_KEPT < len(layout)
     slow_down = best_us(found.kept, rows)[0] / best_us(layout, rows)[0]
-    assert slow_down.max() < 1.5 and float(np.mean(slow_down)) < 1.06  # 14 kernels would be 1, one kernel is 2.6
+    assert slow_down.max() < 1.5 and float(np.mean(slow_down)) < 1.06  # all kernels would be 1
     assert slow_down[rows >= 512].max() < 1.01
 
 
