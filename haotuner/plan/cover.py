@@ -91,7 +91,7 @@ def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weigh
 def sketch(
     layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weights: NDArray[np.float64]
 ) -> tuple[Curve, ...]:
-    """What ``cover`` would keep, roughly and in milliseconds: the greedy set of the best of a few layouts.
+    """What ``cover`` would keep first, roughly and in milliseconds: the greedy set of the best of a few layouts.
 
     The kernels stand in the order in which they were worth adding. Empty if no layout has a one-row kernel.
     """
