@@ -17,16 +17,13 @@ from typing import Any
 from haotuner import __version__
 from haotuner.compile.pack_source import PackedOp, PackedPlan, pack_library
 from haotuner.compile.toolchain import Toolchain
-from haotuner.device import Device
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.blind import Blind
 from haotuner.measure.lab import Lab
 from haotuner.microkernels.index import families_for
-from haotuner.op import Op
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.record import Record
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request
 from haotuner.runtime.host import missing_flags
@@ -34,6 +31,9 @@ from haotuner.starting import Start, start_of
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
+from haotuner.words.device import Device
+from haotuner.words.op import Op
+from haotuner.words.record import Record
 from haotuner.workloads import DEFAULT, workload
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from haotuner.errors import UsageError
 from haotuner.microkernels.index import families_for
-from haotuner.op import Op
 from haotuner.pack.write import check_destination
 from haotuner.trace import traffic_of
+from haotuner.words.op import Op
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 

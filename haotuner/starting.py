@@ -10,11 +10,11 @@ from typing import Any
 from haotuner.cost.blend import Blend
 from haotuner.cost.model import CostModel
 from haotuner.cost.started import Started
-from haotuner.device import Device
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.kept import load_model
 from haotuner.transfer.nearness import weights_at
 from haotuner.transfer.shelf import Shelf, Shelved, starts
+from haotuner.words.device import Device
 
 COLD = "none"  # what a user writes for no model at all
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from haotuner.errors import UsageError
-from haotuner.op import Op
-from haotuner.shape import AXIS_LIMIT, Shape, ShapeRange, Traffic
+from haotuner.words.op import Op
+from haotuner.words.shape import AXIS_LIMIT, Shape, ShapeRange, Traffic
 
 SIZE_LIMIT_BYTES = 1 << 30  # a billion bytes are ten million requests; sample a longer trace
 FORMATS = (".csv", ".jsonl")

@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError
-from haotuner.kernel import Family, MicroKernel
 from haotuner.measure.lab import Lab
 from haotuner.measure.setting import Setting
-from haotuner.op import Op
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
-from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import MEASURED_ONLY, Book, expectation, names
 from haotuner.search.contenders import again, contend, curves
 from haotuner.search.planning import Table, decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.select.funnel import Funnel, select
-from haotuner.shape import Traffic
+from haotuner.words.kernel import Family, MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Traffic
 
 STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two ended some searches 4 % short
 USUAL_SPREAD = 0.15  # log units; up to it starts are patient for that many rounds, beyond it longer by the ratio's square

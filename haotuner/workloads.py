@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haotuner.errors import UsageError
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 # Devlin et al. 2019, table of BERT-base: hidden 768, feed-forward 3072; q, k, v as one product.
 WORKLOADS: dict[str, tuple[str, ...]] = {

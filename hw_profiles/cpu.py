@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.device import Device, Source
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
 from haotuner.hw_profiles.host import Host, read_text
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo
 from haotuner.hw_profiles.topology import Topology, topology
+from haotuner.words.device import Device, Source
 
 COMPILERS = ("cc", "gcc", "clang")
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu import cpu_device, cpu_info, cpu_isas
 from haotuner.hw_profiles.gpu import gpu_device, gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.profile import profile_named, profiles
+from haotuner.words.device import Device
 
 _CPU = re.compile(r"cpu(?::([a-z0-9-]+))?")
 _CUDA = re.compile(r"cuda(?::([0-9]{1,4}))?")

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint, MicroKernel
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 FP32_BYTES = 4
 # TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint, MicroKernel
-from haotuner.op import DTYPE_BYTES, Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import DTYPE_BYTES, Op
+from haotuner.words.shape import Shape
 
 # Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
 # tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint, MicroKernel
 from haotuner.microkernels.cuda_dense import (
     TVM_DTYPES,
     WARP,
@@ -26,7 +24,9 @@ from haotuner.microkernels.cuda_dense import (
     rounded_registers,
     vector_elements,
 )
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
 
 WARP_GRIDS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (2, 4), (4, 2))  # 2 to 8 warps; one warp cannot hide its loads
 WARP_ROWS = (16, 32, 64)  # multiples of the instruction's 16

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint, MicroKernel
 from haotuner.microkernels.cuda_dense import (
     WARP,
     CudaDense,
@@ -26,7 +24,9 @@ from haotuner.microkernels.cuda_dense import (
     rounded_registers,
     vector_elements,
 )
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
 
 # Lanes of a warp over its tile: 4 rows by 8 columns read 4 + 8 distinct 16-byte fragments, the least of all splits of 32
 # that keep a row of Y's stores 128 bytes wide.

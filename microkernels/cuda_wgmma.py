@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint, MicroKernel
 from haotuner.microkernels.cuda_dense import (
     SCHEDULER_REGISTERS,
     SCHEDULERS,
@@ -29,7 +27,9 @@ from haotuner.microkernels.cuda_dense import (
     rounded_registers,
     vector_elements,
 )
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
 
 WARPGROUP = 128  # threads that issue one wgmma together
 SLAB = 64  # rows of one wgmma

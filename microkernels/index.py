@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from haotuner.errors import NothingLegal
-from haotuner.kernel import Family
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.op import Op
+from haotuner.words.kernel import Family
+from haotuner.words.op import Op
 
 FAMILIES: tuple[Family, ...] = (CpuDense(), *CUDA_FAMILIES)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from haotuner.cost.model import Scores
-from haotuner.record import Trial
 from haotuner.transfer.sources import Scale
 from haotuner.transfer.table import Table
+from haotuner.words.record import Trial
 
 
 def said_by(sources: Sequence[Table], trials: Sequence[Trial]) -> Scores:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.cost.forest import Forest, one_device
-from haotuner.device import Device
 from haotuner.errors import UsageError
 from haotuner.transfer.gauge import Verdict, judge
 from haotuner.transfer.modes import Sample, fit_continued, fit_refitted
@@ -15,6 +14,7 @@ from haotuner.transfer.search import make_pool
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.table import Table
 from haotuner.transfer.transferred import Transferred
+from haotuner.words.device import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

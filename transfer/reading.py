@@ -15,13 +15,13 @@ from haotuner.cost.families import DEMANDS, demand
 from haotuner.cost.features import frame as frame_of
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
-from haotuner.device import Device
 from haotuner.errors import UnknownDevice, UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.record import Record, Timed, Trial
-from haotuner.shape import Shape
 from haotuner.transfer.sanity import check_agreement, check_times
 from haotuner.transfer.table import Table
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

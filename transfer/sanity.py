@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from haotuner.device import Device
 from haotuner.errors import UsageError
-from haotuner.record import Trial
 from haotuner.transfer.table import Table
-from haotuner.units import SAME, gap_of
+from haotuner.words.device import Device
+from haotuner.words.record import Trial
+from haotuner.words.units import SAME, gap_of
 
 # Beyond any boost clock and any cache that hides the operands: the times are in another unit.
 FASTEST = 20.0  # best efficiency of a device's records; hot operands of tiny products reach a few times the roofline

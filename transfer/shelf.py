@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.cost.features import FEATURES_VERSION
-from haotuner.device import Device
 from haotuner.transfer.nearness import distance
+from haotuner.words.device import Device
 
 # Doublings of difference beyond which a model is no better than the analysis: another kind of device counts four.
 FARTHEST = 12.0

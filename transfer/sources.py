@@ -16,11 +16,11 @@ import pandas as pd
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
-from haotuner.device import Device
 from haotuner.errors import UsageError
 from haotuner.transfer.memory import Memory, program_keys
 from haotuner.transfer.nearness import joint_share, weights_of
 from haotuner.transfer.table import Table
+from haotuner.words.device import Device
 
 # Measured on GEMM and convolution records: slope 0 copies, 1 trusts the analysis fully. Half lifted pairwise accuracy on
 # five of eight targets and cost none more than 0.005; 1 lost up to 0.03 on two.

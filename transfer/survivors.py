@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from haotuner.cost.demand import Demand
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.model import Scores
-from haotuner.device import Device
 from haotuner.select.funnel import FRONTIER
 from haotuner.transfer.reading import demands_of
 from haotuner.transfer.table import Rows, Table
+from haotuner.words.device import Device
 
 Broken = NDArray[np.bool_]
 

@@ -12,9 +12,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from haotuner.cost.model import Scores
-from haotuner.device import Device
-from haotuner.record import Trial
 from haotuner.transfer.memory import program_keys
+from haotuner.words.device import Device
+from haotuner.words.record import Trial
 
 Rows = NDArray[np.int64]  # indices of rows
 NOTHING: Rows = np.array([], dtype=np.int64)

@@ -30,7 +30,7 @@ class Stage:
     def prepare(self, op: str, count: int, seed: int) -> Answer:
         """Draw the weights of an op and let the contender prepare them."""
         from haotuner.bench.inputs import draw_weights
-        from haotuner.op import Op
+        from haotuner.words.op import Op
 
         self._clock, self._weights = None, []
         self._op = Op.parse(op)

@@ -10,12 +10,12 @@ from haotuner.bench.contender import named
 from haotuner.bench.contest import FALLBACK_CACHE_BYTES, Contest, raceable
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
-from haotuner.device import Device
 from haotuner.errors import UsageError
-from haotuner.op import Op
 from haotuner.pack.manifest import Manifest, PackOp, read_manifest
 from haotuner.runtime.library import checked_manifest
-from haotuner.shape import Shape, Span
+from haotuner.words.device import Device
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape, Span
 
 DEFAULT_SHAPES = 8  # spread in log scale over the tuned range, both ends among them
 QUICK_BLOCK_S = 0.025  # half a block of the full race: enough to show a table, not to settle a contest

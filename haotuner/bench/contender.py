@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.errors import UsageError
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 Array = NDArray[np.float32]
 Call = Callable[[], object]

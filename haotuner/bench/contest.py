@@ -11,8 +11,8 @@ from haotuner.bench.contention import available_bytes
 from haotuner.bench.inputs import cold_count
 from haotuner.bench.process import ISA_VARIABLES
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 STATES = ("cold", "hot")
 BLOCK_S = 0.05  # waking a stopped pool and refilling caches takes some ms; over 50 ms it is no longer seen

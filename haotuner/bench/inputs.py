@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from haotuner.bench.contender import Array
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 COLD_CACHES = 4  # weights in turn total at least this many last-level caches: none is still there when its turn comes
 MOST_WEIGHTS = 256  # more small weights than that are hours of compiling for peers that compile a model for each

@@ -9,7 +9,7 @@ from typing import Any
 
 from haotuner.bench.contender import Setting
 from haotuner.bench.process import Child, Down, Missing
-from haotuner.record import Failed
+from haotuner.words.record import Failed
 
 HELLO_LIMIT_S = 120.0  # importing torch took 3 s here; a loaded machine or a cold network disk takes a multiple
 STRIKES = 3  # faults (not wrong results) after which a contender is no longer started: one bad shape is not the end of it

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from haotuner.bench.contender import Setting
-from haotuner.record import Failed
+from haotuner.words.record import Failed
 
 # The child sees what its parent sees: the same import path, whether from a checkout, a wheel or a test.
 BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from haotuner.bench.child import main; main()"

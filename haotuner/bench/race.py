@@ -17,9 +17,9 @@ from haotuner.bench.elbowroom import Elbowroom
 from haotuner.bench.inputs import cold_count
 from haotuner.bench.lineup import Lineup
 from haotuner.bench.process import Down
-from haotuner.op import Op
-from haotuner.record import Failed
-from haotuner.shape import Shape
+from haotuner.words.op import Op
+from haotuner.words.record import Failed
+from haotuner.words.shape import Shape
 
 OVERHEAD_S = 0.3  # some thousand pairs of batches, whose median settles within a few ns
 OVERHEAD_LIMIT_S = 20.0

@@ -13,7 +13,7 @@ import numpy as np
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, SMALL_M
 from haotuner.bench.intervals import LEAST_PAIRS, Draws, Ratio, geomean_ratio, paired_ratio, resampled_medians, spread
 from haotuner.bench.race import Outcome, Row
-from haotuner.device import Device
+from haotuner.words.device import Device
 
 LOSS = 0.95  # a shape is lost only if its whole interval lies under it (design, how good it has to be)
 LARGE_M = 64  # rows from which on arithmetic is the limit

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from haotuner.device import Device
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cuda_dense import CudaDense
 from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 # Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
 SHARES = {

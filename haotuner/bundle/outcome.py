@@ -9,7 +9,7 @@ from typing import Any
 
 from haotuner.bundle.manifest import Entry
 from haotuner.bundle.trials import CHECK, PEAK, SUBSET, TIME, Known, Task, decode
-from haotuner.record import Failed, Outcome, Record, Timed
+from haotuner.words.record import Failed, Outcome, Record, Timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

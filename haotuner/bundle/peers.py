@@ -12,7 +12,7 @@ from typing import Any
 from haotuner.bundle.child_process import OVER, Child, died
 from haotuner.bundle.suites import Suite
 from haotuner.bundle.trials import PEER, Task
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 PEERS = ("torch", "triton")
 START_SECONDS = 120.0  # importing torch and making its handles

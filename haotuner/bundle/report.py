@@ -17,8 +17,8 @@ from haotuner.bundle.manifest import Bundle
 from haotuner.bundle.outcome import answered, right
 from haotuner.bundle.peers import PEERS
 from haotuner.bundle.trials import CHECK, PEAK, PEER, SUBSET, TIME, Task
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 NAME = "report.md"
 Key = tuple[str, int, str]  # op, m, state of the weights

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bundle.manifest import Entry
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 NAME = "suites.json"
 # DietCode (MLSys 2022, dynamic dense workload): BERT with batch 16 and these eight sequence lengths.

@@ -10,9 +10,9 @@ from typing import Any
 
 from haotuner.bundle.manifest import Entry
 from haotuner.bundle.suites import Suite, ragged_shapes
-from haotuner.op import Op
-from haotuner.record import Trial
-from haotuner.shape import Shape
+from haotuner.words.op import Op
+from haotuner.words.record import Trial
+from haotuner.words.shape import Shape
 
 GRANULE = 8  # multiprocessors of the smallest part that a driver splits off on every architecture
 CHECK, PEAK, TIME, SUBSET, PEER = "check", "peak", "time", "subset", "peer"

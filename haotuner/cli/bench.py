@@ -24,10 +24,10 @@ from haotuner.bench.table import cells, closing, header, line
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.op import Op
 from haotuner.pack.manifest import read_manifest
-from haotuner.shape import Shape, ShapeRange
 from haotuner.trace import is_trace, traffic_of
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape, ShapeRange
 
 SHAPES_OF_RANGE = 8  # a range or a trace is raced at this many shapes; a list is raced whole
 WIDE = 400  # columns of a table that is written to a file or a pipe: nothing is cut there

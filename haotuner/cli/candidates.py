@@ -12,18 +12,18 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.requested import Json, Quiet, Verbose, ops_of
 from haotuner.compile.cuda_toolkit import why_not_built
-from haotuner.device import Device
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import Family
 from haotuner.microkernels.cuda_dense import CudaDense
 from haotuner.microkernels.index import families_for
-from haotuner.op import Op
 from haotuner.select.expected_gpu import expectation_gpu
 from haotuner.select.fit_gpu import GPU_FRONTIER
 from haotuner.select.funnel import FRONTIER, Funnel, Score, select
-from haotuner.shape import Traffic
 from haotuner.trace import traffic_of
+from haotuner.words.device import Device
+from haotuner.words.kernel import Family
+from haotuner.words.op import Op
+from haotuner.words.shape import Traffic
 
 SHOWN = 20  # candidates printed for people without -v
 

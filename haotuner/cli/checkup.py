@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import NotMeasured
@@ -20,6 +19,7 @@ from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host, read_text
 from haotuner.hw_profiles.nvml import NoGpu, query_nvml
 from haotuner.hw_profiles.topology import topology
+from haotuner.words.device import Device
 
 Status = Literal["ok", "missing", "warning", "absent"]  # missing: tuning on the CPU cannot work; absent: optional
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.cache_folder import cache_folder
-from haotuner.device import Device
 from haotuner.hw_profiles.find import Listed, list_devices
+from haotuner.words.device import Device
 
 _GIB = 1 << 30
 

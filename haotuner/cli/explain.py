@@ -13,13 +13,13 @@ import typer
 from haotuner.cli.devices import columns
 from haotuner.cli.requested import Json, PackFolder
 from haotuner.errors import UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.op import Op
 from haotuner.pack.manifest import PackOp
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.runtime.pack import Pack
-from haotuner.shape import AXIS_LIMIT, ShapeRange
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
 COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights

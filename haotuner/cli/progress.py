@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from haotuner.cli.devices import columns
-from haotuner.op import Op
-from haotuner.record import Record, Timed
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed
 
 LINE_EVERY_S = 5.0  # without a terminal: often enough to see life, seldom enough for a log
 FIRST_TABLE_S = 12.0  # a first usable answer comes within 20 s of the start

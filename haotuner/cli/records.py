@@ -13,10 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
-from haotuner.device import Device
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.record import Timed
 from haotuner.records.address import open_store
 from haotuner.records.export import FORMATS, export
 from haotuner.records.importing import load_kernel_tuner
@@ -24,6 +22,8 @@ from haotuner.records.jsonl import load_jsonl
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.mapping import named
 from haotuner.records.store import RecordStore
+from haotuner.words.device import Device
+from haotuner.words.record import Timed
 
 records_app = typer.Typer(help="Look at a record store, bring measurements in, take them out.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from haotuner.errors import UsageError
-from haotuner.op import Op
+from haotuner.words.op import Op
 from haotuner.workloads import DEFAULT, workload
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

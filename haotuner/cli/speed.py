@@ -11,11 +11,11 @@ from typing import Any
 import typer
 
 from haotuner.bench.compare import compare as race
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
 from haotuner.producing import Report
 from haotuner.request import Request
-from haotuner.shape import Shape, Span
+from haotuner.words.device import Device
+from haotuner.words.shape import Shape, Span
 
 QUICK_SHAPES = 6
 QUICK_S, QUICK_ROW_S = 40.0, 2.0  # at most, and for one op at one shape; more is what `haotuner bench` is for

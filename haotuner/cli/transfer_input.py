@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from haotuner.cli.cache_folder import cache_folder
-from haotuner.device import Device
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.words.device import Device
 
 if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
     from haotuner.transfer.reading import Read

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.compile.toolchain import Toolchain
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.microkernels.index import family_named
+from haotuner.words.kernel import MicroKernel
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"

@@ -17,7 +17,7 @@ from typing import Any
 
 from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.errors import EnvironmentMissing
-from haotuner.kernel import Family, Footprint, MicroKernel
+from haotuner.words.kernel import Family, Footprint, MicroKernel
 
 Programs = Mapping[str, tuple[Family, MicroKernel]]  # by exported symbol
 

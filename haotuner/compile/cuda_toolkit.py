@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing, HaotunerError
+from haotuner.words.device import Device
 
 CUDA_12_ONLY = ("sm_60", "sm_61", "sm_70", "sm_72")  # dropped by the CUDA 13 toolkit (its release notes)
 QUERY_SECONDS = 60  # nvcc --version on a cold disk took 3 s here

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, declarations, kernel_table, object_code
 from haotuner.compile.toolchain import Toolchain
-from haotuner.composition import SPLITS
-from haotuner.kernel import MicroKernel
 from haotuner.measure.setting import Setting
-from haotuner.op import Op
+from haotuner.words.composition import SPLITS
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "plan.c", "run.c", "pool.c")
 SPLIT_WORDS = dict(zip(SPLITS, ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS"), strict=True))

@@ -16,7 +16,7 @@ import numpy as np
 
 from haotuner.cost.demand import Column
 from haotuner.cost.demand_gpu import BOOKKEEPING_REGISTERS, for_each_kind
-from haotuner.device import Device
+from haotuner.words.device import Device
 
 # Instructions of one checked read beside the read: nvcc compares row and column into a predicate; LLVM compares twice, saves
 # the mask of lanes, branches, waits for the value and restores the mask.

@@ -13,9 +13,9 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.shape import Shape
 
 Column: TypeAlias = NDArray[np.float64]  # one entry a row; a row is one (micro-kernel, shape)
 
@@ -113,7 +113,7 @@ class Problem(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Element type, a key of ``haotuner.op.DTYPE_BYTES``."""
+        """Element type, a key of ``haotuner.words.op.DTYPE_BYTES``."""
         ...
 
     def extents(self, shape: Shape) -> dict[str, int]:

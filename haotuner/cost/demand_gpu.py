@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from haotuner.cost.demand import Column
-from haotuner.device import Device
+from haotuner.words.device import Device
 
 BANKS = 32.0  # shared-memory banks of 4 bytes on every CUDA and RDNA device
 SECTOR_BYTES = 32.0  # least that a GPU fetches from L2 or DRAM

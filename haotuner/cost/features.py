@@ -26,9 +26,9 @@ from haotuner.cost.roofline import (
     tile_count,
     worked_us,
 )
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.shape import Shape
 
 FEATURES_VERSION = 7  # raise it whenever a feature is added, removed or computed differently
 

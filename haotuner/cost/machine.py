@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.device import Device
+from haotuner.words.device import Device
 
 # Stand-ins for numbers that nobody could read. They only have to be of the right order: a wrong one moves every
 # kernel of that device alike, and ranking within the device hardly changes.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from haotuner.cost.demand import Problem
 from haotuner.errors import UsageError
-from haotuner.op import KINDS, Op
-from haotuner.shape import Shape
+from haotuner.words.op import KINDS, Op
+from haotuner.words.shape import Shape
 
 _FOREIGN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z]+[0-9]{1,10})+")
 _EXTENT = re.compile(r"_([a-z]+)([0-9]+)")

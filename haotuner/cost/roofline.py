@@ -13,9 +13,9 @@ import numpy as np
 
 from haotuner.cost.demand import Column, Demand
 from haotuner.cost.machine import Machine, machine
-from haotuner.device import Device
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 _NARROW_PIPES = 2.0  # every AVX core starts up to two FMAs a cycle when they are narrower than its widest (Agner Fog tables)
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope

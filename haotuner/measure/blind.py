@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from haotuner.device import Device
 from haotuner.measure.lab import GoesOn, Lab
 from haotuner.measure.worker import Worker
-from haotuner.record import Record, Trial
 from haotuner.records import Session
+from haotuner.words.device import Device
+from haotuner.words.record import Record, Trial
 
 
 class Blind(Lab):

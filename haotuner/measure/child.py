@@ -22,7 +22,7 @@ def build(job: Job) -> Job:
     """Compile kernels (by name) into a measuring library."""
     from haotuner.compile.cpu import measuring_library
     from haotuner.compile.toolchain import Toolchain
-    from haotuner.kernel import MicroKernel
+    from haotuner.words.kernel import MicroKernel
 
     kernels = [MicroKernel.parse(name) for name in job["kernels"]]
     try:
@@ -35,7 +35,7 @@ def build(job: Job) -> Job:
 def compile_object(job: Job) -> Job:
     """Compile kernels (by name) into one object file, for a pack."""
     from haotuner.compile.cpu import object_code
-    from haotuner.kernel import MicroKernel
+    from haotuner.words.kernel import MicroKernel
 
     try:
         object_code([MicroKernel.parse(name) for name in job["kernels"]], job["mcpu"], Path(job["out"]))

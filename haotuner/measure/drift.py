@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.device import Device
 from haotuner.measure.crowding import CROWDED
-from haotuner.op import Op
-from haotuner.record import Trial
+from haotuner.words.device import Device
+from haotuner.words.op import Op
+from haotuner.words.record import Trial
 
 QUIET = 0.25  # quantile of the looks at the start: less than half of them are disturbed, and the least is a lucky one
 MOST = 4.0  # a machine this much slower is not measured by dividing; the loops themselves were held up

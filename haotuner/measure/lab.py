@@ -14,18 +14,18 @@ from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
 from haotuner.compile.toolchain import Toolchain
-from haotuner.composition import SPLITS
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.crowding import Patience
 from haotuner.measure.drift import Pace, undisturbed
 from haotuner.measure.policy import Policy, fingerprint
 from haotuner.measure.setting import Setting
 from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
 from haotuner.microkernels.cpu_dense import tail_columns
-from haotuner.op import Op
-from haotuner.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.records import RecordStore, Session
+from haotuner.words.composition import SPLITS
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
 
 BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
 BUILD_LIMIT_S = 120.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from haotuner.device import Device
+from haotuner.words.device import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

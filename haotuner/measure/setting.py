@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, k_block
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 L2_SHARE = 0.5  # the weight of one column block; the other half is for X and for what the prefetchers bring
 L2_DEFAULT_BYTES = 512 << 10  # smallest private L2 of server cores since 2017 is 1 MiB, of desktop ones 256-512 KiB

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.op import Op
 from haotuner.pack.levels import level_hashes, served_level
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 PACK_SCHEMA = 1
 MANIFEST = "manifest.json"

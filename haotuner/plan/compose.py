@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.composition import MAX_REGIONS
 from haotuner.plan.curves import Curve
+from haotuner.words.composition import MAX_REGIONS
 
 BACK = 3  # tiles the leading region may give up: leaving the last few to two middling kernels can beat one tiny remainder
 Part = tuple[str, int]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cpu_dense import computed_columns
-from haotuner.op import Op
 from haotuner.plan.curves import Curve
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 # Columns a thread from which on cutting columns keeps every thread busy: two panels of the usual widths. Narrower outputs
 # (routers, heads) leave threads idle or unevenly loaded; there parts of k are timed as well.

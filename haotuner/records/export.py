@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.record import Failed, Record, Timed
 from haotuner.records.codec import encode, line
 from haotuner.records.place import umask
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Failed, Record, Timed
 
 _T4_SCHEMA = "1.0.0"  # github.com/KernelTuner/kernel_tuner, schema/T4/1.0.0/results-schema.json
 _INVALIDITY = {

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
-from haotuner.record import Record
 from haotuner.records.kernel_tuner import CacheFile, read_cache
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.mapping import KernelMapping, choose
 from haotuner.records.rows import Refusal, record_of, unkept
 from haotuner.records.store import RecordStore
 from haotuner.records.units import one_unit
+from haotuner.words.device import Device
+from haotuner.words.record import Record
 
 
 def load_kernel_tuner(

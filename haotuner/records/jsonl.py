@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from haotuner.record import Record
 from haotuner.records.codec import decode
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.store import RecordStore
 from haotuner.records.text import read_text
+from haotuner.words.record import Record
 
 
 def load_jsonl(path: Path) -> Loaded:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from haotuner.errors import UsageError
-from haotuner.record import Record, Timed
 from haotuner.records.store import RecordStore
 from haotuner.records.units import fits_store
+from haotuner.words.record import Record, Timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from haotuner.device import Kind
 from haotuner.errors import UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Kind
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 _DTYPES = {32: "fp32", 16: "fp16"}  # CLBlast's PRECISION; 64 and the complex ones have no Op
 

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
 from haotuner.errors import RecordsUnusable
-from haotuner.record import Record
 from haotuner.records.codec import decode, encode
 from haotuner.records.store import LEASE_S, Session
+from haotuner.words.record import Record
 
 
 class MemoryStore:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeGuard
 
-from haotuner.device import Device
-from haotuner.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.records.kernel_tuner import CacheFile
 from haotuner.records.mapping import KernelMapping, Problem
+from haotuner.words.device import Device
+from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
 
 _MS = 1000.0  # Kernel Tuner's times are milliseconds, ours microseconds
 _NO_TIME = 1e20  # what versions before the error words wrote for a failed configuration

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from haotuner.errors import UsageError
-from haotuner.record import Record, Timed
 from haotuner.records.store import RecordStore
-from haotuner.units import SAME, gap_of
+from haotuner.words.record import Record, Timed
+from haotuner.words.units import SAME, gap_of
 
 
 def one_unit(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.composition import SPLITS, Composition, Region
 from haotuner.errors import PackClosed, UsageError
 from haotuner.pack.manifest import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
+from haotuner.words.composition import SPLITS, Composition, Region
 
 MAX_THREADS = 256  # HT_MAX_THREADS in native/ht.h
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers

@@ -13,13 +13,13 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel, Unsure
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
-from haotuner.device import Device
-from haotuner.kernel import Candidate, Family, MicroKernel
-from haotuner.op import Op
 from haotuner.plan.curves import Curve
-from haotuner.record import Record, Timed, Trial
 from haotuner.search.probes import Probe, uses
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import Candidate, Family, MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape
 
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
 LEAST_STARTED_ROWS = 12  # what a model learnt elsewhere needs to be put right: a level and a slope

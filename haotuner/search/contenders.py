@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import GoesOn, Lab
-from haotuner.op import Op
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of, shared, ways
-from haotuner.record import Timed, Trial
 from haotuner.search.probes import DENSE_ROWS, probe
-from haotuner.shape import Shape, Traffic
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Timed, Trial
+from haotuner.words.shape import Shape, Traffic
 
 ALONE = "@serial"  # how the name of what one thread does ends
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats

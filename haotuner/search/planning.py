@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.composition import Composition, Plan, Region
-from haotuner.kernel import MicroKernel
-from haotuner.op import Op
 from haotuner.plan.compose import Choice, choose
 from haotuner.plan.curves import Curve
 from haotuner.search.contenders import ALONE_US, EVERY_UP_TO, Times, Timings, foretold, worth_sharing
-from haotuner.shape import Shape
+from haotuner.words.composition import Composition, Plan, Region
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 # Weight of a composition's own time beside the sum of its curves, which rest on many measurements: up to EVERY_UP_TO rows
 # on one thread (several are timed in more processes there), and beyond. What took longer than SLOWER times the best is out

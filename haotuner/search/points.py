@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import choose
 from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
-from haotuner.record import Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
+from haotuner.words.record import Trial
 
 # Spreads, so 10 % at first. Loss after a tenth from all other devices, Zen 4 AVX-512 and AVX2: none 2.6 and 2.6 %, 0.7 1.9
 # and 2.1, 1.0 2.4 and 1.1; over five devices 0.7 and 1.0 were level (2.1).

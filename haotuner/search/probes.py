@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.setting import Setting
 from haotuner.microkernels.cpu_dense import computed_columns
-from haotuner.op import Op
-from haotuner.record import Trial
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Trial
+from haotuner.words.shape import Shape
 
 # One tile (small m is all about the weight stream), about 32 rows (decode batches), about 256 (in bulk the curve is a line).
 PROBE_ROWS = (1, 32, 256)

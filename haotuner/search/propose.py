@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import choose, mean_us
 from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
-from haotuner.record import Trial
 from haotuner.search.book import Book
 from haotuner.search.points import points
+from haotuner.words.record import Trial
 
 FIRST_BATCH = 16  # kernels before a model learnt here has a say: twice what LEAST_ROWS asks for
 NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.device import Device
-from haotuner.kernel import Candidate
-from haotuner.op import Op
 from haotuner.select.ledger import Ledger
-from haotuner.shape import Traffic
+from haotuner.words.device import Device
+from haotuner.words.kernel import Candidate
+from haotuner.words.op import Op
+from haotuner.words.shape import Traffic
 
 FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 STEP = 0.05

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.device import Device
 from haotuner.errors import NothingLegal
-from haotuner.kernel import Candidate, Family, MicroKernel, Refused
-from haotuner.op import Op
 from haotuner.select.fit_gpu import fitting
 from haotuner.select.ledger import Ledger
 from haotuner.select.limits import CPU_LAWS, Question, refusals
 from haotuner.select.limits_gpu import GPU_LAWS
-from haotuner.shape import Traffic
+from haotuner.words.device import Device
+from haotuner.words.kernel import Candidate, Family, MicroKernel, Refused
+from haotuner.words.op import Op
+from haotuner.words.shape import Traffic
 
 PADDING_FIRST = 0.03  # of the columns; FTuner starts at 0.05 for both axes together, rows are exact here
 PADDING_STEP = 0.05

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint, MicroKernel, Refused
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel, Refused
+from haotuner.words.op import Op
 
 # Reading more weight streams than this fell to half speed: with k a power of two they meet in the same L1 sets.
 MAX_STREAMS = 4

@@ -6,9 +6,9 @@ whole memory transactions. A limit that the device's profile leaves out refuses 
 
 from __future__ import annotations
 
-from haotuner.op import DTYPE_BYTES
 from haotuner.select.limits import Laws, Question
 from haotuner.select.occupancy import occupancy
+from haotuner.words.op import DTYPE_BYTES
 
 # An SM of every CUDA architecture since 2012 issues from four schedulers (programming guide); an RDNA or CDNA compute unit
 # from two to four. A unit with fewer resident waves leaves one of them idle whatever the shape.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.device import Device
-from haotuner.kernel import Footprint
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint
 
 # Where a profile leaves a limit out: the least of the GPUs that can be bought (CUDA programming guide, technical
 # specifications; AMD hardware specifications).

@@ -24,15 +24,15 @@ import numpy as np
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.forest import ONE_DEVICE, Settings
 from haotuner.cost.model import Scores
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import Lab
-from haotuner.op import Op
-from haotuner.record import Record, Trial
 from haotuner.records import open_store
-from haotuner.shape import Shape
 from haotuner.transfer.table import Table
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Trial
+from haotuner.words.shape import Shape
 from tests.bench.own_devices import ISAS, OPS, kernels_of
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.ship_models import held_out, ops_of, scored, table_of

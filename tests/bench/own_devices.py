@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.cli.cache_folder import cache_folder
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import Lab
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
 from haotuner.records import open_store
 from haotuner.search.book import expectation
 from haotuner.search.probes import probe
 from haotuner.select.funnel import select
 from haotuner.select.limits import Question, refusals
-from haotuner.shape import ShapeRange, Traffic
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import ShapeRange, Traffic
 from tests.bench.own_records import FOLDER, OwnRecords
 
 # Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from haotuner.device import Device
-from haotuner.record import Record, Timed, Trial
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape
 
 FOLDER = Path(__file__).parent / "records"
 State = tuple[str, int, str, str]  # op, threads, weights, split

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.started import Started
-from haotuner.device import Device
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
 from haotuner.plan.compose import best_us, choose, mean_us
 from haotuner.plan.curves import Curve
-from haotuner.record import Record, Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
 from haotuner.search.propose import rounds
 from haotuner.tuning import CAUTION
+from haotuner.words.device import Device
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Trial
 
 LOOK_EVERY = 12  # timings between two looks at the plan, a round of a started search: a look costs some milliseconds
 

@@ -27,21 +27,21 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.started import Started
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import Lab, parts_of
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
 from haotuner.plan.compose import Choice, alternatives
 from haotuner.plan.curves import Curve
-from haotuner.record import Record, Timed, Trial
 from haotuner.records import RecordStore, open_store
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
-from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import Task, tune
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape, ShapeRange, Traffic
 from tests.bench.own_records import all_records
 from tests.bench.replay import STRATEGIES, Pool, timings_to
 from tests.bench.ship_models import fit_without

@@ -20,10 +20,10 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.saved import Saved, write
 from haotuner.cost.scores import best_at, pairwise_accuracy
-from haotuner.record import Trial
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.shelf import folder
 from haotuner.transfer.table import Rows, Table
+from haotuner.words.record import Trial
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 

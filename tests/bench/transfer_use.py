@@ -23,19 +23,19 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.cost.started import Started
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import GoesOn, Lab
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
 from haotuner.plan.curves import Curve
-from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe
-from haotuner.shape import ShapeRange, Traffic
 from haotuner.transfer.nearness import weights_of
 from haotuner.transfer.table import Table
 from haotuner.tuning import Task, tune
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import ShapeRange, Traffic
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.replay import LOOK_EVERY, plan_us

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cuda_mma import CudaMma
 from haotuner.microkernels.cuda_simt import CudaSimt
 from haotuner.microkernels.cuda_wgmma import CudaWgmma
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
 from tests.emulator.run import Case
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.compile.cpu import object_code
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels import cpu_dense
 from haotuner.microkernels.cpu_dense import (
     FP32_BYTES,
@@ -28,7 +26,9 @@ from haotuner.microkernels.cpu_dense import (
     k_block,
     tail_columns,
 )
-from haotuner.op import Op
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
 
 FAMILY = CpuDense()

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from haotuner.compile.cpu import measuring_library
 from haotuner.compile.toolchain import Toolchain
-from haotuner.kernel import MicroKernel
 from haotuner.measure.bench_table import Table
 from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
+from haotuner.words.kernel import MicroKernel
 from tests.work.native_jobs import job
 
 Floats = NDArray[np.float32]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cuda_dense import resident_blocks, rounded_registers, vector_elements
 from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.content.cuda_examples import MMA, SIMT, WGMMA, device
 
 DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")

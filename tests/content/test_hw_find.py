@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.find import find_device, list_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS
+from haotuner.words.device import Device
 from tests.content.hw_gpus import LOST, Board, FakeNvml
 from tests.content.hw_machines import CORE_2, RYZEN, XEON, machine
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from haotuner.record import Outcome, Record, Timed, Trial
-from haotuner.shape import Shape
+from haotuner.words.record import Outcome, Record, Timed, Trial
+from haotuner.words.shape import Shape
 
 
 def record(

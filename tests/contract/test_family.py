@@ -8,12 +8,12 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import Family, MicroKernel
 from haotuner.microkernels.index import FAMILIES, families_for, family_named
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import Family, MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE, SMALL_CORE
 
 OPS = [

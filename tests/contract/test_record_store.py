@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haotuner.errors import RecordsUnusable
-from haotuner.record import Failed, Record
 from haotuner.records import MemoryStore, RecordStore, SqliteStore
+from haotuner.words.record import Failed, Record
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 

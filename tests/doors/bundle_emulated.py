@@ -14,8 +14,8 @@ from haotuner.bundle.build import assemble
 from haotuner.bundle.candidates import Choice
 from haotuner.bundle.libraries import NATIVE, PROBE_SOURCES, Resources
 from haotuner.bundle.suites import TINY, Suite
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.words.kernel import MicroKernel
 from tests.emulator import build
 
 RUN_SECONDS = 400  # a whole run takes 20 s on a quiet machine

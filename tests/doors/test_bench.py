@@ -15,9 +15,9 @@ import pytest
 from haotuner.bench.compare import compare, contest_of, facts_of
 from haotuner.cli.bench import _shapes
 from haotuner.errors import UsageError
-from haotuner.op import Op
 from haotuner.pack.manifest import read_manifest
-from haotuner.shape import Shape
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.doors.command import command, environment, haotuner
 from tests.serving.test_bench_process import gone
 

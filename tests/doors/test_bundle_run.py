@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from haotuner.record import Failed, Record, Timed
 from haotuner.records.codec import decode
 from haotuner.records.jsonl import import_jsonl
 from haotuner.records.memory import MemoryStore
+from haotuner.words.record import Failed, Record, Timed
 from tests.doors import bundle_emulated as emulated
 from tests.doors.command import haotuner
 from tests.emulator import build

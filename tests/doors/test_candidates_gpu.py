@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from haotuner.kernel import MicroKernel
+from haotuner.words.kernel import MicroKernel
 from tests.doors.command import haotuner
 
 

@@ -16,9 +16,9 @@ from haotuner.cli.app import run
 from haotuner.cli.place import check_place, plots_beside
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.record import Record
 from haotuner.records.address import open_store
 from haotuner.transfer import page, plots, survey
+from haotuner.words.record import Record
 from tests.judgement.transfer_examples import WIDE, records
 
 IDS = ("titan-rtx", "a4000", "rtx-3090")  # any ids of profiles: the records are of made-up CPU kernels

@@ -11,9 +11,9 @@ import pytest
 import haotuner as package
 from haotuner import producing
 from haotuner.errors import UsageError
-from haotuner.op import Op
 from haotuner.pack.manifest import read_manifest
 from haotuner.request import Request
+from haotuner.words.op import Op
 from tests.doors.command import TINY, haotuner
 
 pytestmark = pytest.mark.timeout(180)

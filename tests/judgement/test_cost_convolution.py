@@ -11,10 +11,10 @@ from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, PROGRAM_NAMES, features
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import MicroKernel
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import Named
 
 CONV = Named("kt_conv2d")

@@ -10,11 +10,11 @@ from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, CpuDense
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel
 
 CORES = st.sampled_from([BIG_CORE, SMALL_CORE, BARE_CORE])

@@ -13,11 +13,11 @@ from haotuner.cost.demand import Demand
 from haotuner.cost.families import demand
 from haotuner.cost.machine import machine
 from haotuner.cost.roofline import expected_us, exposed_us, step_cycles
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cpu_dense import NEXT_PANEL_TILES, PREFETCHES, CpuDense
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP
 from tests.judgement.test_cost_convolution import ANY, TILES, asked_of
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.cost.forest import Settings
-from haotuner.kernel import MicroKernel
-from haotuner.record import Record, Timed, Trial
-from haotuner.shape import Shape
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape
 from tests.bench.held_out import ROWS, asked, covering, half, halves, page, table_of_held
 from tests.bench.own_records import OwnRecords, all_records
 from tests.judgement.cost_examples import BIG_CORE

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haotuner.cost.model import Analytic
-from haotuner.device import Device
 from haotuner.errors import NothingLegal
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
 from haotuner.search.book import expectation
 from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
 from haotuner.select.limits import CPU_LAWS, Question, refusals
-from haotuner.shape import Shape, ShapeRange, Traffic
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape, ShapeRange, Traffic
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE, kernel
 
 FAMILY = CpuDense()

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haotuner.device import Device
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import profiles
-from haotuner.kernel import MicroKernel
 from haotuner.microkernels.cuda_dense import CudaDense
 from haotuner.microkernels.cuda_families import CUDA_FAMILIES
 from haotuner.microkernels.cuda_mma import CudaMma
 from haotuner.microkernels.cuda_simt import CudaSimt
 from haotuner.microkernels.cuda_wgmma import CudaWgmma
-from haotuner.op import Op
 from haotuner.select.expected_gpu import expectation_gpu
 from haotuner.select.fit_gpu import GPU_FRONTIER, relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import Question, refusals
 from haotuner.select.limits_gpu import GPU_LAWS
 from haotuner.select.occupancy import occupancy
-from haotuner.shape import ShapeRange, Traffic
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import ShapeRange, Traffic
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")

@@ -10,9 +10,7 @@ import pytest
 
 import haotuner.cost.saved as saved_module
 from haotuner.cost.features import FEATURES_VERSION
-from haotuner.device import Device
 from haotuner.errors import UsageError
-from haotuner.record import Record, Timed
 from haotuner.transfer.ablation import ablate
 from haotuner.transfer.evaluate import Question, evaluate, evaluate_family
 from haotuner.transfer.fitting import fit_model
@@ -24,6 +22,8 @@ from haotuner.transfer.reading import Read, read_records
 from haotuner.transfer.search import make_pool
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.survey import survey
+from haotuner.words.device import Device
+from haotuner.words.record import Record, Timed
 from tests.judgement.transfer_examples import COUSIN, KERNELS, NARROW, WIDE, find_device, read, records, tables
 
 FAMILY = "cpu_dense_fp32"

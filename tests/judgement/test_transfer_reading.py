@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.record import Failed, Timed, Trial
-from haotuner.shape import Shape
 from haotuner.transfer.reading import read_records, retold, table_of
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Failed, Timed, Trial
+from haotuner.words.shape import Shape
 from tests.judgement.transfer_examples import COUSIN, KERNELS, OP, SHAPES, WIDE, find_device, read, record, records, tables
 
 TRIAL = Trial(op=OP, kernel=KERNELS[0].name, shape=SHAPES[0])

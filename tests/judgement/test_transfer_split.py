@@ -6,15 +6,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
-from haotuner.kernel import MicroKernel
-from haotuner.record import Timed, Trial
-from haotuner.shape import Shape
 from haotuner.transfer.evaluate import Question, evaluate
 from haotuner.transfer.memory import program_keys
 from haotuner.transfer.reading import Read, read_records, retold
 from haotuner.transfer.table import half_of_kernels, rows_within
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Timed, Trial
+from haotuner.words.shape import Shape
 from tests.judgement.transfer_examples import COUSIN, WIDE, record, records
 from tests.judgement.transfer_examples import find_device as made_up
 

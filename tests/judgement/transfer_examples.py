@@ -11,13 +11,13 @@ from haotuner.cost.families import demand
 from haotuner.cost.features import frame
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
-from haotuner.device import Device
 from haotuner.errors import UnknownDevice
-from haotuner.kernel import MicroKernel
-from haotuner.record import Failed, Record, Timed, Trial
-from haotuner.shape import Shape
 from haotuner.transfer.reading import Read, read_records
 from haotuner.transfer.table import Table
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Failed, Record, Timed, Trial
+from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import CPU_DENSE, kernel
 
 OP = "dense_n2304_k768"

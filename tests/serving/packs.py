@@ -12,11 +12,11 @@ import numpy as np
 
 from haotuner.compile.pack_source import Entry, PackedOp, PackedPlan, pack_library
 from haotuner.compile.toolchain import Toolchain
-from haotuner.kernel import MicroKernel
 from haotuner.measure.setting import Setting
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
 from haotuner.pack.write import write_pack
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 
 LANES = {"x86-64-v4": 16, "x86-64-v3": 8, "x86-64-v2": 4}
 LIMIT = 40  # rows in every table; tuned range 2..40, so that both m = 1 and m > 40 are outside

@@ -12,7 +12,7 @@ from haotuner.bench.elbowroom import Elbowroom
 from haotuner.bench.lineup import Lineup
 from haotuner.bench.peers.machine import CALL_FLOPS, Machine
 from haotuner.bench.process import Down
-from haotuner.record import Failed
+from haotuner.words.record import Failed
 
 FAILED = Failed(stage="run", reason="crash")
 

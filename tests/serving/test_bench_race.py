@@ -15,8 +15,8 @@ from haotuner.bench.contention import CONTENDED_CORES, Reading, foreign_cores, r
 from haotuner.bench.contest import Contest
 from haotuner.bench.race import Row, _rotated, run
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.serving import bench_fakes as fakes
 
 OP = Op.parse("dense_n8_k4")

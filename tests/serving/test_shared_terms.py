@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.op import Op
 from haotuner.plan.sharing import rows_of
 from haotuner.runtime.pack import Pack
+from haotuner.words.op import Op
 from tests.serving.conftest import rows
 from tests.serving.packs import LANES, LIMIT, Made, assert_right, best_level, make_pack, packed_op
 

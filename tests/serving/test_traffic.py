@@ -11,9 +11,9 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackClosed, UsageError
-from haotuner.op import Op
 from haotuner.pack.verify import verify
 from haotuner.trace import traffic_of
+from haotuner.words.op import Op
 from tests.serving.conftest import DENSE, SMALLEST, TURNED, rows
 from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op
 from tests.serving.test_life import in_threads

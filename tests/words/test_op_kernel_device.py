@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.device import Device
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.op import DTYPE_BYTES, EPILOGUES, KINDS, WEIGHT_LAYOUTS, Op
-from haotuner.shape import AXIS_LIMIT, Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import DTYPE_BYTES, EPILOGUES, KINDS, WEIGHT_LAYOUTS, Op
+from haotuner.words.shape import AXIS_LIMIT, Shape
 
 extents = st.integers(1, AXIS_LIMIT)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.errors import UsageError
-from haotuner.shape import AXIS_LIMIT, DYNAMIC, Shape, ShapeRange, Span, Traffic
+from haotuner.words.shape import AXIS_LIMIT, DYNAMIC, Shape, ShapeRange, Span, Traffic
 
 extents = st.integers(1, AXIS_LIMIT)
 axes = st.from_regex(r"[a-z]{1,3}", fullmatch=True)

@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from haotuner.device import Device
-from haotuner.kernel import MicroKernel
 from haotuner.measure.lab import GoesOn, Lab, parts_of
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.op import Op
-from haotuner.record import Failed, Outcome, Record, Timed, Trial
-from haotuner.shape import ShapeRange, Traffic
 from haotuner.tuning import Task
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.words.shape import ShapeRange, Traffic
 
 Fails = Callable[[MicroKernel], bool]
 FAMILY = CpuDense()

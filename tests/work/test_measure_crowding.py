@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.device import Device
 from haotuner.measure import crowding as module
 from haotuner.measure.bench_table import Table
 from haotuner.measure.crowding import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding
 from haotuner.measure.drift import Pace, lost, undisturbed
-from haotuner.record import Trial
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.record import Trial
+from haotuner.words.shape import Shape
 from tests.work.native_jobs import job, mutant_library
 
 TRIAL_S = 0.02

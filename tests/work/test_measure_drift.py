@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.compile.cpu import TIMING_SOURCES
-from haotuner.device import Device
 from haotuner.measure.bench_table import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, Table
 from haotuner.measure.drift import MOST, Pace, drift, undisturbed
-from haotuner.record import Trial
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.record import Trial
+from haotuner.words.shape import Shape
 from tests.work.native_jobs import job, mutant_library, spied_library
 
 CORE = Device(

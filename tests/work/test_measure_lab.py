@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.device import Device
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.drift import Pace
 from haotuner.measure.job import Job
@@ -16,9 +15,10 @@ from haotuner.measure.lab import Lab
 from haotuner.measure.policy import Policy
 from haotuner.measure.worker import JobTimeout
 from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.record import Failed, Record, Timed, Trial
 from haotuner.records import MemoryStore, RecordStore
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.record import Failed, Record, Timed, Trial
+from haotuner.words.shape import Shape
 from tests.work.native_jobs import ENVIRONMENT
 
 OP = "dense_n100_k33"

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.measure.lab import GoesOn
-from haotuner.op import Op
 from haotuner.plan.curves import Curve
 from haotuner.plan.sharing import rows_of
-from haotuner.record import Timed, Trial
 from haotuner.search.contenders import CLOSE, REPEATS, _spread, again, contend, curves, foretold, worth_sharing
 from haotuner.search.planning import Table, _with_curves, decide
-from haotuner.shape import Shape
 from haotuner.tuning import tune
+from haotuner.words.op import Op
+from haotuner.words.record import Timed, Trial
+from haotuner.words.shape import Shape
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
 

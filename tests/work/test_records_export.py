@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.record import REASONS, Failed, Record
 from haotuner.records import MemoryStore
 from haotuner.records.codec import encode
 from haotuner.records.export import FORMATS, export
 from haotuner.records.jsonl import import_jsonl
+from haotuner.words.record import REASONS, Failed, Record
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 

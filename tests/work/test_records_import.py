@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.device import Device
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
-from haotuner.kernel import MicroKernel
-from haotuner.op import Op
-from haotuner.record import Failed, Timed
 from haotuner.records import MemoryStore
 from haotuner.records.importing import import_kernel_tuner
 from haotuner.records.kernel_tuner import read_cache
 from haotuner.records.mapping import CONV, XGEMM, choose
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Failed, Timed
+from haotuner.words.shape import Shape
 
 GEMM = (
     "MWG",

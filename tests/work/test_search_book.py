@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, Scores
 from haotuner.cost.roofline import roofline_us
-from haotuner.kernel import MicroKernel
-from haotuner.record import Record, Timed
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import propose
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Record, Timed
 from tests.work.fake_lab import CORE, FAMILY, OP
 
 BULK = 128  # rows: more than the 32 of a probe, fewer than its 256

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from haotuner.cost.model import Analytic, CostModel, Scores
-from haotuner.kernel import MicroKernel
 from haotuner.plan.cover import sketch
-from haotuner.record import Record, Timed, Trial
 from haotuner.search.book import Book
 from haotuner.search.points import FEW, OPTIMISM, POINTS, points, rests_on
 from haotuner.search.probes import probe
 from haotuner.tuning import CAUTION, QUIET_ROUNDS, patience
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Record, Timed, Trial
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 
 ROWS = np.array([shape["m"] for shape in TASK.traffic.shapes()], np.int64)

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from haotuner.errors import HaotunerError
-from haotuner.kernel import MicroKernel
-from haotuner.op import Op
 from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
-from haotuner.record import Outcome, Record, Trial
 from haotuner.search.planning import Table
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
-from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import LEAST_KERNELS, Tuned, tune
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Outcome, Record, Trial
+from haotuner.words.shape import Shape, ShapeRange, Traffic
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
 

@@ -14,12 +14,12 @@ from haotuner.cost.model import Scores
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.started import Started
 from haotuner.errors import HaotunerError
-from haotuner.kernel import MicroKernel
 from haotuner.plan.compose import best_us, mean_us
-from haotuner.record import Record, Timed, Trial
 from haotuner.search.probes import probe
-from haotuner.shape import Shape, ShapeRange, Traffic
 from haotuner.tuning import LEAST_KERNELS, Tuned, tune
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape, ShapeRange, Traffic
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 from tests.work.test_tuning import check_served, true_curve
 

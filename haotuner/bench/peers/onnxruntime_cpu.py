@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 OPSET = 17  # any opset has Gemm; 17 is read by every ONNX Runtime since 1.13
 IR = 9  # what opset 17 came with: a newer onnx package would otherwise write a file that an older runtime refuses

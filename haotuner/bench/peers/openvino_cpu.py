@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 
 class OpenvinoCpu:

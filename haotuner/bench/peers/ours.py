@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.timing import difference_ns
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 
 class Ours:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.op import Op
+from haotuner.words.op import Op
 
 
 class TorchEager:

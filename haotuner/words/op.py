@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from haotuner.errors import UsageError
-from haotuner.shape import AXIS_LIMIT, Shape
+from haotuner.words.shape import AXIS_LIMIT, Shape
 
 Role = Literal["spatial", "reduction"]
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from haotuner.device import Device
-from haotuner.op import Op
-from haotuner.shape import Shape
+from haotuner.words.device import Device
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"  # no leading zeros: one value has one name
 _NAME = re.compile(rf"([a-z0-9]+(?:_[a-z0-9]+)*)__([a-z]+{_NUMBER}(?:_[a-z]+{_NUMBER})*)")

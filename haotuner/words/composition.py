@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haotuner.shape import Shape
+from haotuner.words.shape import Shape
 
 # What threads share of a call: nothing, columns, rows, terms of the sum. Places are the runtime's numbers (native/ht.h).
 SPLITS = ("serial", "n", "m", "k")

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haotuner.shape import Shape
+from haotuner.words.shape import Shape
 
 RECORD_SCHEMA = 1
 _KEY = json.JSONEncoder(sort_keys=True, separators=(",", ":"))  # `json.dumps` would build one a call

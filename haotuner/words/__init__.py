@@ -1,0 +1,1 @@
+"""The nouns everybody uses. Standard library only, no I/O."""
