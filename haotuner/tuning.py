@@ -22,7 +22,8 @@ from haotuner.search.planning import Table, decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.select.funnel import Funnel, select
-from haotuner.words.kernel import Family, MicroKernel
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Traffic
