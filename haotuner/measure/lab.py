@@ -19,7 +19,7 @@ from haotuner.measure.drift import Pace, undisturbed
 from haotuner.measure.policy import Policy, fingerprint
 from haotuner.measure.setting import Setting
 from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
-from haotuner.microkernels.cpu_dense import tail_columns
+from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.records import RecordStore, Session
 from haotuner.words.composition import SPLITS
 from haotuner.words.device import Device
@@ -55,7 +55,7 @@ class Lab:
         self.device, self.store, self.policy, self.seed = device, store, policy or Policy(), seed
         self._toolchain = Toolchain.find()
         package = Path(__file__).resolve().parent.parent
-        timed = [package / "microkernels" / "cpu_dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
+        timed = [package / "microkernels" / "cpu" / "dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
         timed += [TIMING_SOURCES / "watch.h", *(package / "hw_profiles" / "native" / name for name in ("fma.h", "read.h"))]
         timed += [package / "measure" / name for name in ("crowding.py", "drift.py", "bench_table.py", "setting.py")]
         timed += [RUNTIME_SOURCES / name for name in SERVING]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from haotuner.measure.setting import Setting
-from haotuner.microkernels.cpu_dense import computed_columns
+from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.started import Started
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import best_us, choose, mean_us
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book

@@ -29,7 +29,7 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.started import Started
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab, parts_of
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import Choice, alternatives
 from haotuner.plan.curves import Curve
 from haotuner.records import RecordStore, open_store

@@ -24,7 +24,7 @@ from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.cost.started import Started
 from haotuner.measure.lab import GoesOn, Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from haotuner.compile.cpu import measuring_library
 from haotuner.compile.toolchain import Toolchain
 from haotuner.measure.bench_table import Table
-from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
+from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
 from haotuner.words.kernel import MicroKernel
 from tests.work.native_jobs import job
 

@@ -13,7 +13,7 @@ import numpy as np
 from haotuner.compile.pack_source import Entry, PackedOp, PackedPlan, pack_library
 from haotuner.compile.toolchain import Toolchain
 from haotuner.measure.setting import Setting
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

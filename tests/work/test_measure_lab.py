@@ -14,7 +14,7 @@ from haotuner.measure.job import Job
 from haotuner.measure.lab import Lab
 from haotuner.measure.policy import Policy
 from haotuner.measure.worker import JobTimeout
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device
 from haotuner.words.record import Failed, Record, Timed, Trial
