@@ -12,6 +12,7 @@ import pandas as pd
 
 from haotuner.cost.families import DEMANDS, demand
 from haotuner.cost.features import frame as frame_of
+from haotuner.cost.model import odd_values
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
 from haotuner.errors import UnknownDevice, UsageError
@@ -116,7 +117,7 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
         trials, demands = demands_of(device, family, list(times))
         frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
         least = np.concatenate([least_us(part, wanted) for part, wanted in demands])
-    sound = np.isfinite(frame.to_numpy()).all(axis=1) & np.isfinite(least) & (least > 0)
+    sound = ~odd_values(frame).any(axis=1) & np.isfinite(least) & (least > 0)
     if not sound.all():
         left_out[f"{family} on {device.id}: features that are no numbers (a parameter or extent of 0?)"] += int(
             (~sound).sum()

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.features import FEATURES_VERSION
+from haotuner.cost.columns import told, why_outdated
 from haotuner.transfer.nearness import distance
 from haotuner.words.device import Device
 
@@ -26,7 +26,7 @@ class Shelved:
     device: Device
     family: str
     distance: float = 0.0  # doublings of resources, see ``nearness.distance``
-    facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, features_version, sha256, scores
+    facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, columns, sha256, scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def folder() -> Path:
 
 
 def shelf(place: Path | None = None) -> Shelf:
-    """Every shipped model, by name, whatever its feature version."""
+    """Every shipped model, by name, whatever columns it uses."""
     found: list[Shelved] = []
     damaged: list[str] = []
     for path in sorted((place or folder()).glob("*.json")):
@@ -62,7 +62,7 @@ def _shelved(path: Path) -> Shelved:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         device, family, model = Device(**facts["device"]), str(facts["family"]), path.with_name(facts["model"])
-        int(facts["features_version"])  # without it the model would be passed over as one of another version
+        told(facts)  # without it the model would be passed over as one of other columns
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} does not say what the model beside it was learnt on ({type(error).__name__}: {error}); copy it again"
@@ -80,7 +80,7 @@ def near(device: Device, family: str, place: Path | None = None) -> Shelf:
         Shelved(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
                 distance=distance(s.device.with_units(1), device.with_units(1)))
         for s in every.models
-        if s.family == family and s.facts.get("features_version") == FEATURES_VERSION
+        if s.family == family and not why_outdated(told(s.facts))
     ]  # fmt: skip
     sound = sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name))
     return replace(every, models=tuple(sound))

@@ -55,7 +55,8 @@ class Lab:
         self.device, self.store, self.policy, self.seed = device, store, policy or Policy(), seed
         self._toolchain = Toolchain.find()
         package = Path(__file__).resolve().parent.parent
-        timed = [package / "microkernels" / "cpu" / "dense.py", package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
+        timed = [package / "microkernels" / "cpu" / name for name in ("dense.py", "dense_sums.py")]
+        timed += [package / "compile" / "cpu.py", TIMING_SOURCES / "timing.c"]
         timed += [TIMING_SOURCES / "watch.h", *(package / "hw_profiles" / "native" / name for name in ("fma.h", "read.h"))]
         timed += [package / "measure" / name for name in ("crowding.py", "drift.py", "bench_table.py", "setting.py")]
         timed += [RUNTIME_SOURCES / name for name in SERVING]

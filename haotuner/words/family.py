@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.words.demand import Asked, Demand
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
 from haotuner.words.op import Op
+from haotuner.words.shape import Traffic
 
 Layout = tuple[int, ...]  # of the packed constants; opaque, and orderable so that ties are broken in one way
+# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better.
+Expectation = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 
 class Family(Protocol):
@@ -21,6 +29,7 @@ class Family(Protocol):
 
     name: str
     backend: str  # the kind of device: "cpu", "cuda"
+    frontier: int  # candidates that selection keeps at most
 
     def serves(self, op: Op) -> bool:
         """Whether micro-kernels of this family compute the op."""
@@ -48,6 +57,18 @@ class Family(Protocol):
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """What the micro-kernel asks of a device."""
+        ...
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Inequalities that micro-kernels of this family must obey beyond those of every family, in their order."""
+        ...
+
+    def demand(self, asked: Asked) -> Demand:
+        """What each row's micro-kernel asks of the device for its shape: what cost models read."""
+        ...
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """What the family itself expects of its micro-kernels over the traffic; None leaves it to a cost model."""
         ...
 
     def fuses(self, step: str) -> bool:
