@@ -21,13 +21,13 @@ SIBLINGS = ("microkernels", "transfer", "hw_profiles")  # sources beside haotune
 # A module belongs to the longest prefix named here; a new one must be put on a floor.
 FLOORS = {
     0: ("errors", "ops", "words"),
-    1: ("microkernels", "hw_profiles", "workloads", "trace"),
+    1: ("microkernels", "hw_profiles", "workloads", "trace", "judge"),
     2: ("select", "cost", "plan", "transfer"),
     3: ("tuning", "starting", "measure", "records", "compile", "search"),
     4: ("runtime", "pack", "bench", "torch", "capture"),
     5: ("cli", "entry", "producing", "request", "bundle", "__main__"),
 }
-SERVING = ("runtime", "pack")  # what a server loads
+SERVING = ("runtime", "pack", "judge")  # what a server loads
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
 ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/producing.py", "haotuner/bundle/")  # the doors
 LINE_LIMIT, MEDIAN_LIMIT = 400, 150

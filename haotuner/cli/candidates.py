@@ -23,7 +23,7 @@ from haotuner.trace import traffic_of
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 SHOWN = 20  # candidates printed for people without -v
 

@@ -26,7 +26,7 @@ from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate, MicroKernel, Refused
 from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 PADDING_FIRST = 0.03  # of the columns; FTuner starts at 0.05 for both axes together, rows are exact here
 PADDING_STEP = 0.05

@@ -28,7 +28,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.bench.own_records import FOLDER, OwnRecords
 
 # Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.

@@ -26,7 +26,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
