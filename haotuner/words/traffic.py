@@ -26,9 +26,8 @@ class Traffic:
         combinations are more, the shapes are the smallest, the largest, and points of a Halton sequence (Halton, 1960) in
         the axes' own shares, which all count the same.
         """
-        axes = [
-            (axis, extents, _of_span(span, extents)) for axis, span in shapes.spans for extents in (span.sample(samples),)
-        ]
+        sampled = [(axis, span, span.sample(samples)) for axis, span in shapes.spans]
+        axes = [(axis, extents, _of_span(span, extents)) for axis, span, extents in sampled]
         if math.prod(len(extents) for _, extents, _ in axes) <= samples:
             points: list[tuple[dict[str, int], float]] = [({}, 1.0)]
             for axis, extents, shares in axes:
