@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from haotuner.backends.cuda.toolkit import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.requested import Json, Quiet, Verbose, ops_of
-from haotuner.compile.cuda_toolkit import why_not_built
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda_dense import CudaDense

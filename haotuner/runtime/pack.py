@@ -15,7 +15,7 @@ from haotuner.runtime.arena import Arena
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
-from haotuner.words.composition import SPLITS, Composition, Region
+from haotuner.words.composition import SPLITS, Covered, Region
 
 MAX_THREADS = 256  # HT_MAX_THREADS in native/ht.h
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
@@ -168,7 +168,7 @@ class DenseOp:
         self._pack.own(linear)
         return linear
 
-    def composition(self, m: int, threads: int | None = None) -> Composition:
+    def composition(self, m: int, threads: int | None = None) -> Covered:
         """How m rows are served, from the library's own look-up; ``expected_us`` is not known here and is 0."""
         index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
         values = np.zeros(10, np.int64)
@@ -180,7 +180,7 @@ class DenseOp:
             last = row + tiles * self._op.tile_rows[int(values[2 + 2 * part])]
             regions.append(Region(kernel=kernel, box={"m": (row, last), "n": (0, self._op.n)}, tiles=tiles))
             row = last
-        return Composition(regions=tuple(regions), expected_us=0.0, split=SPLITS[int(values[1])])
+        return Covered(regions=tuple(regions), expected_us=0.0, split=SPLITS[int(values[1])])
 
 
 def load(path: str | Path, threads: int | None = None) -> Pack:

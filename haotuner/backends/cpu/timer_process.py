@@ -1,4 +1,4 @@
-"""What the measuring process keeps between jobs: loaded libraries and buffers. Verifies kernels, times compositions."""
+"""State of the timing process: loaded libraries and buffers. Verifies kernels, times compositions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from haotuner.measure.job import Job, Refusal
+from haotuner import judge
+from haotuner.isolate.answers import Job, Refusal
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 KEPT_LIBRARIES = 48
-GUARD = 24  # floats around every output row that a kernel must leave alone
-SENTINEL = np.float32(-7.25e30)  # no result of the test data comes near it
 # A look at the machine before anything is timed: pauses make it a tenth of a second, in which other load comes and goes.
 WATCH_LOOKS, WATCH_PAUSE_S = 16, 0.008
 WATCH_SAMPLES = 4  # reads of two MiB a look
 WATCH_FLOATS = WATCH_LOOKS * WATCH_SAMPLES * (2 << 20) // 4
 LOOKS = ("samples_us", "memory_us", "compute_us", "together_us")  # the rows of what timing.c returns
-EPS = float(np.finfo(np.float32).eps)
 
 
-class Table:
+class TimerProcess:
     """Buffers and libraries of one measuring process."""
 
     def __init__(self) -> None:
@@ -65,42 +65,31 @@ class Table:
             (2, nr + nt, True, -(-k // 3)),  # the sum over k in parts
             *(((2, nr + nt, False, 0), (2, nr + nt - 1, True, -(-k // 3))) if nt else ()),  # the tail into Y, and beside it
         ):
+            op = Op(kind="dense", static=(("n", n), ("k", k)))
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
-
-            # Whole numbers first: every sum is exact, so a single missing or doubled term shows.
-            def draw(*shape: int, whole: bool = whole) -> Any:
-                return rng.integers(-3, 4, shape) if whole else rng.standard_normal(shape)
-
+            inputs = judge.draw(op, Shape.of(m=m), rng, whole=whole)
             x = np.full((m + 1, k + 9), np.nan, np.float32)  # NaN wherever a kernel must not read
-            x[:m, :k] = draw(m, k)
+            x[:m, :k] = inputs["x"]
             weight = np.zeros((panels * pw, k), np.float32)
-            weight[:n] = draw(n, k)
+            weight[:n] = inputs["weight"]
             packed = np.ascontiguousarray(weight.reshape(panels, pw, k).transpose(0, 2, 1))
-            y = np.full((m + 2, n + 2 * GUARD), SENTINEL, np.float32)
-            inner = y[1 : m + 1, GUARD : GUARD + n]
+            y = judge.Guarded((m, n))
             self._call(
                 {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
                 x[:m, :k],
                 packed,
-                inner,
+                y.inner,
                 m,
-                (k + 9, n + 2 * GUARD),
+                (k + 9, y.outer.shape[1]),
                 1,
                 np.zeros(0),
             )
-            want = x[:m, :k].astype(np.float64) @ weight[:n].astype(np.float64).T
-            size = np.abs(x[:m, :k]).astype(np.float64) @ np.abs(weight[:n]).astype(np.float64).T
-            # Rounding of a length-k sum grows like sqrt(k) (Higham 2002, section 4.2); 4 covers the reordering.
-            allowed = np.zeros_like(want) if whole else 4 * EPS * np.sqrt(k) * size
-            error = np.abs(inner - want)
-            if not np.all(error <= allowed):
-                at = np.unravel_index(int(np.argmax(np.where(np.isnan(error), np.inf, error - allowed))), error.shape)
-                raise Refusal("verify", "wrong", f"m={m} n={n} k={k}: y{list(map(int, at))} is {inner[at]}, want {want[at]}")
-            if not whole:
-                worst = max(worst, float(np.max(error / np.maximum(allowed, 1e-30))))
-            y[1 : m + 1, GUARD : GUARD + n] = SENTINEL
-            if not np.all(y == SENTINEL):
+            verdict = judge.check(op, inputs, y.inner, whole=whole)
+            if verdict.wrong:
+                raise Refusal("verify", "wrong", f"m={m} n={n} k={k}: {verdict}")
+            worst = max(worst, verdict.worst)
+            if y.touched():
                 raise Refusal("verify", "out_of_bounds", f"m={m} n={n} k={k}: wrote outside the output")
         return {"max_error": worst}
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from haotuner.measure.crowding import CROWDED
+from haotuner.backends.cpu.crowding import CROWDED
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Trial
+from haotuner.words.shape import Shape
 
 QUIET = 0.25  # quantile of the looks at the start: less than half of them are disturbed, and the least is a lucky one
 MOST = 4.0  # a machine this much slower is not measured by dividing; the loops themselves were held up
@@ -31,7 +34,6 @@ WHOLLY = 1.6  # all of the looks fell into a spell
 # read of the weight left as it is, that foretells cold ones: 24, 96, 600 rows 1.58, 1.83, 1.93 (seen: 1.59, 1.82, 1.87).
 SHARED_CORE = 1.95
 STREAMED = 8  # rows up to which a cold call waits for memory anyway: 6 took 1.13 times as long, divided they won by luck
-FP32_BYTES = 4
 _FACTS = ("quiet_memory_us", "quiet_compute_us")
 
 
@@ -88,8 +90,14 @@ def _least_us(trial: Trial, device: Device) -> tuple[float, float]:
     op = Op.parse(trial.op)
     gflops = (device.peak_gflops_unit or 0.0) * trial.threads
     gbps = (device.memory_gbps_unit if trial.threads == 1 else device.memory_gbps) or 0.0
-    read = FP32_BYTES * op["n"] * op["k"] if trial.weights == "cold" else 0
+    read = cold_bytes(op, trial.shape) if trial.weights == "cold" else 0
     return read / (gbps * 1e3) if gbps else 0.0, op.flops(trial.shape) / (gflops * 1e3) if gflops else 0.0
+
+
+def cold_bytes(op: Op, shape: Shape) -> int:
+    """Bytes that a server's next call finds in memory: the constants, or all operands of an op that has none."""
+    constants = [o for o in op.meaning.inputs if o.role == "constant"] or list(op.meaning.operands)
+    return sum(prod(op.operand_shape(o, shape)) * DTYPE_BYTES[op.dtype_of(o)] for o in constants)
 
 
 def _below_peak(found: float, compute: float) -> float:
@@ -113,7 +121,8 @@ def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
 
     Never so much that it would have run above the device's FMA peak: a look that erred must not make a winner.
     """
-    if crowded <= CROWDED or (trial.weights == "cold" and trial.shape["m"] <= STREAMED):
+    op = Op.parse(trial.op)
+    if crowded <= CROWDED or (trial.weights == "cold" and trial.shape[op.dynamic[0]] <= STREAMED):
         return 1.0
     read, fastest = _least_us(trial, device)
     slower = 1.0 + (SHARED_CORE - 1.0) * min(1.0, (crowded - 1.0) / (WHOLLY - 1.0))

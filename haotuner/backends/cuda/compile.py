@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.errors import EnvironmentMissing
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel

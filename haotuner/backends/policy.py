@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 from haotuner.words.device import Device
 
@@ -25,16 +21,3 @@ class Policy:
         """Bytes of weights to rotate over; without a known L3 the L2 counts, without both 32 MiB."""
         last = device.l3_bytes or (device.l2_bytes or 0) * device.compute_units or 32 << 20
         return self.cold_factor * last
-
-
-def fingerprint(device: Device, policy: Policy, words: Mapping[str, str], sources: list[Path]) -> str:
-    """Hash of all that makes two times comparable: device, toolchain, code that is timed, policy."""
-    digest = hashlib.sha256()
-    seen = {
-        "device": [device.id, device.arch, device.compute_units, device.l2_bytes, device.l3_bytes],
-        "policy": asdict(policy),
-    }
-    digest.update(json.dumps([seen, dict(words)], sort_keys=True).encode())
-    for source in sorted(sources, key=lambda path: path.name):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]

@@ -6,14 +6,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.compile.toolchain import Toolchain
+from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parents[2]
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
-TIMING_SOURCES = _PACKAGE / "measure" / "native"
+TIMING_SOURCES = Path(__file__).resolve().parent / "native"
 TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
 SERVING = ("pool.c", "plan.c", "run.c")  # in every library: what is timed is what is served
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.compile.cpu import RUNTIME_SOURCES, declarations, kernel_table, object_code
-from haotuner.compile.toolchain import Toolchain
-from haotuner.measure.setting import Setting
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, declarations, kernel_table, object_code
+from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.toolchain import Toolchain
 from haotuner.words.composition import SPLITS
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
