@@ -1,7 +1,7 @@
 """A pack's folder, held open while it is read: every file comes from the same pack, also while a new one takes its place.
 
-Files are opened relative to the folder's descriptor. A pack is replaced by an exchange of folders and the old one is deleted,
-so a reader may find its files gone; it then begins again with the new folder.
+Files are opened relative to the folder's descriptor. A pack is replaced by an exchange of folders, and the old one is
+deleted, so a reader may find its files gone; it then begins again with the new folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Folder:
     descriptor: int
 
     def read(self, name: str, limit: int) -> bytes:
-        """Content of a regular file of at most ``limit`` bytes. OSError as the system says it; ValueError for another file."""
+        """Content of a regular file of at most ``limit`` bytes. OSError from the system; ValueError for another file."""
         return self.read_facts(name, limit)[0]
 
     def read_facts(self, name: str, limit: int) -> tuple[bytes, os.stat_result]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
+from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, OP, check_facts, check_texts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import level_hashes, served_level
 from haotuner.words.kernel import MicroKernel
@@ -55,6 +56,11 @@ class Manifest:
     document: Mapping[str, Any]
     batch_invariant: bool = False  # promised: a row's result has the same bits in every batch, on any thread count
     unverified: bool = False  # nothing was measured on the device: plans and times are predictions
+
+    @property
+    def tuning(self) -> Mapping[str, Any]:
+        """The tuning run: ``shapes, weights, seconds, stopped``, with defaults where the pack does not say."""
+        return {"shapes": "?", "weights": "cold", "seconds": 0.0, "stopped": "?"} | dict(self.document.get("tuning", {}))
 
 
 def read_manifest(pack: Path) -> Manifest:
@@ -142,9 +148,11 @@ def _decode(document: Any) -> Manifest:
     ((library, sha256),) = files.items()
     if not _FILE.fullmatch(library) or not isinstance(sha256, str) or not _SHA.fullmatch(sha256):
         raise ValueError(f"file {library!r} is not lib/<16 hex digits>.so with a sha256")
+    check_texts(document)
+    check_facts(document, DOCUMENT, "the manifest")
     device = document["device"]
-    if not isinstance(device, dict):
-        raise ValueError("device must be an object")
+    if not 0 <= (device.get("l3_bytes") or 0) <= L3_LIMIT_BYTES:
+        raise ValueError(f"l3_bytes is {device['l3_bytes']!r}; no CPU has such a cache")
     invariant = document.get("batch_invariant", False)
     if not isinstance(invariant, bool):
         raise ValueError(f"batch_invariant is {invariant!r}, must be true or false")
@@ -177,8 +185,7 @@ def _op(entry: Any) -> PackOp:
         raise ValueError(f"op {name!r}: threads and kernels must be named, each count once")
     if numbers["panels"] * numbers["pw"] < numbers["n"] or numbers["first_m"] > numbers["last_m"]:
         raise ValueError(f"op {name!r}: its panels hold fewer than n columns, or first_m is over last_m: not possible")
-    if not isinstance(facts, dict):
-        raise ValueError(f"op {name!r}: facts must be an object")
+    check_facts(facts, OP, f"op {name!r}: facts")
     named = Op.parse(name)
     told = (named.kind, named["n"], named["k"], named.weight)
     if named.name != name or told != ("dense", numbers["n"], numbers["k"], weight):

@@ -16,6 +16,11 @@ from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.host import missing_flags, platform_problem
 
 
+def checked_manifest(pack: Path) -> Manifest:
+    """Manifest of a pack whose every file is sound and fits this host; raises as ``_checked``."""
+    return steadily(pack, lambda folder: _checked(folder)[0])
+
+
 def _checked(folder: Folder) -> tuple[Manifest, os.stat_result]:
     """Manifest of a pack whose every file is sound and fits this host, and facts of its library's file.
 

@@ -6,7 +6,7 @@ import operator
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -25,7 +25,7 @@ WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 class Pack:
     """An open pack. ``with`` closes it; calls that run while it is closed finish."""
 
-    def __init__(self, path: str | Path, threads: int | None = None) -> None:
+    def __init__(self, path: str | Path, threads: SupportsIndex | None = None) -> None:
         self.path = Path(path)
         self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
         self._library: Library | None = Library(self.path)
@@ -101,7 +101,7 @@ class Pack:
         return self.library().function(op.name), self.plan_index(op, count) + 256 * count
 
     def own(self, linear: Linear) -> None:
-        """Serve this linear until the pack is closed or handed over; also if that happens at this moment in another thread."""
+        """Serve this linear until the pack is closed or handed over, which may happen at this moment in another thread."""
         linear.owner = self
         self._linears[id(linear)] = weakref.ref(linear, _forget(self._linears, id(linear)))
         if self._next is not None:
@@ -216,7 +216,7 @@ class DenseOp:
         self._pack.own(linear)
         return linear
 
-    def composition(self, m: int, threads: int | None = None) -> Composition:
+    def composition(self, m: Any, threads: int | None = None) -> Composition:
         """How m rows are served, from the library's own look-up; ``expected_us`` is not known here and is 0."""
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
             raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
@@ -235,7 +235,7 @@ class DenseOp:
         return Composition(regions=tuple(regions), expected_us=0.0, split=SPLITS[int(values[1])])
 
 
-def load(path: str | Path, threads: int | None = None) -> Pack:
+def load(path: str | Path, threads: SupportsIndex | None = None) -> Pack:
     """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
 
     A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load

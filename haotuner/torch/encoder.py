@@ -16,10 +16,11 @@ def keep_working(parent: torch.nn.Module) -> None:
 def plain_encoders(model: torch.nn.Module, served: type[torch.nn.Module]) -> None:
     """Encoders whose first layer is served keep padded rows; torch's nested tensors would read that layer's weights."""
     for encoder in model.modules():
-        if isinstance(encoder, torch.nn.TransformerEncoder) and getattr(encoder, "use_nested_tensor", False):
-            if any(isinstance(layer, served) for layer in encoder.layers.modules()):
-                encoder.use_nested_tensor = False
-                encoder.register_forward_hook(_fill_padding, with_kwargs=True)
+        if not isinstance(encoder, torch.nn.TransformerEncoder) or not getattr(encoder, "use_nested_tensor", False):
+            continue
+        if any(isinstance(layer, served) for layer in encoder.layers.modules()):
+            encoder.use_nested_tensor = False
+            encoder.register_forward_hook(_fill_padding, with_kwargs=True)
 
 
 def _fill_padding(encoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor | None:

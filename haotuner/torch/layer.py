@@ -90,7 +90,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         self.row = None if self._linear.bound.bias is None else torch.from_dlpack(self._linear.bound.bias)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedLinear:
-        """``.to()``, ``.bfloat16()`` and the like: results change their type, the packed weight stays where and what it is."""
+        """``.to()``, ``.bfloat16()`` and the like: results change their type, the packed weight stays what it is."""
         asked = fn(torch.empty(0, dtype=self.dtype))
         if asked.device.type != "cpu":
             raise ValueError(
@@ -110,7 +110,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """As ``nn.Linear`` does; both are packed anew, and later calls see both or neither."""
-        wanted = {"weight": (self.out_features, self.in_features)} | ({"bias": (self.out_features,)} if self.row is not None else {})
+        wanted: dict[str, tuple[int, ...]] = {"weight": (self.out_features, self.in_features)}
+        if self.row is not None:
+            wanted["bias"] = (self.out_features,)
         given = {key: state_dict[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state_dict}
         missing_keys += [f"{prefix}{key}" for key in wanted if key not in given and strict]
         if strict:

@@ -162,7 +162,8 @@ def test_whole_numbers_of_numpy_are_whole_numbers(made):
         assert pack.threads == 2 and type(pack.threads) is int
         op = pack.op(DENSE)
         assert op.composition(np.int64(5)) == op.composition(5)
-        for m in (0, -1, 2**31, True, 1.5, "5", None):
+        bad: tuple[Any, ...] = (0, -1, 2**31, True, 1.5, "5", None)
+        for m in bad:
             with pytest.raises(UsageError, match="m="):
                 op.composition(m)
         with pytest.raises(UsageError, match="threads=99"):
@@ -244,8 +245,10 @@ def test_tables_that_the_library_fills_are_checked(made):
         look_up, stats = library.function("ht_look_up"), library.function("ht_stats")
         seen, capture = library.function("ht_seen"), library.function("ht_capture")
         wide = np.zeros(20, np.int64)
-        for wrong in ((0, 0, 1, wide[::2]), (0, 0, 1, np.zeros(10)), (0, 0, 1), (0, 0, "x", wide[:10]), (0, "x", 1, wide[:10]),
-                      (0, 99, 1, wide[:10]), (99, 0, 1, wide[:10]), (0, 0, 0, wide[:10]), (None, 0, 1, wide[:10])):  # fmt: skip
+        wrong: Any
+        table = wide[:10]
+        for wrong in ((0, 0, 1, wide[::2]), (0, 0, 1, np.zeros(10)), (0, 0, 1), (0, 0, "x", table), (0, "x", 1, table),
+                      (0, 99, 1, table), (99, 0, 1, table), (0, 0, 0, table), (None, 0, 1, table)):  # fmt: skip
             with pytest.raises((TypeError, ValueError)):
                 look_up(*wrong)
         for wrong in ((0, wide[:6:2]), (0, np.zeros(3)), (-1, wide[:3]), ("x", wide[:3]), (0,)):

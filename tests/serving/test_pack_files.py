@@ -14,7 +14,8 @@ import pytest
 
 import haotuner
 from haotuner.errors import HaotunerError, PackInvalid, PackMismatch
-from haotuner.pack.manifest import SIZE_LIMIT_BYTES, read_manifest
+from haotuner.pack.folder import SIZE_LIMIT_BYTES
+from haotuner.pack.manifest import read_manifest
 from tests.serving.conftest import DENSE, rows
 
 
@@ -162,7 +163,22 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "deep later": (GOOD[:-1].encode() + b',"x":"' + b" " * 70_000 + b'","y":' + b"[" * 40 + b"]" * 40 + b"}", "nested"),
     "many brackets": (b"[" + b"[]," * 2_000_001 + b"[]]", "nested"),
     "many ops": (GOOD[: GOOD.index('"ops"')].encode() + b'"ops":[' + b"1," * 300 + b"1]}", "at most 256"),
-    "lone surrogate": (GOOD.replace('"id":"a"', '"id":"\\ud800"').encode(), "ASCII"),
+    "escape sequence": (GOOD.replace('"schema":1', '"schema":1,"haotuner":"\\u001b[2J"').encode(), "control characters"),
+    "escape in a key": (GOOD.replace('"schema":1', '"schema":1,"\\u009b2J":1').encode(), "control characters"),
+    "writing turned": (GOOD.replace('"schema":1', '"schema":1,"haotuner":"\\u202e"').encode(), "control characters"),
+    "tuning is text": (GOOD.replace('"schema":1', '"schema":1,"tuning":"x"').encode(), "tuning must be an object"),
+    "seconds is text": (GOOD.replace('"schema":1', '"schema":1,"tuning":{"seconds":"x"}').encode(), "tuning.seconds"),
+    "numbers is text": (GOOD.replace('"schema":1', '"schema":1,"verification":{"numbers":"x"}').encode(), "numbers"),
+    "toolchain": (GOOD.replace('"schema":1', '"schema":1,"toolchain":{"cc":[]}').encode(), "toolchain.cc"),
+    "a cache of 1e18": (GOOD.replace('"id":"a"', '"id":"a","l3_bytes":1e18').encode(), "no such cache|no CPU"),
+    "ratio is text": (GOOD.replace('"threads"', '"facts":{"packed_ratio":"x"},"threads"').encode(), "packed_ratio"),
+    "regret is true": (GOOD.replace('"threads"', '"facts":{"regret_max":true},"threads"').encode(), "regret_max"),
+    "plans is a list": (GOOD.replace('"threads"', '"facts":{"plans":[]},"threads"').encode(), "plans must be"),
+    "times are texts": (GOOD.replace('"threads"', '"facts":{"plans":{"1":{"predicted_us":["x"]}}},"threads"').encode(),
+                        "predicted_us"),
+    "curves": (GOOD.replace('"threads"', '"facts":{"plans":{"1":{"curves":{"n":[{"kernel":1}]}}}},"threads"').encode(),
+               "curves.n.kernel"),
+    "lone surrogate": (GOOD.replace('"id":"a"', '"id":"\\ud800"').encode(), "control characters"),
 }  # fmt: skip
 
 
@@ -293,100 +309,3 @@ def test_a_pack_is_replaced_in_one_step(made, copied, weight):
     assert [p.name for p in copied.parent.iterdir() if ".new" in p.name or ".old" in p.name] == []
     with haotuner.load(copied) as pack:
         assert pack.op(DENSE).bind(weight)(rows(1)).shape == (1, 100)
-
-
-def test_a_pack_that_is_loaded_while_it_is_replaced(made, copied, weight, tmp_path):
-    """A reader gets the old pack or the new one and never an error: its files come from one folder, or it begins again."""
-    import threading
-
-    from haotuner.pack.write import write_pack
-    from tests.serving.native_builds import c_pack
-    from tests.serving.packs import packed_op
-
-    other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 8, (1,))])  # another library, so another name in lib/
-    sources = []
-    for pack in (made.path, other):
-        library(pack)
-        sources.append((tmp_path / f"{pack.name}.keep", json.loads((pack / "manifest.json").read_text())))
-        sources[-1][0].write_bytes(library(pack).read_bytes())
-    done = threading.Event()
-    turns = 0
-
-    def replace() -> None:
-        nonlocal turns
-        while not done.is_set():
-            write_pack(copied, *sources[turns % 2], lambda _: None)
-            turns += 1
-
-    writer = threading.Thread(target=replace)
-    writer.start()
-    try:
-        seen = set()
-        for _ in range(100):
-            with haotuner.load(copied, threads=1) as pack:
-                seen.add(pack.ops)
-                assert pack.op(DENSE).bind(weight)(rows(1)).shape == (1, 100)
-    finally:
-        done.set()
-        writer.join()
-    assert len(seen) == 2 and turns > 3
-
-
-@pytest.mark.parametrize("turn", range(3))
-def test_files_that_change_between_two_looks_are_read_again(made, copied, monkeypatch, turn):
-    """Each place where a replacement can come between: the manifest, the hash, the mapping."""
-    from haotuner.pack import folder
-    from haotuner.runtime import library as module
-
-    aside = copied.parent / "aside"
-    shutil.copytree(copied, aside)
-    done = []
-
-    def exchange() -> None:
-        if not done:
-            done.append(1)
-            copied.rename(copied.parent / "old")
-            aside.rename(copied)
-            shutil.rmtree(copied.parent / "old")
-
-    if turn == 0:
-        monkeypatch.setattr(module, "manifest_in", lambda f, real=module.manifest_in: (exchange(), real(f))[1])
-    elif turn == 1:
-        monkeypatch.setattr(module, "_check_library", lambda f, m, real=module._check_library: (exchange(), real(f, m))[1])
-    else:
-        monkeypatch.setattr(module, "_load", lambda path, real=module._load: (real(path), exchange())[0])
-    haotuner.load(copied).close()
-    assert done and folder.ATTEMPTS > 1
-
-
-@pytest.mark.timeout(20)
-def test_libraries_that_are_no_regular_files_of_a_sane_size(copied):
-    path = library(copied)
-    path.unlink()
-    os.mkfifo(path)  # opening it would wait for a writer for ever
-    refused(copied, "not a regular file")
-    assert verify(copied).returncode == 5
-    path.unlink()
-    with path.open("wb") as stream:
-        stream.truncate(300 << 30)  # sparse
-    refused(copied, "over 1024 MiB")
-
-
-def test_a_linked_manifest_is_not_followed(copied, tmp_path):
-    shutil.move(copied / "manifest.json", tmp_path / "elsewhere.json")
-    (copied / "manifest.json").symlink_to(tmp_path / "elsewhere.json")
-    refused(copied, "cannot read manifest.json")
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_a_new_packs_folders_follow_the_umask(copied, tmp_path, mask):
-    from haotuner.pack.write import write_pack
-
-    old = os.umask(mask)
-    try:
-        out = write_pack(tmp_path / "out", library(copied), json.loads((copied / "manifest.json").read_text()), lambda _: None)
-    finally:
-        os.umask(old)
-    assert [path.stat().st_mode & 0o777 for path in (out, out / "lib")] == [0o777 & ~mask] * 2
-    assert library(out).stat().st_mode & 0o777 == 0o666 & ~mask
-    assert sorted(path.name for path in out.iterdir()) == ["lib", "manifest.json"]

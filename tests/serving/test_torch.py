@@ -85,7 +85,7 @@ def test_refusals(registered, layer, made):
 
 
 def test_a_packed_weight_with_strides_of_its_own_is_refused(registered, layer):
-    """The kernels step through it by its extents: others' strides gave wrong numbers, an expanded element killed the process."""
+    """The kernels go by its extents: other strides gave wrong numbers, one element expanded killed the process."""
     op, packed = getattr(torch.ops.haotuner, DENSE), registered.pack_weight(DENSE, layer.weight)
     panels, k, pw = packed.shape
     x, bias, out = torch.randn(3, 37), layer.bias.detach(), torch.full((3, 100), -1.0)

@@ -1,4 +1,4 @@
-"""Whole torch models around served layers: encoders with masks, casts, copies, saved and loaded state, what is left and why."""
+"""Torch models around served layers: encoders with masks, casts, copies, saved and loaded state, what is left and why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def pack(made) -> Iterator[Any]:
         yield opened
 
 
-CASES = list(itertools.product((False, True), (False, True), ("relu", "gelu"), ("none", "left", "scattered", "causal", "both")))
+MASKS = ("none", "left", "scattered", "causal", "both")
+CASES = list(itertools.product((False, True), (False, True), ("relu", "gelu"), MASKS))
 
 
 @pytest.mark.parametrize(("norm_first", "batch_first", "activation", "masks"), CASES)

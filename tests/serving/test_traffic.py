@@ -165,6 +165,7 @@ def test_hand_over_to_what_is_no_other_open_pack(made, weight):
     pack, other = haotuner.load(made.path), haotuner.load(made.path)
     linear = pack.op(DENSE).bind(weight)
     other.close()
+    wrong: Any
     for wrong in (None, pack, made.path, "pack"):
         with pytest.raises(UsageError, match="cannot be handed over"):
             pack.hand_over(wrong)
@@ -195,11 +196,11 @@ def test_binding_while_another_thread_warms_up(made, weight):
 
 
 def test_binding_while_the_pack_is_handed_over(made, weight):
-    """What one thread binds while another hands the pack over is served by the new pack, or the bind says that it is closed."""
+    """What one thread binds while another hands the pack over is served by the new pack, or the pack is closed for it."""
     lost = 0
     for _ in range(60):
         old, new = haotuner.load(made.path, threads=1), haotuner.load(made.path, threads=1)
-        bound: list[object] = []
+        bound: list[Any] = []
 
         def bind(old: Any = old, bound: list[Any] = bound) -> None:
             while True:
