@@ -187,7 +187,7 @@ def _op(entry: Any) -> PackOp:
         raise ValueError(f"op {name!r}: its panels hold fewer than n columns, or first_m is over last_m: not possible")
     check_facts(facts, OP, f"op {name!r}: facts")
     named = Op.parse(name)
-    told = (named.kind, named["n"], named["k"], named.weight)
+    told = (named.kind, named["n"], named["k"], named.option("weight"))
     if named.name != name or told != ("dense", numbers["n"], numbers["k"], weight):
         raise ValueError(
             f"op {name!r} says other things than its entry: n={numbers['n']}, k={numbers['k']}, weight={weight}"
