@@ -22,6 +22,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
+MOST_COPIES = 4096  # of a small weight: more take longer to pack than the answer is worth
 COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights
 
 
@@ -40,7 +41,7 @@ def explain(
         entry = next(o for o in opened.manifest.ops if o.name == name)
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
-        weights = str(opened.manifest.document["tuning"]["weights"])
+        weights = str(opened.manifest.tuning["weights"])
         unverified = opened.manifest.unverified
         measured = _measure(opened, entry, m, weights)
     plan = entry.facts.get("plans", {}).get(str(count), {})
@@ -113,7 +114,7 @@ def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
     rng = np.random.default_rng(0)
     size = entry.panels * entry.pw * entry.k * 4
     cache = int(pack.manifest.document["device"].get("l3_bytes") or CACHE_DEFAULT_BYTES)
-    copies = max(2, -(-COLD_FACTOR * cache // size)) if weights == "cold" else 1
+    copies = min(max(2, -(-COLD_FACTOR * cache // size)), MOST_COPIES) if weights == "cold" else 1
     shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
     dense = pack.op(entry.name)
     weight = rng.standard_normal(shape, dtype=np.float32)

@@ -1,8 +1,4 @@
-"""PyTorch: a pack's ops as ``torch.ops.haotuner.*``, and models whose ``nn.Linear`` layers are served from a pack.
-
-    handle = haotuner.torch.register(pack)
-    y = torch.ops.haotuner.dense_n2304_k768(x, packed, bias)      # packed = handle.pack_weight(name, weight)
-    haotuner.torch.swap_linears(model, pack)                      # in place; names of the layers that were replaced
+"""A pack's ops under ``torch.ops.haotuner``, and packs that compute on torch's threads.
 
 Ops are made with ``Library.define`` and ``impl``: ``torch.library.custom_op`` costs seven times more a call.
 """
@@ -125,65 +121,3 @@ def register(pack: Pack) -> Registered:
 def packed_tensor(linear: Linear) -> torch.Tensor:
     """The packed weight ``(panels, k, pw)`` of a bound linear, sharing its memory."""
     return torch.from_dlpack(linear.bound.packed)
-
-
-class PackedLinear(torch.nn.Module):  # type: ignore[misc]
-    """An ``nn.Linear`` served from a pack; inference only. Takes any strides that ``nn.Linear`` takes."""
-
-    def __init__(self, linear: Linear, source: torch.nn.Linear, registered: Registered | None) -> None:
-        super().__init__()
-        operator = None if registered is None else getattr(torch.ops.haotuner, linear.name).default
-        self.in_features, self.out_features = source.in_features, source.out_features
-        self._linear = linear
-        self._registered = registered  # the operator lives as long as this
-        self._operator = operator
-        self.register_buffer("packed", packed_tensor(linear), persistent=False)
-        bias = None if source.bias is None else source.bias.detach()
-        self.register_buffer("row", bias, persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` times the weight, plus the bias."""
-        if self._operator is not None and torch.compiler.is_compiling():
-            result: torch.Tensor = self._operator(x, self.packed, self.row)
-            return result
-        if x.stride(-1) != 1 or x.dim() > 2:
-            x = x.contiguous()
-        found: torch.Tensor = self._linear(x)
-        return found
-
-    def extra_repr(self) -> str:
-        """What print(model) shows."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, op={self._linear.name}"
-
-
-def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> tuple[str, ...]:
-    """Replace, in place, every plain float32 CPU ``nn.Linear`` whose sizes the pack holds; returns their names.
-
-    Layers of other sizes, subclasses, and layers with hooks stay as they are. Packs then compute on torch's threads
-    (``share_threads``). Pass ``registered`` to compile the model
-    with ``torch.compile``; without it compiled models break the graph at each layer.
-    """
-    share_threads(pack)
-    swapped: dict[int, PackedLinear] = {}
-    names: list[str] = []
-    for path, parent in list(model.named_modules(remove_duplicate=True)):
-        for key, child in list(parent._modules.items()):  # named_children leaves out layers that are used twice
-            if child is None or not _plain(child):
-                continue
-            name = f"dense_n{child.out_features}_k{child.in_features}"
-            if name not in pack.ops:
-                continue
-            if id(child) not in swapped:
-                swapped[id(child)] = PackedLinear(pack.op(name).bind(child.weight, child.bias), child, registered)
-            setattr(parent, key, swapped[id(child)])
-            names.append(f"{path}.{key}" if path else key)
-            if isinstance(parent, torch.nn.TransformerEncoderLayer):
-                parent.activation_relu_or_gelu = 0  # its fast path reads the layers' weights past their forward
-    return tuple(names)
-
-
-def _plain(module: torch.nn.Module) -> bool:
-    if type(module) is not torch.nn.Linear or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    weight = module.weight
-    return type(weight) is torch.nn.Parameter and weight.dtype == torch.float32 and weight.device.type == "cpu"
