@@ -5,7 +5,8 @@ first that does not do what the guide says ends the run with exit code 1. Three 
 
     ```python title=haotuner/ops/row_sum.py                    the whole text of a new file
     ```python title=haotuner/ops/index.py after="line"         text that is inserted after the one line that contains this
-    ```console                                                 `$ command`, then lines that its output must contain
+    ```console                                                 `$ command`, more lines of it after `> `, then lines that its
+                                                               output must contain
 """
 
 from __future__ import annotations
@@ -101,10 +102,10 @@ def _commands(body: list[str], line: int) -> list[Block]:
         if not body[at].startswith("$ "):
             raise GuideWrong(f"line {line + at}: {body[at]!r} stands before any command; commands begin with '$ '")
         start, words = at, [body[at][2:]]
-        while words[-1].endswith("\\") and at + 1 < len(body):
-            at += 1
-            words.append(body[at])
         at += 1
+        while at < len(body) and body[at].startswith("> "):
+            words.append(body[at][2:])
+            at += 1
         expected = []
         while at < len(body) and not body[at].startswith("$ "):
             if body[at].strip():

@@ -26,8 +26,9 @@ import nothing
 ```
 
 ```console
-$ python -c "from pkg.new import VALUE; \\
-print('value', VALUE + 1)"
+$ python -c "
+> from pkg.new import VALUE
+> print('value', VALUE + 1)"
 value ...
 $ cat pkg/index.py
 "new",
@@ -49,8 +50,8 @@ def test_blocks_come_in_order_with_their_lines():
     assert found == [
         File(3, "pkg/new.py", "VALUE = 41\n"),
         File(13, "pkg/index.py", '    "new",\n', "ALL = ["),
-        Command(18, "python -c \"from pkg.new import VALUE; \\\nprint('value', VALUE + 1)\"", ("value ...",)),
-        Command(21, "cat pkg/index.py", ('"new",', '"old",')),
+        Command(18, "python -c \"\nfrom pkg.new import VALUE\nprint('value', VALUE + 1)\"", ("value ...",)),
+        Command(22, "cat pkg/index.py", ('"new",', '"old",')),
     ]
 
 
