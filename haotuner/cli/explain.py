@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import PackOp
@@ -62,7 +63,7 @@ def explain(
         "runner_up": second,
     }
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     else:
         _print(document, chosen)
 
@@ -135,16 +136,16 @@ def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
 def _print(document: dict[str, Any], chosen: str) -> None:
     m, split = document["shape"]["m"], {"serial": "one thread", "n": "threads share columns", "m": "threads share rows"}
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    typer.echo(f"{document['op']} m={m}, plan for {document['threads']} threads, {split[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {split[document['split']]}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
-    typer.echo(columns([("kernel", "rows", "columns"), *rows]))
+    say(columns([("kernel", "rows", "columns"), *rows]))
     predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
-    typer.echo(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
+    say(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
     if document["unverified"]:
-        typer.echo("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
+        say("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
     second: dict[str, Any] | None = document["runner_up"]
     if second is None:
-        typer.echo("no other composition of the kept kernels covers this shape")
+        say("no other composition of the kept kernels covers this shape")
         return
     times = f"{second['us']:.1f} us {second['from']}, {split[second['split']]}"
-    typer.echo(f"runner-up: {second['composition']} ({times})")
+    say(f"runner-up: {second['composition']} ({times})")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say, tell
 from haotuner.cli.place import check_place, plots_beside
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import keeping, telling
@@ -57,15 +58,15 @@ def fit(
             "rows": fitted.rows,
             "note": fitted.note,
         }
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     elif not quiet:
         sources = ", ".join(fitted.sources) or "no other device"
-        typer.echo(f"{out}: {fitted.family} on {target}, {fitted.verdict.mode} from {sources}, {fitted.rows} own rows")
+        say(f"{out}: {fitted.family} on {target}, {fitted.verdict.mode} from {sources}, {fitted.rows} own rows")
     if fitted.verdict.of_modes and verbose and not quiet:
         said = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.verdict.of_modes.items())
-        typer.echo(f"gauge, pairwise accuracy on own rows held out: {said}", err=True)
+        tell(f"gauge, pairwise accuracy on own rows held out: {said}")
     if fitted.note and not quiet:
-        typer.echo(f"note: {fitted.note}", err=True)
+        tell(f"note: {fitted.note}")
 
 
 @transfer_app.command()
@@ -100,9 +101,9 @@ def evaluate(
     with telling(quiet=quiet, verbose=verbose) as tell:
         report = evaluate(read, question, tell)
     if json_output:
-        typer.echo(json.dumps(report, indent=1))
+        say(json.dumps(report, indent=1))
     else:
-        typer.echo(_table(report))
+        say(_table(report))
 
 
 @transfer_app.command()
@@ -120,11 +121,11 @@ def ablate(
     read = read_store(db, quiet=quiet, verbose=verbose)
     for report in _each([ablate(read, name, seeds=seeds) for name in shared_families(read, family)], json_output):
         rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in report["means"].items()]
-        typer.echo(columns([(report["family"], "pairwise", "best@1", "best@5", "best@10"), *rows]))
+        say(columns([(report["family"], "pairwise", "best@1", "best@5", "best@10"), *rows]))
         for source in ("device out", "own samples"):
             by = {name: scores[source] for name, scores in report["objectives"].items()}
             rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in by.items()]
-            typer.echo("\n" + columns([(f"objective, {source}", "pairwise", "best@1", "best@5", "best@10"), *rows]))
+            say("\n" + columns([(f"objective, {source}", "pairwise", "best@1", "best@5", "best@10"), *rows]))
 
 
 @transfer_app.command()
@@ -142,7 +143,7 @@ def permute(
     read = read_store(db, quiet=quiet, verbose=verbose)
     for report in _each([permute(read, name, seeds=seeds) for name in shared_families(read, family)], json_output):
         low, high = report["interval"]
-        typer.echo(
+        say(
             f"{report['family']}: swapping two profiles costs {report['mean_cost']:.3f} of pairwise accuracy "
             f"(90 % interval {low:.3f} to {high:.3f})"
         )
@@ -195,11 +196,9 @@ def report(
     words = f"haotuner transfer report --db URL --out {out.name}{asked}"
     out.write_text(page(document, words, plots), encoding="utf-8")
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     elif not quiet:
-        typer.echo(
-            f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work"
-        )
+        say(f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work")
 
 
 @transfer_app.command()
@@ -227,20 +226,20 @@ def speed(
         )
     found = [time_scoring(read, device, name, counts) for name in names]
     if json_output:
-        typer.echo(json.dumps({"target": device, "families": found}, indent=1))
+        say(json.dumps({"target": device, "families": found}, indent=1))
         return
     kinds = ("features", "zero-shot", "residual", "own forest")
     table: list[tuple[str, ...]] = [("family", "rows", *kinds)]
     for each in found:
         for count, times in each["rows"].items():
             table.append((each["family"], count, *(f"{times[kind] * 1e3:.0f} ms" for kind in kinds)))
-    typer.echo(columns(table))
+    say(columns(table))
 
 
 def _each(reports: list[dict[str, Any]], json_output: bool) -> list[dict[str, Any]]:
     """The reports of families that are still to be told in words: none where JSON was asked for, which is printed."""
     if json_output:
-        typer.echo(json.dumps({"families": reports}, indent=1))
+        say(json.dumps({"families": reports}, indent=1))
     return [] if json_output else reports
 
 

@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
 from haotuner.cli.cache_folder import cache_folder
+from haotuner.cli.output import tell
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
@@ -29,10 +28,10 @@ def read_store(db: str, *, quiet: bool, verbose: bool) -> Read:
         store.close()
     if not quiet:
         for reason, count in read.left_out.most_common():
-            typer.echo(f"left out {count}: {reason}", err=True)
+            tell(f"left out {count}: {reason}")
         for table in read.tables if verbose else ():
             rows = f"{len(table)} rows of {len(table.task_names)} tasks"
-            typer.echo(f"{table.family} on {table.device.id}: {rows}", err=True)
+            tell(f"{table.family} on {table.device.id}: {rows}")
     return read
 
 
