@@ -19,6 +19,7 @@ from haotuner.compile.pack_source import PackedOp, PackedPlan, pack_library
 from haotuner.compile.toolchain import Toolchain
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.hw_profiles.find import find_device
+from haotuner.initial_model import Start, start_of
 from haotuner.measure.blind import Blind
 from haotuner.measure.lab import Lab
 from haotuner.microkernels.index import families_for
@@ -27,7 +28,6 @@ from haotuner.pack.write import write_pack
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request
 from haotuner.runtime.host import missing_flags
-from haotuner.starting import Start, start_of
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op

@@ -23,7 +23,7 @@ FLOORS = {
     0: ("errors", "words"),
     1: ("microkernels", "hw_profiles", "workloads", "trace"),
     2: ("select", "cost", "plan", "transfer"),
-    3: ("tuning", "starting", "measure", "records", "compile", "search"),
+    3: ("tuning", "initial_model", "measure", "records", "compile", "search"),
     4: ("runtime", "pack", "bench", "torch", "capture"),
     5: ("cli", "entry", "producing", "request", "bundle", "__main__"),
 }
