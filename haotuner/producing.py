@@ -291,7 +291,7 @@ def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
         "name": tuned.task.op.name,
         "n": setting.n,
         "k": setting.k,
-        "weight": tuned.task.op.weight,
+        "weight": tuned.task.op.option("weight"),
         "pw": setting.pw,
         "panels": setting.panels,
         "first_m": min(rows),

@@ -22,10 +22,11 @@ from haotuner.search.planning import Table, decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.select.funnel import Funnel, select
-from haotuner.words.kernel import Family, MicroKernel
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 STARTED_QUIET_ROUNDS = 6  # of the small rounds of a model learnt elsewhere; two ended some searches 4 % short
 USUAL_SPREAD = 0.15  # log units; up to it starts are patient for that many rounds, beyond it longer by the ratio's square

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from haotuner.cost.demand import Demand, Problem
 from haotuner.cost.families import DEMANDS, demand
 from haotuner.cost.features import frame as frame_of
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.transfer.device_table import DeviceTable
+from haotuner.words.demand import Demand, Problem
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial

@@ -21,9 +21,9 @@ from haotuner.select.fit_gpu import GPU_FRONTIER
 from haotuner.select.funnel import FRONTIER, Funnel, Score, select
 from haotuner.trace import traffic_of
 from haotuner.words.device import Device
-from haotuner.words.kernel import Family
+from haotuner.words.family import Family
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 SHOWN = 20  # candidates printed for people without -v
 

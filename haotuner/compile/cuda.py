@@ -17,7 +17,8 @@ from typing import Any
 
 from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.errors import EnvironmentMissing
-from haotuner.words.kernel import Family, Footprint, MicroKernel
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
 
 Programs = Mapping[str, tuple[Family, MicroKernel]]  # by exported symbol
 
@@ -111,11 +112,6 @@ def build_cuda(programs: Programs, library: Path, *, arch: str, toolkit: Toolkit
     started = time.monotonic()
     built = compile_source(cuda_source(programs, arch), library, arch=arch, toolkit=toolkit)
     return replace(built, seconds=time.monotonic() - started)
-
-
-def with_facts(footprint: Footprint, resources: Mapping[str, float]) -> Footprint:
-    """The footprint with what the compiler reported beside the family's estimate."""
-    return replace(footprint, facts={**footprint.facts, **resources})
 
 
 def _driver_stand_in(folder: Path) -> Path:

@@ -64,11 +64,11 @@ def pack_data(ops: Sequence[PackedOp]) -> str:
         text.append("};")
     text.append("const ht_op ht_ops[] = {")
     for index, op in enumerate(ops):
-        s = op.setting
+        s, kn = op.setting, Op.parse(op.name).option("weight") == "kn"
         text.append(
             f'  {{"{op.name}", {s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, '
             f"{s.k_block}, {s.k_block_from}, {s.k_block_rows}, {op.first_m}, {op.last_m}, "
-            f"kernels_{index}, plans_{index}, {len(op.plans)}, {int(Op.parse(op.name).weight == 'kn')}}},"
+            f"kernels_{index}, plans_{index}, {len(op.plans)}, {int(kn)}}},"
         )
     text += ["};", f"const int ht_op_count = {len(ops)};"]
     for index, op in enumerate(ops):

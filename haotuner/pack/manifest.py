@@ -173,7 +173,7 @@ def _op(entry: Any) -> PackOp:
     if not isinstance(facts, dict):
         raise ValueError(f"op {name!r}: facts must be an object")
     named = Op.parse(name)
-    told = (named.kind, named["n"], named["k"], named.weight)
+    told = (named.kind, named["n"], named["k"], named.option("weight"))
     if named.name != name or told != ("dense", numbers["n"], numbers["k"], weight):
         raise ValueError(
             f"op {name!r} says other things than its entry: n={numbers['n']}, k={numbers['k']}, weight={weight}"

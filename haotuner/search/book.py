@@ -16,7 +16,8 @@ from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
 from haotuner.plan.curves import Curve
 from haotuner.search.probes import Probe, uses
 from haotuner.words.device import Device
-from haotuner.words.kernel import Candidate, Family, MicroKernel
+from haotuner.words.family import Family
+from haotuner.words.kernel import Candidate, MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape

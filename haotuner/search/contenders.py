@@ -15,7 +15,8 @@ from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape, Traffic
+from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
 
 ALONE = "@serial"  # how the name of what one thread does ends
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats

@@ -41,7 +41,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape, ShapeRange, Traffic
+from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.bench.own_records import all_records
 from tests.bench.replay import STRATEGIES, Pool, timings_to
 from tests.bench.ship_models import fit_without

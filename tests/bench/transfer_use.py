@@ -35,7 +35,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.replay import LOOK_EVERY, plan_us

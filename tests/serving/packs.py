@@ -97,7 +97,7 @@ def document(ops: Sequence[PackedOp], arch: str) -> dict[str, Any]:
             {
                 "name": op.name,
                 **{key: getattr(op.setting, key) for key in ("n", "k", "pw", "panels")},
-                "weight": Op.parse(op.name).weight,
+                "weight": Op.parse(op.name).option("weight"),
                 "first_m": op.first_m,
                 "last_m": op.last_m,
                 "kernels": [k.name for k in op.kernels],

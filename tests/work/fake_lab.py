@@ -14,7 +14,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 
 Fails = Callable[[MicroKernel], bool]
 FAMILY = CpuDense()

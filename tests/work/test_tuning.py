@@ -21,7 +21,8 @@ from haotuner.tuning import LEAST_KERNELS, Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Outcome, Record, Trial
-from haotuner.words.shape import Shape, ShapeRange, Traffic
+from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
 

@@ -19,7 +19,8 @@ from haotuner.transfer.started import Started
 from haotuner.tuning import LEAST_KERNELS, Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape, ShapeRange, Traffic
+from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 from tests.work.test_tuning import check_served, true_curve
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.cost.demand import Demand
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.model import Scores
 from haotuner.select.funnel import FRONTIER
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.reading import demands_of
+from haotuner.words.demand import Demand
 from haotuner.words.device import Device
 
 Broken = NDArray[np.bool_]

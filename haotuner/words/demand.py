@@ -113,7 +113,7 @@ class Problem(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Element type, a key of ``haotuner.words.op.DTYPE_BYTES``."""
+        """Element type, a key of ``haotuner.ops.dtypes.DTYPE_BYTES``."""
         ...
 
     def extents(self, shape: Shape) -> dict[str, int]:
