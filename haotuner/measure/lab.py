@@ -21,7 +21,7 @@ from haotuner.measure.setting import Setting
 from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
 from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.records import RecordStore, Session
-from haotuner.words.composition import SPLITS
+from haotuner.words.composition import WAYS, WHOLE
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -127,7 +127,7 @@ class Lab:
         """
         wanted = list(trials)
         found: list[Record] = []
-        unbuilt = sorted({name for t in wanted if self.known(t) is None for name, _ in parts_of(t.kernel)})
+        unbuilt = sorted({name for t in wanted if self.known(t) is None for name, _ in t.composition.parts})
         if unbuilt and goes_on(None):
             self._build(unbuilt)
         for trial in wanted:
@@ -202,14 +202,14 @@ class Lab:
 
     def _outcome(self, trial: Trial) -> Failed | tuple[Timed, Facts]:
         """What came of a trial; with a time what is known of the machine meanwhile."""
-        parts = parts_of(trial.kernel)
+        parts = trial.composition.parts
         for name, _ in parts:
             if name in self._broken:
                 return self._broken[name]
         setting = Setting.of(Op.parse(trial.op), [MicroKernel.parse(name) for name, _ in parts], self.device)
         libraries = {self._places[name][0] for name, _ in parts}
         if len(libraries) > 1:  # a composition of kernels built apart: build them together
-            failed = self._build_batch(self._builders[0], sorted(dict(parts)))
+            failed = self._build_batch(self._builders[0], sorted({name for name, _ in parts}))
             if failed is not None:
                 return failed
         verify_error = 0.0
@@ -218,9 +218,8 @@ class Lab:
             if isinstance(checked, Failed):
                 return checked
             verify_error = max(verify_error, checked)
-        single = "*" not in trial.kernel
         regions = [
-            [self._places[name][1], trial.shape["m"] // MicroKernel.parse(name)["mr"] if single else tiles]
+            [self._places[name][1], trial.shape["m"] // MicroKernel.parse(name)["mr"] if tiles == WHOLE else tiles]
             for name, tiles in parts
         ]
         job = {
@@ -228,7 +227,7 @@ class Lab:
             "do": "time",
             "parts": regions,
             "threads": trial.threads,
-            "split": SPLITS.index(trial.split) if trial.threads > 1 else 0,
+            "split": list(WAYS).index(trial.composition.share),
             "cold_bytes": self.policy.cold_bytes(self.device) if trial.weights == "cold" else 0,
         }
         try:
@@ -278,15 +277,6 @@ class Lab:
             "most": self.policy.most,
             "cold_bytes": 0,
         }
-
-
-def parts_of(kernel: str) -> list[tuple[str, int]]:
-    """Regions of a trial's kernel text: ``NAME`` alone (tiles follow from m: 0) or ``NAME*tiles+NAME*tiles``."""
-    parts = []
-    for part in kernel.split("+"):
-        name, _, tiles = part.partition("*")
-        parts.append((name, int(tiles or 0)))
-    return parts
 
 
 def _failed(error: Exception, stage: str) -> Failed:
