@@ -35,7 +35,7 @@ class CpuLoops:
 
     @staticmethod
     def covers(kind: OpKind) -> bool:
-        """Whether programs can be made of a kind: one layout an operand, every reduction over the innermost axis of its loads."""
+        """Whether programs can be made of a kind: one layout an operand, reductions over the innermost axis only."""
         if kind.formula is None or any(len(operand.layouts) > 1 for operand in kind.operands):
             return False
         inner = inner_axis(kind)

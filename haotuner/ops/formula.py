@@ -1,6 +1,6 @@
 """Formulas: what an element of an output is, as a small tree of loads, arithmetic and reductions.
 
-A kind with a formula has its reference for free (``evaluate``, numpy in float64), and families can generate programs from it.
+A kind with a formula has its reference for free (``evaluate``, numpy in float64), and families can make programs from it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 REDUCTIONS: Mapping[str, Any] = {"sum": np.add, "max": np.maximum}
 
 
-def evaluate(formula: Formula, inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]], output: tuple[str, ...]) -> Any:
+def evaluate(
+    formula: Formula, inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]], output: tuple[str, ...]
+) -> Any:
     """The formula over whole arrays, with the axes of ``output`` in that order.
 
     Args:

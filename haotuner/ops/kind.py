@@ -63,9 +63,10 @@ class Operand:
 class OpKind:
     """One kind of operator.
 
-    ``reference(inputs, options)`` computes the output in float64; a ``formula`` says it, too, and programs are made from it. ``tolerance(inputs, options)`` gives how far each element
-    of the output may be off, divided by the unit roundoff of the output's type. ``draw(rng, operand, shape)`` draws test
-    data, standard normal where None; ``exact``: on small whole numbers every order of summation gives the same bits.
+    ``reference(inputs, options)`` computes the output in float64; a ``formula`` says it, too, and programs are made from it.
+    ``tolerance(inputs, options)`` gives how far each element of the output may be off, in units of the roundoff of the
+    output's type. ``draw(rng, operand, shape)`` draws test data, standard normal where None; ``exact``: on small whole
+    numbers every order of summation gives the same bits.
     """
 
     name: str
