@@ -18,7 +18,7 @@ from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 STEP = 0.05

@@ -20,12 +20,13 @@ from haotuner.select.geometry import exact_axes, group
 from haotuner.select.ledger import Ledger
 from haotuner.select.limits import laws_of, question
 from haotuner.select.padding import unpadded
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
-from haotuner.words.family import Expectation, Family
+from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate, Refused
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 EXAMPLES = 200  # refusals kept word for word for the report; the counts are complete
 

@@ -8,7 +8,7 @@ from math import prod
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel, Tile
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 Extents = tuple[int, ...]
 

@@ -10,7 +10,7 @@ from haotuner.select.ledger import Ledger
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 FIRST = 0.03  # of what is asked; FTuner starts at 0.05 for all axes together, the exact ones have none here
 STEP = 0.05

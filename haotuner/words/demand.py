@@ -18,6 +18,8 @@ from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.shape import Shape
 
 Column: TypeAlias = NDArray[np.float64]  # one entry a row; a row is one (micro-kernel, shape)
+# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better.
+Expectation: TypeAlias = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.law import Laws
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 Layout = tuple[int, ...]  # of the packed constants; opaque, and orderable so that ties are broken in one way
-# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better.
-Expectation = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 
 class Family(Protocol):

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from haotuner.microkernels.cpu import dense_demand, dense_laws
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
-from haotuner.words.family import Expectation, Layout, rounded_up
+from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Edge, Footprint, MicroKernel, Tile
 from haotuner.words.law import Laws
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
 # TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).

@@ -17,13 +17,13 @@ from typing import Any
 from haotuner.microkernels.cuda import dense_demand, dense_expected, dense_laws
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.demand import Asked, Demand
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
-from haotuner.words.family import Expectation, Layout, rounded_up
+from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.law import Laws
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 # Each of an SM's four schedulers owns 16384 32-bit registers, on every architecture from sm_70 on (CUDA programming guide,
 # technical specifications): a register budget is met per scheduler, in whole warps.

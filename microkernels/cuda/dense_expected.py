@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from haotuner.hw_profiles.typical import typical
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.demand import Column
+from haotuner.words.demand import Column, Expectation
 from haotuner.words.device import Device
-from haotuner.words.family import Expectation
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 # Stand-ins where a profile is silent, of the right order: a wrong one moves all kernels of a device alike.
 PEAK_TFLOPS, MEMORY_GBPS = 10.0, 500.0

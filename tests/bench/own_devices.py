@@ -28,7 +28,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.bench.own_records import FOLDER, OwnRecords
 
 # Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.
@@ -82,7 +83,7 @@ def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
 def measure(lab: Lab, part: Part, rounds: int) -> None:
     """Measure one part in rounds."""
     probes = [
-        probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
+        probe(MicroKernel.parse(name), part.op, FAMILY, lab.device, ROWS, cache=part.weights, threads=part.threads)
         for name in part.kernels
     ]
     trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]

@@ -21,7 +21,8 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel, Refused
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange, Traffic
+from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE, kernel
 
 FAMILY = CpuDense()

@@ -20,13 +20,14 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.select.fit import relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
-from haotuner.words.family import Expectation
 from haotuner.words.kernel import MicroKernel, Refused
 from haotuner.words.law import refusals
 from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
