@@ -271,7 +271,6 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
-    setting, rows = tuned.setting(lab), [shape["m"] for shape in tuned.task.traffic.shapes()]
     plans = {
         str(table.threads): {
             "predicted_us": [float(f"{choice.us:.{PREDICTED_DIGITS}g}") for choice, _ in table.entries],
@@ -287,19 +286,7 @@ def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
         }
         for table in tuned.tables
     }
-    return {
-        "name": tuned.task.op.name,
-        "n": setting.n,
-        "k": setting.k,
-        "weight": tuned.task.op.option("weight"),
-        "pw": setting.pw,
-        "panels": setting.panels,
-        "first_m": min(rows),
-        "last_m": max(rows),
-        "kernels": [kernel.name for kernel in tuned.kernels],
-        "threads": [table.threads for table in tuned.tables],
-        "facts": {**_row(tuned, lab), "plans": plans},
-    }
+    return _packed(tuned, lab).entry({**_row(tuned, lab), "plans": plans})
 
 
 def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
