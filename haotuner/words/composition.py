@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 
 from haotuner.words.shape import Shape
 
-# What threads share of a call: nothing, columns, rows, terms of the sum. Places are the runtime's numbers (native/ht.h).
-SPLITS = ("serial", "n", "m", "k")
+# Ways in which threads share a call, each with its words. Places are the runtime's numbers (native/ht.h).
+WAYS = {
+    "serial": "one thread",
+    "n": "threads share columns",
+    "m": "threads share rows",
+    "k": "threads share the terms of each sum",
+}
+SPLITS = tuple(WAYS)
 MAX_REGIONS = 3  # more never paid in trials: the third region is already a remainder of a few rows
 
 
