@@ -94,9 +94,8 @@ def _print(document: dict[str, Any]) -> None:
         return
     how = "measured while tuning" if second["from"] == "measured" else "by the kernels' curves"
     say(f"runner-up: {second['composition']}, {WAYS[second['split']]}")
-    say(
-        f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{_remark(second, document['in_range'])}"
-    )
+    remark = _remark(second, document["in_range"])
+    say(f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{remark}")
 
 
 def _remark(second: dict[str, Any], in_range: bool) -> str:

@@ -73,9 +73,8 @@ def test_what_curves_say_of_the_chosen_one_is_what_chose_it(m: int) -> None:
     ]
     (choice,) = choose(curves, [m])
     found = runner_up(NARROW, plan(), m, 2, choice.name, "m")
-    assert found is not None and found["chosen_us"] == pytest.approx(
-        choice.us, rel=0.02
-    )  # tiles of one kernel in two regions are told as one
+    # Two regions of one kernel are told as one, whose second part costs as much as the first.
+    assert found is not None and found["chosen_us"] == pytest.approx(choice.us, rel=0.06)
 
 
 def test_measured_times_are_compared_with_measured_times() -> None:
