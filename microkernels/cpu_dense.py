@@ -9,22 +9,19 @@ needs no workspace, so it can be served without TVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.family import Layout, rounded_up
+from haotuner.words.kernel import Edge, Footprint, MicroKernel, Tile
 from haotuner.words.op import Op
-from haotuner.words.shape import Shape
 
 FP32_BYTES = 4
 # TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).
 TVM_STACK_BYTES = 1024
 MAX_TILE_ROWS = 16  # beyond it no tile fits 32 registers with two vectors a row
 MAX_TILE_VECTORS = 12  # a one-row tile needs latency x pipes = 8 accumulators; 12 leaves a choice around it
-MAX_STREAMS = 4  # more weight streams than this fell to half speed: they meet in the same L1 sets when k is a power of two
 UNROLLS = (1, 2, 4, 8)
 # Steps of k that the weight is fetched ahead of its use; 0 leaves it to the hardware. Measured cold on one core (Zen 5,
 # k=768): one-row tiles gain up to 1.3x at 4..16, tiles of 4..8 rows up to 1.2x at 16..32. From FAR steps on into L2, which
@@ -118,18 +115,23 @@ class CpuDense:
         step_bytes = (kernel["mr"] + kernel["nr"]) * kernel["ku"] * FP32_BYTES
         return Footprint(registers_per_thread=rows * vectors + held + 1, shared_bytes=step_bytes)
 
-    def tiles(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
-        """Tiles that cover Y, rows and columns rounded up."""
-        return -(-shape["m"] // kernel["mr"]) * -(-op["n"] // kernel["nr"])
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """Exact in rows; the last columns have a program of their own where the name says so."""
+        edge: Edge = "tail" if tail_columns(kernel) else "masked"
+        extent = {"m": kernel["mr"], "n": kernel["nr"]}
+        return Tile(extent=extent, edge={"m": "exact", "n": edge}, step={"k": kernel["ku"]})
 
-    def steps(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
-        """Unrolled k steps of one tile, the remainder counted one by one."""
-        return op["k"] // kernel["ku"] + op["k"] % kernel["ku"]
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Whole tiles; of the last one along n what its tail has."""
+        return computed_columns(kernel, extent) if axis == "n" else rounded_up(self.tile(kernel), axis, extent)
 
-    def reference(self, op: Op, inputs: Mapping[str, Any]) -> Any:
-        """``x (m, k)`` times ``weight`` (``(n, k)``, or ``(k, n)`` when op.weight is kn) in float64."""
-        weight = np.asarray(inputs["weight"], np.float64)
-        return np.asarray(inputs["x"], np.float64) @ (weight if op.weight == "kn" else weight.T)
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Panel width of the packed weight."""
+        return (kernel["pw"],)
+
+    def fuses(self, step: str) -> bool:
+        """None: the runtime adds a bias while the output is in cache."""
+        return False
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with a function ``symbol(X, W, Y, tiles, groups, add)``, and ``symbol_tail`` of a kernel with a tail.

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import DTYPE_BYTES, Op
-from haotuner.words.shape import Shape
+from haotuner.words.family import Layout, rounded_up
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.op import Op
 
 # Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
 # tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.
@@ -48,7 +47,7 @@ def vector_elements(op: Op, widest: int) -> int:
     """The largest power of two up to ``widest`` that the op's static extents let a load rely on; 1 if k is dynamic."""
     static = dict(op.static)
     found = widest
-    while found > 1 and any(static.get(axis, 1) % found for axis in (("k", "n") if op.weight == "kn" else ("k",))):
+    while found > 1 and any(static.get(axis, 1) % found for axis in (("k", "n") if op.option("weight") == "kn" else ("k",))):
         found //= 2
     return found
 
@@ -118,19 +117,22 @@ class CudaDense(ABC):
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""
 
-    def tiles(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
-        """Thread blocks that cover Y, rows and columns rounded up."""
-        extents = op.extents(shape)
-        return -(-extents["m"] // kernel["bm"]) * -(-extents["n"] // kernel["bn"])
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """A block's tile; what lies over the edges is masked."""
+        extent = {"m": kernel["bm"], "n": kernel["bn"]}
+        return Tile(extent=extent, edge={"m": "masked", "n": "masked"}, step={"k": kernel["bk"]})
 
-    def steps(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
-        """Steps along k of one tile, rounded up."""
-        return -(-op.extents(shape)["k"] // kernel["bk"])
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Whole tiles."""
+        return rounded_up(self.tile(kernel), axis, extent)
 
-    def reference(self, op: Op, inputs: Mapping[str, Any]) -> Any:
-        """``x (m, k)`` times ``weight`` (``(n, k)``, or ``(k, n)`` when op.weight is kn) in float64."""
-        weight = np.asarray(inputs["weight"], np.float64)
-        return np.asarray(inputs["x"], np.float64) @ (weight if op.weight == "kn" else weight.T)
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """W is read as it is stored."""
+        return ()
+
+    def fuses(self, step: str) -> bool:
+        """None so far."""
+        return False
 
     def bytes_per_element(self) -> int:
         """Size of one element of X, W and Y."""

@@ -48,7 +48,7 @@ class CudaMma(CudaDense):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile, k step and ring length."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.weight == "kn")
+        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
         for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
                 yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk, wm=wm, wn=wn, st=st, v=v, kn=kn)

@@ -48,7 +48,7 @@ class CudaSimt(CudaDense):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.weight == "kn")
+        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn

@@ -64,7 +64,7 @@ class CudaWgmma(CudaDense):
         """Every tile and ring length whose accumulators a warpgroup can hold; none for an op that TMA cannot load."""
         if not self.serves(op):
             return
-        kn = int(op.weight == "kn")
+        kn = int(op.option("weight") == "kn")
         for (bm, wr), bn, st in product(ROWS, COLUMNS, STAGES):
             if self._fits(bm, bn, wr) and not (kn and bn % K_STEP):
                 yield self.kernel(bm=bm, bn=bn, wr=wr, st=st, kn=kn)

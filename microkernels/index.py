@@ -5,7 +5,7 @@ from __future__ import annotations
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.words.kernel import Family
+from haotuner.words.family import Family
 from haotuner.words.op import Op
 
 FAMILIES: tuple[Family, ...] = (CpuDense(), *CUDA_FAMILIES)

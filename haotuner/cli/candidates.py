@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from haotuner.backends.cuda.toolkit import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, Quiet, Verbose, ops_of
-from haotuner.compile.cuda_toolkit import why_not_built
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda_dense import CudaDense
@@ -22,9 +22,9 @@ from haotuner.select.fit_gpu import GPU_FRONTIER
 from haotuner.select.funnel import FRONTIER, Funnel, Score, select
 from haotuner.trace import traffic_of
 from haotuner.words.device import Device
-from haotuner.words.kernel import Family
+from haotuner.words.family import Family
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 SHOWN = 20  # candidates printed for people without -v
 
@@ -97,7 +97,7 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
 def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Score:
     if isinstance(family, CudaDense):
         return expectation_gpu(op, family, device, traffic)
+    from haotuner.initial_model import start_of
     from haotuner.search.book import expectation  # the models and their libraries take a second to import
-    from haotuner.starting import start_of
 
     return expectation(op, family, device, "cold", start_of(None, device, family.name).model)  # as tune would

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from haotuner.backends.index import backend_named
 from haotuner.cli.alternative import predicted_us, runner_up
 from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
@@ -34,24 +35,27 @@ def explain(
         entry = next(o for o in opened.manifest.ops if o.name == name)
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
+        tile_rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))
         with facts_of(pack):
-            weights = str(opened.manifest.document["tuning"]["weights"])
+            weights = str(opened.manifest.tuning["weights"])
             cache = int(opened.manifest.document["device"].get("l3_bytes") or 0)
             plan = entry.facts.get("plans", {}).get(str(count), {})
             predicted = predicted_us(plan, m)
-            chosen = "+".join(f"{r.kernel}*{r.tiles}" for r in composition.regions)
-            second = runner_up(entry, plan, m, count, chosen, composition.split)
+            backend = backend_named(str(opened.manifest.document["device"].get("kind", "cpu")))
+            asked = Op.parse(name)
+            second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, asked, count, m) >= m)
         not_timed = why_not_timed(entry, m)
         measured = None if not_timed else call_us(opened, entry, m, weights, cache)
+    regions = composition.boxes(tile_rows.__getitem__, {"m": m, "n": entry.n})
     document: dict[str, Any] = {
         "op": name,
         "shape": {"m": m},
         "threads": count,
-        "split": composition.split,
+        "split": composition.share,
         "weights": weights,
         "unverified": opened.manifest.unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
-        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}) for r in composition.regions],
+        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}) for r in regions],
         "predicted_us": predicted,
         "measured_us": measured,
         "not_timed": not_timed,

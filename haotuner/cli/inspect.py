@@ -33,7 +33,7 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
 
 def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
     document = manifest.document
-    device, tuning = document["device"], document["tuning"]
+    device, tuning = document["device"], manifest.tuning
     versions = ", ".join(f"{name} {version}" for name, version in document.get("toolchain", {}).items())
     rows = [
         ("pack", str(pack)),

@@ -9,18 +9,21 @@ from typing import Any
 
 import pytest
 
+from haotuner.backends.cpu.ways import rows_of
 from haotuner.cli import explain
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
 from haotuner.pack.manifest import PackOp
-from haotuner.plan.compose import choose
+from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import SPLITS, WAYS
+from haotuner.words.composition import WAYS, Composition
+from haotuner.words.op import Op
 from tests.doors.command import haotuner
 
 pytestmark = pytest.mark.timeout(120)
 Tuned = tuple[Path, Any]
 ONE, FOUR = "cpu_dense__mr1_nr16", "cpu_dense__mr4_nr16"
+ROWS = {ONE: 1, FOUR: 4}
 NARROW = PackOp(
     name="dense_n16_k4096", n=16, k=4096, weight="nk", pw=16, panels=1, first_m=1, last_m=256, kernels=(ONE, FOUR),
     tile_rows=(1, 4), threads=(2,),
@@ -46,7 +49,7 @@ def document(way: str, second: dict[str, Any] | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", SPLITS)
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     other = {"composition": f"{ONE}*1", "split": way, "us": 7.0, "chosen_us": 6.0, "from": "predicted"}
     explain._print(document(way, other))
@@ -55,15 +58,20 @@ def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixtur
 
 
 def test_a_pack_that_shares_terms_names_its_runner_up() -> None:
-    found = runner_up(NARROW, plan(), 1, 2, f"{ONE}*1", "k")
+    found = runner_up(plan(), 1, Composition.of(ONE, 1, "k"), ROWS)
     assert found == {"composition": f"{ONE}*1", "split": "n", "us": 8.0, "chosen_us": 6.0, "from": "predicted"}
 
 
 def test_a_way_that_is_not_used_for_so_many_rows_is_no_runner_up() -> None:
-    few = runner_up(NARROW, plan(), 8, 2, f"{FOUR}*2", "n")
-    assert few is not None and few["split"] == "k"
-    many = runner_up(NARROW, plan(), 4096, 2, f"{FOUR}*1024", "n")
-    assert many is not None and many["split"] != "k", "parts of so many rows do not fit the memory of partial sums"
+    def second(m: int) -> str:
+        found = runner_up(
+            plan(), m, Composition.of(FOUR, m // 4, "n"), ROWS, lambda way: rows_of(way, Op.parse(NARROW.name), 2, m) >= m
+        )
+        assert found is not None
+        return str(found["split"])
+
+    assert second(8) == "k"
+    assert second(4096) != "k", "parts of so many rows do not fit the memory of partial sums"
 
 
 @pytest.mark.parametrize("m", [1, 3, 4, 7, 9, 64])
@@ -71,15 +79,15 @@ def test_what_curves_say_of_the_chosen_one_is_what_chose_it(m: int) -> None:
     curves = [
         Curve.of(c["kernel"], rows, dict(c["lead_us"]), c["follow_us"]) for c, rows in zip(stored(), (1, 4), strict=True)
     ]
-    (choice,) = choose(curves, [m])
-    found = runner_up(NARROW, plan(), m, 2, choice.name, "m")
+    (choice,) = alternatives(curves, m, 1, "m")
+    found = runner_up(plan(), m, choice.composition, ROWS)
     # Two regions of one kernel are told as one, whose second part costs as much as the first.
-    assert found is not None and found["chosen_us"] == pytest.approx(choice.us, rel=0.06)
+    assert found is not None and found["chosen_us"] == pytest.approx(choice.us, rel=0.08)
 
 
 def test_measured_times_are_compared_with_measured_times() -> None:
     times = {f"{ONE}*1@n": 11.0, f"{ONE}*1@k": 12.0, f"{ONE}*1@serial": 10.5}
-    found = runner_up(NARROW, plan(measured_us={"1": times}), 1, 2, f"{ONE}*1", "n")
+    found = runner_up(plan(measured_us={"1": times}), 1, Composition.of(ONE, 1, "n"), ROWS)
     assert found == {"composition": f"{ONE}*1", "split": "serial", "us": 10.5, "chosen_us": 11.0, "from": "measured"}
 
 
