@@ -25,7 +25,8 @@ PLAN: dict[str, Any] = {
     "measured_us": {str: {str: NUMBER}},
     "curves": {str: [{"kernel": str, "lead_us": [PAIR], "follow_us": NUMBER}]},
 }
-OP: dict[Any, Any] = {"packed_ratio": NUMBER, "regret_mean": NUMBER, "regret_max": NUMBER, "plans": {str: PLAN}}
+REGRET = (*NUMBER, type(None))  # null: not known, for nothing was measured
+OP: dict[Any, Any] = {"packed_ratio": NUMBER, "regret_mean": REGRET, "regret_max": REGRET, "plans": {str: PLAN}}
 
 
 def check_facts(value: Any, form: Any, where: str) -> None:
