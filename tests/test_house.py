@@ -21,7 +21,7 @@ SIBLINGS = ("microkernels", "transfer", "hw_profiles")  # sources beside haotune
 # A module belongs to the longest prefix named here; a new one must be put on a floor.
 FLOORS = {
     0: ("errors", "words"),
-    1: ("microkernels", "hw_profiles", "workloads", "trace"),
+    1: ("isolate", "microkernels", "hw_profiles", "workloads", "trace"),
     2: ("select", "cost", "plan", "transfer"),
     3: ("tuning", "starting", "measure", "records", "compile", "search"),
     4: ("runtime", "pack", "bench", "torch", "capture"),

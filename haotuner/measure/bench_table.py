@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from haotuner.measure.job import Job, Refusal
+from haotuner.isolate.answers import Job, Refusal
 
 KEPT_LIBRARIES = 48
 GUARD = 24  # floats around every output row that a kernel must leave alone

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from haotuner.measure.child import BUILDING, measuring_process
 from haotuner.measure.lab import GoesOn, Lab
-from haotuner.measure.worker import Worker
 from haotuner.records import Session
 from haotuner.words.device import Device
 from haotuner.words.record import Record, Trial
@@ -20,7 +20,7 @@ class Blind(Lab):
         self.fingerprint, self.reused = "", 0
         self.session = Session(id="", fingerprint="", started=0.0)
         self.failures: dict[str, int] = {}
-        self._builders = [Worker("build", {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})]
+        self._builders = [measuring_process(BUILDING, environment)]
 
     def start(self) -> None:
         """The compiler starts when it is needed."""

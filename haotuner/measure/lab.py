@@ -14,11 +14,13 @@ from pathlib import Path
 
 from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
 from haotuner.compile.toolchain import Toolchain
+from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.child import Child
+from haotuner.measure.child import BUILDING, TIMING, measuring_process
 from haotuner.measure.crowding import Patience
 from haotuner.measure.drift import Pace, undisturbed
 from haotuner.measure.policy import Policy, fingerprint
 from haotuner.measure.setting import Setting
-from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
 from haotuner.microkernels.cpu_dense import tail_columns
 from haotuner.records import RecordStore, Session
 from haotuner.words.composition import SPLITS
@@ -64,9 +66,8 @@ class Lab:
         self._known: dict[str, Record] = store.measured(self.fingerprint, session=self.session.id) if resume else {}
         self.reused = len(self._known)
         self._scratch = Path(tempfile.mkdtemp(prefix="haotuner-lab-"))
-        child_environment = {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}  # importing torch would cost a second
-        self._builders = [Worker("build", child_environment) for _ in range(builders)]
-        self._timer = Worker("time", child_environment)
+        self._builders = [measuring_process(BUILDING, environment) for _ in range(builders)]
+        self._timer = measuring_process(TIMING, environment)
         self._places: dict[str, tuple[str, int]] = {}  # kernel name -> library, index in it
         self._broken: dict[str, Failed] = {}
         self._verified: dict[tuple[str, int], float] = {}
@@ -115,8 +116,8 @@ class Lab:
         """One object file of kernels, made by a builder; RuntimeError with the compiler's words."""
         job = {"do": "object", "kernels": [kernel.name for kernel in kernels], "mcpu": mcpu, "out": str(out)}
         try:
-            self._builders[0].call(job, BUILD_LIMIT_S)
-        except (JobFailed, JobTimeout, JobCrashed) as error:
+            self._builders[0].ask(job, BUILD_LIMIT_S)
+        except Unanswered as error:
             raise RuntimeError(f"could not compile the kept micro-kernels: {error}") from error
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
@@ -180,7 +181,7 @@ class Lab:
             for done in [pool.submit(self._build_lane, w, lane) for w, lane in zip(self._builders, lanes, strict=True)]:
                 done.result()
 
-    def _build_lane(self, worker: Worker, batches: Sequence[Sequence[str]]) -> None:
+    def _build_lane(self, worker: Child, batches: Sequence[Sequence[str]]) -> None:
         for batch in batches:
             failed = self._build_batch(worker, batch)
             if failed is None:
@@ -190,13 +191,13 @@ class Lab:
                 if alone is not None:
                     self._broken[name] = alone
 
-    def _build_batch(self, worker: Worker, names: Sequence[str]) -> Failed | None:
+    def _build_batch(self, worker: Child, names: Sequence[str]) -> Failed | None:
         tag = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
         out = str(self._scratch / f"{tag}.so")
         try:
-            worker.call({"do": "build", "kernels": list(names), "mcpu": self.device.arch, "out": out}, BUILD_LIMIT_S)
-        except (JobFailed, JobTimeout, JobCrashed) as error:
-            return _failed(error, "build")
+            worker.ask({"do": "build", "kernels": list(names), "mcpu": self.device.arch, "out": out}, BUILD_LIMIT_S)
+        except Unanswered as error:
+            return error.failed("build")
         self._places.update({name: (out, index) for index, name in enumerate(names)})
         return None
 
@@ -234,7 +235,7 @@ class Lab:
         try:
             quiet = self._pace(job)
             limit_s = TIME_LIMIT_S + TRIAL_CALLS * Op.parse(trial.op).flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
-            time_once = partial(self._timer.call, job, limit_s)
+            time_once = partial(self._timer.ask, job, limit_s)
             answer, crowded = (
                 (time_once(), 1.0) if trial.threads == 1 else self._patience[trial.threads].least_crowded(time_once)
             )
@@ -242,14 +243,14 @@ class Lab:
             # Times the drift, a sample is what the clock said.
             seen = {"drift": drift, "crowding": crowded} if trial.threads > 1 else {"drift": drift}
             return Timed(samples_us=samples, max_error=verify_error), {**seen, **quiet.facts()}
-        except (JobFailed, JobTimeout, JobCrashed) as error:
-            return _failed(error, "time")
+        except Unanswered as error:
+            return error.failed("time")
 
     def _pace(self, job: Mapping[str, object]) -> Pace:
         """How fast the machine was before the first trial, for all processes that time."""
         if self._quiet is None:
             look = {"do": "watch", "library": job["library"], "cold_bytes": self.policy.cold_bytes(self.device)}
-            self._quiet = Pace.quiet(self._timer.call(look, TIME_LIMIT_S))
+            self._quiet = Pace.quiet(self._timer.ask(look, TIME_LIMIT_S))
         return self._quiet
 
     def _verify(self, name: str, setting: Setting) -> float | Failed:
@@ -259,9 +260,9 @@ class Lab:
             tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
             job = {**self._base(setting, library, kernel["mr"]), **tile, "do": "verify", "kernel": index, "seed": self.seed}
             try:
-                self._verified[name, setting.k] = float(self._timer.call(job, TIME_LIMIT_S)["max_error"])
-            except (JobFailed, JobTimeout, JobCrashed) as error:
-                self._broken[name] = _failed(error, "verify")
+                self._verified[name, setting.k] = float(self._timer.ask(job, TIME_LIMIT_S)["max_error"])
+            except Unanswered as error:
+                self._broken[name] = error.failed("verify")
                 return self._broken[name]
         return self._verified[name, setting.k]
 
@@ -287,10 +288,3 @@ def parts_of(kernel: str) -> list[tuple[str, int]]:
         name, _, tiles = part.partition("*")
         parts.append((name, int(tiles or 0)))
     return parts
-
-
-def _failed(error: Exception, stage: str) -> Failed:
-    if isinstance(error, JobFailed):
-        return Failed(stage=error.stage, reason=error.reason, detail=error.detail)
-    reason = "timeout" if isinstance(error, JobTimeout) else "crash"
-    return Failed(stage=stage, reason=reason, detail=str(error)[:2000])

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from haotuner.hw_profiles.find import find_device
+from haotuner.isolate.answers import Job, TimedOut
 from haotuner.measure.drift import Pace
-from haotuner.measure.job import Job
 from haotuner.measure.lab import Lab
 from haotuner.measure.policy import Policy
-from haotuner.measure.worker import JobTimeout
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device
@@ -111,12 +110,12 @@ def test_a_large_call_gets_time_in_proportion(device: Device, monkeypatch: pytes
 
     def hangs(job: Job, limit_s: float) -> Job:
         limits[int(job["m"])] = limit_s
-        raise JobTimeout("no answer")
+        raise TimedOut("no answer")
 
     kernel = name(device, 1)
     try:
         (known,) = lab.measure([trial(kernel, 61)])  # built, verified and looked at: what is left is the time
-        monkeypatch.setattr(lab._timer, "call", hangs)
+        monkeypatch.setattr(lab._timer, "ask", hangs)
         small, large = lab.measure([trial(kernel, 62), trial(kernel, 400_000_000)])
     finally:
         lab.close()
@@ -166,7 +165,7 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
         records = again.measure([r.trial for r in before], lambda record: record is not None)  # no to anything new
         assert [r.trial for r in records] == [r.trial for r in before]
         assert list(store.records(session=lab.session.id)) == before
-        assert again._timer._child is None and again._builders[0]._child is None  # no process was even started
+        assert again._timer.pid is None and again._builders[0].pid is None  # no process was even started
     finally:
         again.close()
 
@@ -191,8 +190,8 @@ def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device
 def test_closing_stops_the_processes_and_removes_the_files(device: Device) -> None:
     own = new_lab(device, MemoryStore())
     own.measure([trial("no_family__mr1_nr16_pw16_ku1_vl16", 1)])
-    scratch, child = own._scratch, own._builders[0]._child
-    assert scratch.is_dir() and child is not None
+    scratch, process = own._scratch, own._builders[0].pid
+    assert scratch.is_dir() and process is not None
     own.close()
     own.close()
-    assert not scratch.exists() and not Path(f"/proc/{child.pid}").exists()
+    assert not scratch.exists() and not Path(f"/proc/{process}").exists()

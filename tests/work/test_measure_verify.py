@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.isolate.answers import Refusal
 from haotuner.measure.bench_table import Table
-from haotuner.measure.job import Refusal
 from tests.work.native_jobs import NR, K, job, mutant_library
 
 

@@ -1,4 +1,4 @@
-"""The worker: whatever a job does, the parent gets an answer and the next job runs."""
+"""The measuring process: whatever a job does, the parent gets an answer and the next job runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 
 from haotuner.errors import WorkerLost
-from haotuner.measure.worker import JobCrashed, JobFailed, JobTimeout, Worker
+from haotuner.isolate.answers import Crashed, Refused, TimedOut
+from haotuner.isolate.child import Child
+from haotuner.measure.child import TIMING, measuring_process
 from tests.work.native_jobs import ENVIRONMENT, job, job_library, mutant_library
 
 LIMIT_S = 60.0  # generous: these jobs answer in milliseconds, the machine may be busy
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    found = Worker("time", ENVIRONMENT)
+def worker() -> Iterator[Child]:
+    found = measuring_process(TIMING, ENVIRONMENT)
     yield found
     found.close()
 
@@ -33,70 +35,70 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FAULTS = {
-    "segfault": ("*(volatile int*)8 = 1;", JobCrashed, "SIGSEGV"),
-    "real-time signal": ("signal(40, SIG_DFL); raise(40);", JobCrashed, "signal 40"),
-    "exit 0": ("_exit(0);", JobCrashed, "exited with status 0"),
-    "exit 3 with a word": ('fputs("last word", stderr); fflush(stderr); _exit(3);', JobCrashed, "status 3: last word"),
-    "hang that ignores signals": ("signal(SIGTERM, SIG_IGN); for (volatile int i = 0;;) i++;", JobTimeout, "no answer"),
+    "segfault": ("*(volatile int*)8 = 1;", Crashed, "SIGSEGV"),
+    "real-time signal": ("signal(40, SIG_DFL); raise(40);", Crashed, "signal 40"),
+    "exit 0": ("_exit(0);", Crashed, "exited with status 0"),
+    "exit 3 with a word": ('fputs("last word", stderr); fflush(stderr); _exit(3);', Crashed, "status 3: last word"),
+    "hang that ignores signals": ("signal(SIGTERM, SIG_IGN); for (volatile int i = 0;;) i++;", TimedOut, "no answer"),
     "garbage in the protocol": (
-        'for (int fd = 3; fd < 64; ++fd) if (write(fd, "\\xff{garbage\\n", 10) < 0) continue;', JobCrashed, "unreadable"),
+        'for (int fd = 3; fd < 64; ++fd) if (write(fd, "\\xff{garbage\\n", 10) < 0) continue;', Crashed, "unreadable"),
     "an answer that is no object": (
-        'for (int fd = 3; fd < 64; ++fd) if (write(fd, "5\\n", 2) < 0) continue;', JobCrashed, "unreadable"),
+        'for (int fd = 3; fd < 64; ++fd) if (write(fd, "5\\n", 2) < 0) continue;', Crashed, "unreadable"),
     "a flood on stderr, then death": (
         "for (int i = 0; i < 100000; ++i) fprintf(stderr, \"line %d of a long complaint\\n\", i); abort();",
-        JobCrashed, "line 99999 of a long complaint"),
+        Crashed, "line 99999 of a long complaint"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_an_answer_and_the_next_job_runs(fault: str, worker: Worker, sound: Path, tmp_path: Path) -> None:
+def test_a_fault_is_an_answer_and_the_next_job_runs(fault: str, worker: Child, sound: Path, tmp_path: Path) -> None:
     body, kind, words = FAULTS[fault]
     library = job_library(tmp_path, body)
     with pytest.raises(kind) as error:
-        worker.call(job(library), 1.0 if kind is JobTimeout else LIMIT_S)
+        worker.ask(job(library), 1.0 if kind is TimedOut else LIMIT_S)
     assert words in str(error.value) and len(str(error.value)) < 4000
-    assert len(worker.call(job(sound), LIMIT_S)["samples_us"]) >= 3
+    assert len(worker.ask(job(sound), LIMIT_S)["samples_us"]) >= 3
 
 
-def test_what_a_job_prints_does_not_disturb_its_answer(worker: Worker, tmp_path: Path) -> None:
+def test_what_a_job_prints_does_not_disturb_its_answer(worker: Child, tmp_path: Path) -> None:
     library = job_library(tmp_path, 'for (int i = 0; i < 100000; ++i) puts("noise"); fflush(stdout);')
-    assert worker.call(job(library), LIMIT_S)["samples_us"] == []
+    assert worker.ask(job(library), LIMIT_S)["samples_us"] == []
 
 
-def test_a_second_answer_is_not_taken_for_that_of_the_next_job(worker: Worker, sound: Path, tmp_path: Path) -> None:
+def test_a_second_answer_is_not_taken_for_that_of_the_next_job(worker: Child, sound: Path, tmp_path: Path) -> None:
     two = '{\\"samples_us\\": [1.0]}\\n{\\"samples_us\\": [2.0]}\\n'
     body = f'for (int fd = 3; fd < 64; ++fd) if (write(fd, "{two}", {len(two) - two.count(chr(92))}) < 0) continue;'
-    assert worker.call(job(job_library(tmp_path, body)), LIMIT_S)["samples_us"] == [1.0]
-    assert len(worker.call(job(sound), LIMIT_S)["samples_us"]) >= 3
+    assert worker.ask(job(job_library(tmp_path, body)), LIMIT_S)["samples_us"] == [1.0]
+    assert len(worker.ask(job(sound), LIMIT_S)["samples_us"]) >= 3
 
 
-def test_a_library_that_does_not_load_is_a_failed_job_in_the_same_child(worker: Worker, sound: Path, tmp_path: Path) -> None:
+def test_a_library_that_does_not_load_is_a_failed_job_in_the_same_child(worker: Child, sound: Path, tmp_path: Path) -> None:
     child = _child_of(worker, sound)
     (tmp_path / "text.so").write_text("not a library")
     for path in (tmp_path / "text.so", tmp_path / "missing.so"):
-        with pytest.raises(JobFailed) as error:
-            worker.call(job(path), LIMIT_S)
+        with pytest.raises(Refused) as error:
+            worker.ask(job(path), LIMIT_S)
         assert (error.value.stage, error.value.reason) == ("load", "error")
     assert _child_of(worker, sound) == child
 
 
-def test_memory_that_is_not_there_is_a_failed_job(worker: Worker, sound: Path) -> None:
+def test_memory_that_is_not_there_is_a_failed_job(worker: Child, sound: Path) -> None:
     child = _child_of(worker, sound)
-    with pytest.raises(JobFailed) as error:
-        worker.call(job(sound, n=1 << 20, panels=1 << 18, k=1 << 20), LIMIT_S)  # 4 TiB of weights
+    with pytest.raises(Refused) as error:
+        worker.ask(job(sound, n=1 << 20, panels=1 << 18, k=1 << 20), LIMIT_S)  # 4 TiB of weights
     assert (error.value.stage, error.value.reason) == ("run", "memory")
     assert _child_of(worker, sound) == child
 
 
-def test_a_job_that_takes_memory_without_end_dies_alone(worker: Worker, sound: Path, tmp_path: Path) -> None:
+def test_a_job_that_takes_memory_without_end_dies_alone(worker: Child, sound: Path, tmp_path: Path) -> None:
     body = 'for (long long all = 0;; all += 1 << 30) if (!malloc(1 << 30)) { fprintf(stderr, "stopped"); abort(); }'
-    with pytest.raises(JobCrashed, match="stopped"):  # malloc says no before the machine does; nothing is touched
-        worker.call(job(job_library(tmp_path, body)), LIMIT_S)
-    assert worker.call(job(sound), LIMIT_S)
+    with pytest.raises(Crashed, match="stopped"):  # malloc says no before the machine does; nothing is touched
+        worker.ask(job(job_library(tmp_path, body)), LIMIT_S)
+    assert worker.ask(job(sound), LIMIT_S)
 
 
 def test_the_child_outlives_the_thread_that_started_it(sound: Path) -> None:
-    own = Worker("time", ENVIRONMENT)
+    own = measuring_process(TIMING, ENVIRONMENT)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(_child_of, own, sound).result()
     with ThreadPoolExecutor(1) as pool:
@@ -106,7 +108,7 @@ def test_the_child_outlives_the_thread_that_started_it(sound: Path) -> None:
     assert not _alive(first)
 
 
-def test_signals_to_the_whole_group_are_left_to_the_parent(worker: Worker, sound: Path) -> None:
+def test_signals_to_the_whole_group_are_left_to_the_parent(worker: Child, sound: Path) -> None:
     """A worker that dies of them would be taken for a kernel that crashes."""
     child = _child_of(worker, sound)
     for asked in (signal.SIGINT, signal.SIGTERM):
@@ -114,15 +116,15 @@ def test_signals_to_the_whole_group_are_left_to_the_parent(worker: Worker, sound
     assert _child_of(worker, sound) == child
 
 
-def test_what_a_dead_child_started_dies_as_well(worker: Worker, sound: Path, tmp_path: Path) -> None:
+def test_what_a_dead_child_started_dies_as_well(worker: Child, sound: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     body = f"""
       pid_t child = fork();
       if (child == 0) for (;;) pause();
       FILE* f = fopen("{note}", "w"); fprintf(f, "%d", child); fclose(f);
       abort();"""
-    with pytest.raises(JobCrashed):
-        worker.call(job(job_library(tmp_path, body)), LIMIT_S)
+    with pytest.raises(Crashed):
+        worker.ask(job(job_library(tmp_path, body)), LIMIT_S)
     assert _gone_within(int(note.read_text()), 10)
 
 
@@ -136,9 +138,9 @@ def test_kill_9_of_the_parent_leaves_nobody(tmp_path: Path) -> None:
       for (volatile int i = 0;;) i++;"""
     library = job_library(tmp_path, body)
     program = (
-        "import sys; from pathlib import Path; from haotuner.measure.worker import Worker\n"
+        "import sys; from pathlib import Path; from haotuner.measure.child import TIMING, measuring_process\n"
         "from tests.work.native_jobs import ENVIRONMENT, job\n"
-        "Worker('time', ENVIRONMENT).call(job(Path(sys.argv[1])), 600)"
+        "measuring_process(TIMING, ENVIRONMENT).ask(job(Path(sys.argv[1])), 600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(library)])
     try:
@@ -155,16 +157,16 @@ def test_kill_9_of_the_parent_leaves_nobody(tmp_path: Path) -> None:
 
 
 def test_a_child_that_cannot_start_is_a_clear_error() -> None:
-    lost = Worker("time", {**ENVIRONMENT, "PYTHONHOME": "/nonexistent"})
+    lost = measuring_process(TIMING, {**ENVIRONMENT, "PYTHONHOME": "/nonexistent"})
     with pytest.raises(WorkerLost, match=r"(?s)did not start: exited with status 1.*haotuner doctor"):
-        lost.call({"do": "time"}, LIMIT_S)
+        lost.ask({"do": "time"}, LIMIT_S)
     lost.close()
 
 
-def _child_of(worker: Worker, sound: Path) -> int:
-    worker.call(job(sound), LIMIT_S)
-    assert worker._child is not None
-    return worker._child.pid
+def _child_of(worker: Child, sound: Path) -> int:
+    worker.ask(job(sound), LIMIT_S)
+    assert worker.pid is not None
+    return worker.pid
 
 
 def _alive(pid: int) -> bool:
