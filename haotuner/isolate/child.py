@@ -78,12 +78,8 @@ class Child:
         self._unread, self._due = b"", True
 
     def greeting(self, limit_s: float = START_LIMIT_S) -> Job:
-        """What the launched program says when it is ready. Unanswered if it cannot be; a Refused one is closed, too."""
-        try:
-            return self.finish(limit_s)
-        except Refused:
-            self.close()
-            raise
+        """What the launched program says when it is ready. Unanswered if it cannot be; the process is gone then."""
+        return self.finish(limit_s)
 
     def start(self, limit_s: float = START_LIMIT_S) -> None:
         """Have a process ready, so that no request waits for its imports. WorkerLost if it cannot be had."""
