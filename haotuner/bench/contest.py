@@ -8,8 +8,8 @@ from pathlib import Path
 
 from haotuner.bench.contender import OURS_SPEC
 from haotuner.bench.contention import available_bytes
+from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.inputs import cold_count
-from haotuner.bench.process import ISA_VARIABLES
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -34,7 +34,7 @@ class Contest:
     ops: tuple[Op, ...]
     shapes: tuple[Shape, ...]
     peers: Mapping[str, str]
-    environment: Mapping[str, str]  # the caller's; see process.child_environment
+    environment: Mapping[str, str]  # the caller's; see environment.child_environment
     ours: str = OURS_SPEC
     threads: tuple[int, ...] = (1,)
     weights: tuple[str, ...] = ("cold",)
