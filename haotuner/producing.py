@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.compile.pack_source import PackedOp, PackedPlan, pack_library
-from haotuner.compile.toolchain import Toolchain
-from haotuner.errors import PackInvalid, UsageError
+from haotuner.backends.backend import Backend
+from haotuner.backends.cpu.pack_source import PackedOp, PackedPlan, pack_library
+from haotuner.backends.index import backend_for
+from haotuner.backends.toolchain import Toolchain
+from haotuner.errors import PackInvalid
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import Start, start_of
-from haotuner.measure.blind import Blind
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.index import families_for
+from haotuner.measure.laboratory import Laboratory
+from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from haotuner.records import open_store
@@ -107,11 +108,12 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     begin = time.monotonic()
     request.check()
     device = find_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
-    _check_device(request, device)
-    threads = _threads(request.threads, device)
+    backend = backend_for(device, request.device)
+    backend.check(device, request.device, measures=not request.zero_measure)
+    threads = backend.threads(request.threads, device)
     budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
-    start = start_of(request.model, device, families_for(request.ops[0], "cpu")[0].name, seed=request.seed)
-    with _laboratory(request, device) as lab:
+    start = start_of(request.model, device, backend.families(request.ops[0])[0].name, seed=request.seed)
+    with _laboratory(request, backend, device) as lab:
         ready = time.monotonic()
         tuned: list[Tuned] = []
         for place, op in enumerate(request.ops):
@@ -125,7 +127,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 seed=request.seed,
                 one_order=request.batch_invariant,
             )
-            family = families_for(op, "cpu")[0]
+            family = backend.families(op)[0]
             found = tune_op(task, lab, family, _named(watch, op), start.model)
             tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
@@ -161,11 +163,11 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 
 
 @contextmanager
-def _laboratory(request: Request, device: Device) -> Iterator[Lab]:
+def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Laboratory]:
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
     if request.zero_measure:
-        with closing(Blind(device, environment=request.environment, seed=request.seed)) as blind:
-            yield blind
+        with closing(PredictionsOnly(backend, device, environment=request.environment)) as nothing:
+            yield nothing
         return
     with closing(open_store(request.db or f"sqlite:///{request.out}.records.db")) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
@@ -173,20 +175,6 @@ def _laboratory(request: Request, device: Device) -> Iterator[Lab]:
         with closing(lab):
             lab.start()
             yield lab
-
-
-def _check_device(request: Request, device: Device) -> None:
-    """UsageError unless the device is one that this request can be carried out for."""
-    if device.kind != "cpu":
-        raise UsageError(
-            f"--device {request.device}: packs are written for CPUs so far, {device.id} is a GPU; look at what its "
-            f"kernels may reach with `haotuner candidates --device {device.id}`, or build them with `make gpu-bundle`"
-        )
-    if not request.zero_measure and not re.fullmatch(r"cpu(:.*)?", request.device.strip().lower()):
-        raise UsageError(
-            f"--device {request.device}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
-            "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
-        )
 
 
 def _check_of(device: Device, environment: Mapping[str, str]) -> Callable[[Path], None]:
@@ -207,22 +195,12 @@ def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
     return lambda phase, record: watch(op.name, phase, record)
 
 
-def _threads(asked: Sequence[int], device: Device) -> tuple[int, ...]:
-    found = tuple(dict.fromkeys(count or device.compute_units for count in asked or (1, 0)))
-    for count in found:
-        if not 1 <= count <= device.compute_units:
-            raise UsageError(
-                f"--threads {count}: this process may use {device.compute_units} cores; give 1..{device.compute_units}"
-            )
-    return found
-
-
 def _stopped(tuned: Sequence[Tuned]) -> str:
     reasons = {t.stopped for t in tuned}
     return next((r for r in ("signal", ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 
 
-def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
+def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
     index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
     rows, setting = [shape["m"] for shape in tuned.task.traffic.shapes()], tuned.setting(lab)
     return PackedOp(
@@ -243,7 +221,7 @@ def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
 
 
 def _document(
-    request: Request, device: Device, tuned: Sequence[Tuned], lab: Lab, start: Start, seconds: float
+    request: Request, device: Device, tuned: Sequence[Tuned], lab: Laboratory, start: Start, seconds: float
 ) -> dict[str, Any]:
     lacking = _lacking(device)
     return {
@@ -270,7 +248,7 @@ def _document(
     }
 
 
-def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
+def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
     setting, rows = tuned.setting(lab), [shape["m"] for shape in tuned.task.traffic.shapes()]
     plans = {
         str(table.threads): {
@@ -302,7 +280,7 @@ def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
     }
 
 
-def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
+def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
     setting = tuned.setting(lab)
     dispatch = [table.plan for table in tuned.tables]
     cover = 1 + tuned.cover.regret

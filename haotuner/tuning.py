@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.backends.cpu.setting import Setting
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError
-from haotuner.measure.lab import Lab
-from haotuner.measure.setting import Setting
+from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
 from haotuner.plan.curves import Curve
@@ -75,7 +75,7 @@ class Tuned:
         """The kept micro-kernels; plan tables index into them."""
         return tuple(MicroKernel.parse(curve.kernel) for curve in self.cover.kept)
 
-    def setting(self, lab: Lab) -> Setting:
+    def setting(self, lab: Laboratory) -> Setting:
         """Layout of the packed weight."""
         return Setting.of(self.task.op, self.kernels, lab.device)
 
@@ -85,7 +85,9 @@ Floats = NDArray[np.float64]
 Watch = Callable[[str, Record | None], bool]  # told the phase and each record; False asks to stop
 
 
-def tune(task: Task, lab: Lab, family: Family, watch: Watch = lambda *_: True, model: CostModel | None = None) -> Tuned:
+def tune(
+    task: Task, lab: Laboratory, family: Family, watch: Watch = lambda *_: True, model: CostModel | None = None
+) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin = time.monotonic()
     rows = np.array([shape["m"] for shape in task.traffic.shapes()], np.int64)
@@ -148,7 +150,7 @@ class _Clock:
         self._until = until
 
 
-def _tables(task: Task, kept: Cover, lab: Lab, clock: _Clock, until: float) -> tuple[Table, ...]:
+def _tables(task: Task, kept: Cover, lab: Laboratory, clock: _Clock, until: float) -> tuple[Table, ...]:
     """A plan for every thread count.
 
     The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
@@ -170,7 +172,9 @@ def _part(until: float, share: float) -> float:
     return now + (until - now) * share
 
 
-def _search(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock, seed: int) -> str:
+def _search(
+    book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Laboratory, clock: _Clock, seed: int
+) -> str:
     batches = rounds(book, ordered, rows, weights, seed)
     batch = next(batches, {})
     if not book.started:
@@ -204,7 +208,7 @@ def patience(book: Book) -> int:
     return round(STARTED_QUIET_ROUNDS * max(1.0, book.spread / USUAL_SPREAD) ** 2)
 
 
-def _whole(book: Book, names: Sequence[str], lab: Lab, clock: _Clock) -> None:
+def _whole(book: Book, names: Sequence[str], lab: Laboratory, clock: _Clock) -> None:
     """Whole probes of these kernels, whatever the time, so that a plan rests on something."""
     open_ = [name for name in names if not book.done(name)]
     lab.prepare(open_)
@@ -213,7 +217,7 @@ def _whole(book: Book, names: Sequence[str], lab: Lab, clock: _Clock) -> None:
             book.note(record)
 
 
-def _recall(book: Book, asked: Sequence[str], lab: Lab, clock: _Clock) -> None:
+def _recall(book: Book, asked: Sequence[str], lab: Laboratory, clock: _Clock) -> None:
     """Note what is already recorded of these kernels; in a search by whole probes of those whose every trial is."""
     for name in asked:
         if book.done(name):  # nobody is told of a record twice
@@ -235,7 +239,7 @@ def _measured_us(book: Book, ordered: Sequence[str], rows: Ints) -> list[Floats]
     return [best_us(curves, rows)[0] for curves in layouts.values()]
 
 
-def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Lab, clock: _Clock) -> bool:
+def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, lab: Laboratory, clock: _Clock) -> bool:
     """Time those once more that would be kept, until the set stands: the best of many noisy times is the luckiest, too.
 
     In other processes, where code and data lie elsewhere, and as compositions of one region, so that the second time is a
@@ -266,7 +270,7 @@ def _confirm(book: Book, ordered: Sequence[str], rows: Ints, weights: Floats, la
     return True
 
 
-def _complete(book: Book, known: Sequence[str], ordered: Sequence[str], lab: Lab) -> dict[int, list[Curve]]:
+def _complete(book: Book, known: Sequence[str], ordered: Sequence[str], lab: Laboratory) -> dict[int, list[Curve]]:
     """Layouts that can cover every m: those with a one-row kernel, of known kernels if there are any.
 
     A run that was stopped before anything was measured still gets a plan, from predictions alone; the caller sees

@@ -66,7 +66,7 @@ def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None
         "haotuner/transfer/__init__.py",
         "haotuner/hw_profiles/profiles/h200.toml",
         "haotuner/runtime/native/run.c",
-        "haotuner/measure/native/timing.c",
+        "haotuner/backends/cpu/native/timing.c",
         "haotuner/transfer/models/README.md",
         "haotuner/py.typed",
     ):

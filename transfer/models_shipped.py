@@ -87,7 +87,7 @@ def starting_models(device: Device, family: str, place: Path | None = None) -> S
     """The models to start from, nearest first: the device's own alone if there is one, else every one that is ``near``.
 
     The same device is one of the same id, however much its measured rates drift. Elsewhere the nearest alone is a worse
-    start than all of them (figures in the README).
+    start than all of them (docs/decisions/069).
     """
     found = near(device, family, place)
     own = tuple(one for one in found.models if one.device.id == device.id)[:1]

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import PackOp
@@ -22,6 +23,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
+MOST_COPIES = 4096  # of a small weight: more take longer to pack than the answer is worth
 COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights
 
 
@@ -40,7 +42,7 @@ def explain(
         entry = next(o for o in opened.manifest.ops if o.name == name)
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
-        weights = str(opened.manifest.document["tuning"]["weights"])
+        weights = str(opened.manifest.tuning["weights"])
         unverified = opened.manifest.unverified
         measured = _measure(opened, entry, m, weights)
     plan = entry.facts.get("plans", {}).get(str(count), {})
@@ -61,7 +63,7 @@ def explain(
         "runner_up": second,
     }
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     else:
         _print(document, chosen)
 
@@ -113,7 +115,7 @@ def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
     rng = np.random.default_rng(0)
     size = entry.panels * entry.pw * entry.k * 4
     cache = int(pack.manifest.document["device"].get("l3_bytes") or CACHE_DEFAULT_BYTES)
-    copies = max(2, -(-COLD_FACTOR * cache // size)) if weights == "cold" else 1
+    copies = min(max(2, -(-COLD_FACTOR * cache // size)), MOST_COPIES) if weights == "cold" else 1
     shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
     dense = pack.op(entry.name)
     weight = rng.standard_normal(shape, dtype=np.float32)
@@ -134,16 +136,16 @@ def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
 def _print(document: dict[str, Any], chosen: str) -> None:
     m, split = document["shape"]["m"], {"serial": "one thread", "n": "threads share columns", "m": "threads share rows"}
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    typer.echo(f"{document['op']} m={m}, plan for {document['threads']} threads, {split[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {split[document['split']]}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
-    typer.echo(columns([("kernel", "rows", "columns"), *rows]))
+    say(columns([("kernel", "rows", "columns"), *rows]))
     predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
-    typer.echo(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
+    say(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
     if document["unverified"]:
-        typer.echo("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
+        say("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
     second: dict[str, Any] | None = document["runner_up"]
     if second is None:
-        typer.echo("no other composition of the kept kernels covers this shape")
+        say("no other composition of the kept kernels covers this shape")
         return
     times = f"{second['us']:.1f} us {second['from']}, {split[second['split']]}"
-    typer.echo(f"runner-up: {second['composition']} ({times})")
+    say(f"runner-up: {second['composition']} ({times})")

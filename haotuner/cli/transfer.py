@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say, tell
 from haotuner.cli.place import check_place
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import keeping, telling
@@ -55,15 +56,15 @@ def fit(
             "rows": fitted.rows,
             "note": fitted.note,
         }
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     elif not quiet:
         sources = ", ".join(fitted.sources) or "no other device"
-        typer.echo(f"{out}: {fitted.family} on {target}, {fitted.choice.mode} from {sources}, {fitted.rows} own rows")
+        say(f"{out}: {fitted.family} on {target}, {fitted.choice.mode} from {sources}, {fitted.rows} own rows")
     if fitted.choice.accuracies and verbose and not quiet:
         said = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.choice.accuracies.items())
-        typer.echo(f"gauge, pairwise accuracy on own rows held out: {said}", err=True)
+        tell(f"gauge, pairwise accuracy on own rows held out: {said}")
     if fitted.note and not quiet:
-        typer.echo(f"note: {fitted.note}", err=True)
+        tell(f"note: {fitted.note}")
 
 
 @transfer_app.command()
@@ -101,9 +102,9 @@ def evaluate(
     with telling(quiet=quiet, verbose=verbose) as tell:
         report = evaluate(read, asked, tell)
     if json_output:
-        typer.echo(json.dumps(report, indent=1))
+        say(json.dumps(report, indent=1))
     else:
-        typer.echo(_table(report))
+        say(_table(report))
 
 
 @transfer_app.command()
@@ -149,11 +150,9 @@ def report(
     command = f"haotuner transfer report {source} --out {out.name}{asked}"
     out.write_text(page(document, command), encoding="utf-8")
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     elif not quiet:
-        typer.echo(
-            f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work"
-        )
+        say(f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work")
 
 
 def _table(report: dict[str, Any]) -> str:

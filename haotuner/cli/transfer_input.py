@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from haotuner.cli.cache_folder import cache_folder
+from haotuner.cli.output import tell
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
@@ -58,7 +57,7 @@ def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
         why = "; ".join(refused[:3]) or "it holds no *.json and no *.json.gz"
         raise UsageError(f"--data {folder} holds no Kernel Tuner cache file that can be used: {why}")
     for reason in () if quiet else refused:
-        typer.echo(f"left out: {reason}", err=True)
+        tell(f"left out: {reason}")
     return _read(found, quiet=quiet, verbose=verbose)
 
 
@@ -68,10 +67,10 @@ def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTab
     read = read_records(records, known_device)
     if not quiet:
         for reason, count in read.left_out.most_common():
-            typer.echo(f"left out {count}: {reason}", err=True)
+            tell(f"left out {count}: {reason}")
         for table in read.tables if verbose else ():
             rows = f"{len(table)} rows of {len(table.task_names)} tasks"
-            typer.echo(f"{table.family} on {table.device.id}: {rows}", err=True)
+            tell(f"{table.family} on {table.device.id}: {rows}")
     return read
 
 

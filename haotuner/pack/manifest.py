@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
+from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, OP, check_facts, check_texts
+from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import level_hashes, served_level
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 PACK_SCHEMA = 1
 MANIFEST = "manifest.json"
-SIZE_LIMIT_BYTES = 16 << 20  # the largest pack tried has 0.3 MB; a hostile manifest must not fill the memory
 DEPTH_LIMIT = 32
 BRACKETS_LIMIT = 500_000  # a pack of 256 ops has some 40,000; two million empty lists take the parser 0.2 s
 _BRACKETS = re.compile(rb"[\[\]{}]")
@@ -57,57 +57,70 @@ class Manifest:
     batch_invariant: bool = False  # promised: a row's result has the same bits in every batch, on any thread count
     unverified: bool = False  # nothing was measured on the device: plans and times are predictions
 
+    @property
+    def tuning(self) -> Mapping[str, Any]:
+        """The tuning run: ``shapes, weights, seconds, stopped``, with defaults where the pack does not say."""
+        return {"shapes": "?", "weights": "cold", "seconds": 0.0, "stopped": "?"} | dict(self.document.get("tuning", {}))
+
 
 def read_manifest(pack: Path) -> Manifest:
     """The manifest of a pack directory. PackInvalid says what is wrong; nothing outside the pack is opened.
 
     Of a pack with several levels (``pack/levels.py``) it is that of the level which this host serves.
     """
-    raw = read_bytes(pack)
-    document = parse(pack / MANIFEST, raw)
+    return steadily(pack, manifest_in)
+
+
+def manifest_in(folder: Folder) -> Manifest:
+    """``read_manifest`` of an open folder."""
+    path = folder.path / MANIFEST
+    document = parse(path, _raw(folder))
     try:
         levels = level_hashes(document)
         if levels is None:
             return _decode(document)
         _known_schema(document)
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise PackInvalid(f"{pack / MANIFEST}: {_said(error)}; tune again or restore the pack from where it came") from error
-    return read_level(pack, served_level(levels), levels)
+        raise PackInvalid(f"{path}: {_said(error)}; tune again or restore the pack from where it came") from error
+    return _level_in(folder, served_level(levels), levels)
 
 
 def read_level(pack: Path, level: str, levels: Mapping[str, str]) -> Manifest:
     """The manifest of one level of a pack; its library's path is relative to ``pack``. PackInvalid as above."""
-    inner = pack / level
-    if inner.is_symlink():
-        raise PackInvalid(f"{inner} is a link; a pack holds its own files: copy the pack with its contents")
-    raw = read_bytes(inner)
+    return steadily(pack, lambda folder: _level_in(folder, level, levels))
+
+
+def _level_in(folder: Folder, level: str, levels: Mapping[str, str]) -> Manifest:
+    place = folder.path / level
+    try:
+        with folder.inner(level) as inner:
+            raw = _raw(inner)
+    except OSError as error:
+        raise PackInvalid(f"{place}: cannot read {MANIFEST} ({error.strerror}); restore the pack") from error
     if hashlib.sha256(raw).hexdigest() != levels[level]:
-        raise PackInvalid(f"{inner / MANIFEST}: not the one that {pack / MANIFEST} names (sha256); restore the pack")
-    document = parse(inner / MANIFEST, raw)
+        raise PackInvalid(f"{place / MANIFEST}: not the one that {folder.path / MANIFEST} names (sha256); restore the pack")
+    document = parse(place / MANIFEST, raw)
     try:
         manifest = _decode(document)
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise PackInvalid(f"{inner / MANIFEST}: {_said(error)}; restore the pack from where it came") from error
+        raise PackInvalid(f"{place / MANIFEST}: {_said(error)}; restore the pack from where it came") from error
     if manifest.arch != level:
-        raise PackInvalid(f"{inner} was built for {manifest.arch}, not for {level}; restore the pack or merge again")
+        raise PackInvalid(f"{place} was built for {manifest.arch}, not for {level}; restore the pack or merge again")
     return replace(manifest, library=f"{level}/{manifest.library}")
 
 
 def read_bytes(pack: Path) -> bytes:
     """Content of a pack's manifest, bounded in size; PackInvalid if there is none."""
-    path = pack / MANIFEST
+    return steadily(pack, _raw)
+
+
+def _raw(folder: Folder) -> bytes:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, a device read without end
-            raise PackInvalid(f"{pack} is not a haotuner pack: its {MANIFEST} is not a regular file")
-        with path.open("rb") as stream:
-            raw = stream.read(SIZE_LIMIT_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        return folder.read(MANIFEST, SIZE_LIMIT_BYTES)
+    except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or error
-        raise PackInvalid(f"{pack} is not a haotuner pack: cannot read {MANIFEST} ({words}); name the directory "
+        raise PackInvalid(f"{folder.path} is not a haotuner pack: cannot read {MANIFEST} ({words}); name the directory "
                           "that `haotuner tune --out` wrote") from error  # fmt: skip
-    if len(raw) > SIZE_LIMIT_BYTES:
-        raise PackInvalid(f"{path}: over {SIZE_LIMIT_BYTES >> 20} MiB; no pack has such a manifest")
-    return raw
 
 
 def parse(path: Path, raw: bytes) -> Any:
@@ -135,9 +148,11 @@ def _decode(document: Any) -> Manifest:
     ((library, sha256),) = files.items()
     if not _FILE.fullmatch(library) or not isinstance(sha256, str) or not _SHA.fullmatch(sha256):
         raise ValueError(f"file {library!r} is not lib/<16 hex digits>.so with a sha256")
+    check_texts(document)
+    check_facts(document, DOCUMENT, "the manifest")
     device = document["device"]
-    if not isinstance(device, dict):
-        raise ValueError("device must be an object")
+    if not 0 <= (device.get("l3_bytes") or 0) <= L3_LIMIT_BYTES:
+        raise ValueError(f"l3_bytes is {device['l3_bytes']!r}; no CPU has such a cache")
     invariant = document.get("batch_invariant", False)
     if not isinstance(invariant, bool):
         raise ValueError(f"batch_invariant is {invariant!r}, must be true or false")
@@ -170,8 +185,7 @@ def _op(entry: Any) -> PackOp:
         raise ValueError(f"op {name!r}: threads and kernels must be named, each count once")
     if numbers["panels"] * numbers["pw"] < numbers["n"] or numbers["first_m"] > numbers["last_m"]:
         raise ValueError(f"op {name!r}: its panels hold fewer than n columns, or first_m is over last_m: not possible")
-    if not isinstance(facts, dict):
-        raise ValueError(f"op {name!r}: facts must be an object")
+    check_facts(facts, OP, f"op {name!r}: facts")
     named = Op.parse(name)
     told = (named.kind, named["n"], named["k"], named.option("weight"))
     if named.name != name or told != ("dense", numbers["n"], numbers["k"], weight):

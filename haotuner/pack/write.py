@@ -86,7 +86,7 @@ def _nothing_left(target: Path) -> Iterator[Path]:
     aside: Path | None = None
     try:
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
-        aside.chmod(0o755)
+        aside.chmod(0o777 & ~_umask(aside))  # mkdtemp's own folders are for their owner alone
         yield aside
     except OSError as error:
         raise HaotunerError(
@@ -96,6 +96,15 @@ def _nothing_left(target: Path) -> Iterator[Path]:
     finally:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask(aside: Path) -> int:
+    """The process's umask, read off a new folder: setting it to read it would show in other threads."""
+    probe = aside / "umask"
+    probe.mkdir()
+    mode = probe.stat().st_mode
+    probe.rmdir()
+    return ~mode & 0o777
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -27,7 +27,7 @@ PENALTY = 0.0015  # of the objective for each kernel, half of it in time: less t
 SHORTLIST = 3  # best in bulk of a tile height and layout that the program sees, beside the best alone, behind and as leads
 COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
 WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
-POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; figures in plan/README
+POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; docs/decisions/048
 RUNNERS_UP = 2  # layouts solved exactly after a greedy look at all; the greedy order was right in every trial
 SOLVE_LIMIT_S = 4.0
 

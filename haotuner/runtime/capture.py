@@ -43,7 +43,9 @@ class Capture:
             self._after, self._running = self._totals(), False
 
     def counts(self) -> dict[str, dict[int, int]]:
-        """Calls of each op by rows, ``{name: {m: calls}}``; ops and shapes without a call are left out."""
+        """Calls of each op by rows since ``start``, ``{name: {m: calls}}``; ops and shapes without a call are left out."""
+        if not self._running and self._after is None:
+            return {}  # never started: what others counted is none of ours
         now = self._totals() if self._after is None else self._after
         found = {}
         for name, shapes in now.items():

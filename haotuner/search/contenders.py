@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from haotuner.measure.lab import GoesOn, Lab
+from haotuner.backends.backend import Backend
+from haotuner.backends.index import backend_for
+from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import rows_of, shared, ways
 from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -51,7 +52,7 @@ class Timings:
 
 
 def curves(
-    lab: Lab,
+    lab: Laboratory,
     op: Op,
     kept: Sequence[Curve],
     traffic: Traffic,
@@ -66,25 +67,28 @@ def curves(
         lab.gather([curve.kernel for curve in kept])
     limit = min(max(shape["m"] for shape in traffic.shapes()), TABLE_LIMIT)
     alone = [_dense(lab, op, curve, limit, weights, goes_on) for curve in kept] if threads else []
-    return [_timings(op, count, kept, alone, limit, one_order=one_order) for count in threads]
+    backend = backend_for(lab.device)
+    return [_timings(backend, op, count, kept, alone, limit, one_order=one_order) for count in threads]
 
 
-def _timings(op: Op, threads: int, kept: Sequence[Curve], alone: Sequence[Curve], limit: int, *, one_order: bool) -> Timings:
+def _timings(
+    backend: Backend, op: Op, threads: int, kept: Sequence[Curve], alone: Sequence[Curve], limit: int, *, one_order: bool
+) -> Timings:
     """Of one thread count, before any composition was timed."""
-    rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
+    rows = {way: backend.rows_of(way, op, threads, limit) for way in backend.ways(op, threads, one_order=one_order)}
     rows = {way: most for way, most in rows.items() if most > 0}
     return Timings(
         op=op,
         threads=threads,
         kept=tuple(kept),
         rows=rows,
-        curves={way: [shared(curve, way, op, threads) for curve in alone] for way in rows},
+        curves={way: [backend.shared(curve, way, op, threads) for curve in alone] for way in rows},
         limit=limit,
         measured={},
     )
 
 
-def contend(lab: Lab, timings: Sequence[Timings], traffic: Traffic, weights: str, goes_on: GoesOn) -> list[Timings]:
+def contend(lab: Laboratory, timings: Sequence[Timings], traffic: Traffic, weights: str, goes_on: GoesOn) -> list[Timings]:
     """The same with compositions timed at sampled shapes where they were not yet, in an order that may stop anywhere.
 
     Shapes at which not all of them could be timed are left out: the best of a few is not the best.
@@ -100,7 +104,7 @@ def contend(lab: Lab, timings: Sequence[Timings], traffic: Traffic, weights: str
     return [replace(t, measured=dict(sorted(found.items()))) for t, found in zip(timings, measured, strict=True)]
 
 
-def again(lab: Lab, timings: Sequence[Timings], weights: str, goes_on: GoesOn) -> list[Timings]:
+def again(lab: Laboratory, timings: Sequence[Timings], weights: str, goes_on: GoesOn) -> list[Timings]:
     """The same with the close ones of small shapes timed in more processes, too: the geometric mean of all counts.
 
     What has fallen behind after one process is not timed in the next (a race, as Maron & Moore, NIPS 1993). One new process
@@ -124,7 +128,7 @@ def again(lab: Lab, timings: Sequence[Timings], weights: str, goes_on: GoesOn) -
     return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
 
 
-def _dense(lab: Lab, op: Op, curve: Curve, limit: int, weights: str, goes_on: GoesOn) -> Curve:
+def _dense(lab: Laboratory, op: Op, curve: Curve, limit: int, weights: str, goes_on: GoesOn) -> Curve:
     """A kernel's curve on one thread through more points."""
     kernel = MicroKernel.parse(curve.kernel)
     # A flat tile in bulk is never a plan, and costs the most time to look at.
@@ -176,7 +180,7 @@ def _names(timings: Timings, m: int) -> list[str]:
     return alone + list(dict.fromkeys([*first, *together]))[:most]
 
 
-def _contend(lab: Lab, timings: Timings, m: int, weights: str, goes_on: GoesOn) -> dict[str, float]:
+def _contend(lab: Laboratory, timings: Timings, m: int, weights: str, goes_on: GoesOn) -> dict[str, float]:
     """Times of the best few compositions; none if time ran out before the last."""
     names = _names(timings, m)
     records = lab.measure([_trial(timings.op, name, m, timings.threads, weights) for name in names], goes_on)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import Choice, choose
 from haotuner.plan.curves import Curve
 from haotuner.search.contenders import ALONE_US, EVERY_UP_TO, Times, Timings, foretold, worth_sharing
-from haotuner.words.composition import Composition, Plan, Region
+from haotuner.words.composition import Covered, Plan, Region
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -147,7 +147,7 @@ def _plan(
     compositions, regrets = {}, []
     for m, times in measured.items():
         choice, split = entries[m - 1]
-        compositions[Shape.of(m=m)] = Composition(regions=regions(op, choice), expected_us=choice.us, split=split)
+        compositions[Shape.of(m=m)] = Covered(regions=regions(op, choice), expected_us=choice.us, split=split)
         own = times.get(f"{choice.name}@{split}")
         if own is not None:
             regrets.append(own / min(times.values()) - 1)

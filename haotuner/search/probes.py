@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.measure.setting import Setting
-from haotuner.microkernels.cpu_dense import computed_columns
+from haotuner.backends.index import backend_for
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -17,6 +16,7 @@ PROBE_ROWS = (1, 32, 256)
 # And two tiles, whatever their height: from there on the next panel can be fetched while rows pass, and a straight line from
 # one tile to 32 rows had missed it by 20 % (8x48 at m=16, cold, n=k=1024: 164 us, 201 on the line).
 PROBE_TILES = (2,)
+FOLLOW_TILES = 2  # of the trial that tells what a region behind another one takes
 # The kept kernels get a denser curve: doubling steps, where a straight line between errs under 2 %.
 DENSE_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
@@ -57,9 +57,6 @@ def probe(
         (t, Trial(op=op.name, kernel=kernel.name, shape=Shape.of(m=t * mr), threads=threads, weights=weights))
         for t in sorted(set(uses(mr, rows, most_rows)))
     )
-    nr, n = kernel["nr"], op["n"]
-    columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
-    block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
     # Two tiles: the first still warms L1 for the second, as it does behind another region.
-    follow = Trial(op=block.name, kernel=kernel.name, shape=Shape.of(m=2 * mr), weights="hot")
-    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=computed_columns(kernel, n) / columns / 2)
+    follow = backend_for(device).follow(op, kernel, device, FOLLOW_TILES)
+    return Probe(kernel=kernel, lead=lead, follow=follow.trial, follow_scale=follow.scale)

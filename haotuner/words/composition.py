@@ -22,8 +22,46 @@ class Region:
     k_split: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One region of a composition: a micro-kernel, by name, and how many of its tiles along the covered axis."""
+
+    kernel: str
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
 class Composition:
+    """How one shape is put together: its regions in launch order, and what threads share of the call (``SPLITS``)."""
+
+    parts: tuple[Part, ...]
+    share: str = "n"
+
+    @property
+    def text(self) -> str:
+        """``KERNEL*tiles+KERNEL*tiles``, as records name it."""
+        return "+".join(f"{part.kernel}*{part.tiles}" for part in self.parts)
+
+    @property
+    def label(self) -> str:
+        """The same with what threads share, ``KERNEL*tiles@n``, for people and pack manifests."""
+        return f"{self.text}@{self.share}"
+
+    @staticmethod
+    def parse(text: str) -> Composition:
+        """The composition of a text or a label; ValueError if it is neither."""
+        body, at, share = text.partition("@")
+        parts = []
+        for piece in body.split("+"):
+            kernel, star, tiles = piece.partition("*")
+            if not star or not tiles.isascii() or not tiles.isdigit():
+                raise ValueError(f"{text!r} is not KERNEL*tiles+KERNEL*tiles")
+            parts.append(Part(kernel, int(tiles)))
+        return Composition(tuple(parts), share if at else "n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
     """The regions of one shape in launch order; they cover the output exactly once."""
 
     regions: tuple[Region, ...]
@@ -38,7 +76,7 @@ class Plan:
     op: str
     threads: int
     kernels: tuple[str, ...]
-    compositions: Mapping[Shape, Composition]
+    compositions: Mapping[Shape, Covered]
     regret_mean: float = 0.0  # fraction lost against the best alternative, by the times that chose it; mean of shapes timed
     regret_max: float = 0.0
     facts: Mapping[str, float] = field(default_factory=dict)

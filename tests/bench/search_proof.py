@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab, parts_of
+from haotuner.measure.lab import Lab
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.plan.compose import Choice, alternatives
 from haotuner.plan.curves import Curve
@@ -37,6 +37,7 @@ from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
 from haotuner.transfer.started import Started
 from haotuner.tuning import Task, tune
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -159,6 +160,11 @@ def started(device: Device, op: Op) -> Forest | None:
     return next((fit_without(own, op.name) for own in all_records() if own.device.id == device.id), None)
 
 
+def kernels(text: str) -> tuple[str, ...]:
+    """Names in a composition's text."""
+    return tuple(part.kernel for part in Composition.parse(text).parts)
+
+
 def lab_of(device: Device, store: RecordStore, *, resume: bool, what: str) -> Lab:
     """A started lab."""
     lab = Lab(device, store, environment=dict(os.environ), resume=resume, what=what)
@@ -212,7 +218,7 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     wanted = {m: {choice.name for stage in STAGES for choice in finalists[stage, m]} for m in shapes}
     finals = lab_of(device, open_store("memory://"), resume=False, what="finals")
     try:
-        finals.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel, _ in parts_of(name)}))
+        finals.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel in kernels(name)}))
         first = [_timed(case.op, finals, wanted) for _ in range(CHOOSING)]
         best = {m: _stages(finalists, first, m) for m in shapes}
         passes = [_timed(case.op, finals, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]

@@ -21,7 +21,7 @@ from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.measure.lab import GoesOn, Lab
+from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
@@ -124,7 +124,7 @@ class Case:
         lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
         model = None if start is None else Started(start, seed=seed)
-        tune(task, cast(Lab, lab), Recorded(self.kernels), model=model)
+        tune(task, cast(Laboratory, lab), Recorded(self.kernels), model=model)
         return Run(self, tuple(lab.order), start, seed)
 
     def value(self, book: Book, names: Sequence[str]) -> float:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.compile.cpu import object_code
+from haotuner.backends.cpu.compile import object_code
 from haotuner.microkernels import cpu_dense
 from haotuner.microkernels.cpu_dense import (
     FP32_BYTES,

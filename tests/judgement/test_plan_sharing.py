@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.compile.cpu import RUNTIME_SOURCES
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
+from haotuner.backends.cpu.ways import (
+    HANDOFF_US,
+    PART_TERMS,
+    PARTIAL_FLOATS,
+    ROW_PIECES,
+    rows_of,
+    shared,
+    ways,
+    widest_share,
+)
 from haotuner.microkernels.cpu_dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import HANDOFF_US, PART_TERMS, PARTIAL_FLOATS, ROW_PIECES, rows_of, shared, ways, widest_share
 from haotuner.words.composition import SPLITS
 from haotuner.words.op import Op
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.compile.pack_source import Entry, PackedOp, PackedPlan, pack_library
-from haotuner.compile.toolchain import Toolchain
-from haotuner.measure.setting import Setting
+from haotuner.backends.cpu.pack_source import Entry, PackedOp, PackedPlan, pack_library
+from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel

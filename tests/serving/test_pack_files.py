@@ -14,7 +14,8 @@ import pytest
 
 import haotuner
 from haotuner.errors import HaotunerError, PackInvalid, PackMismatch
-from haotuner.pack.manifest import SIZE_LIMIT_BYTES, read_manifest
+from haotuner.pack.folder import SIZE_LIMIT_BYTES
+from haotuner.pack.manifest import read_manifest
 from tests.serving.conftest import DENSE, rows
 
 
@@ -162,7 +163,22 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "deep later": (GOOD[:-1].encode() + b',"x":"' + b" " * 70_000 + b'","y":' + b"[" * 40 + b"]" * 40 + b"}", "nested"),
     "many brackets": (b"[" + b"[]," * 2_000_001 + b"[]]", "nested"),
     "many ops": (GOOD[: GOOD.index('"ops"')].encode() + b'"ops":[' + b"1," * 300 + b"1]}", "at most 256"),
-    "lone surrogate": (GOOD.replace('"id":"a"', '"id":"\\ud800"').encode(), "ASCII"),
+    "escape sequence": (GOOD.replace('"schema":1', '"schema":1,"haotuner":"\\u001b[2J"').encode(), "control characters"),
+    "escape in a key": (GOOD.replace('"schema":1', '"schema":1,"\\u009b2J":1').encode(), "control characters"),
+    "writing turned": (GOOD.replace('"schema":1', '"schema":1,"haotuner":"\\u202e"').encode(), "control characters"),
+    "tuning is text": (GOOD.replace('"schema":1', '"schema":1,"tuning":"x"').encode(), "tuning must be an object"),
+    "seconds is text": (GOOD.replace('"schema":1', '"schema":1,"tuning":{"seconds":"x"}').encode(), "tuning.seconds"),
+    "numbers is text": (GOOD.replace('"schema":1', '"schema":1,"verification":{"numbers":"x"}').encode(), "numbers"),
+    "toolchain": (GOOD.replace('"schema":1', '"schema":1,"toolchain":{"cc":[]}').encode(), "toolchain.cc"),
+    "a cache of 1e18": (GOOD.replace('"id":"a"', '"id":"a","l3_bytes":1e18').encode(), "no such cache|no CPU"),
+    "ratio is text": (GOOD.replace('"threads"', '"facts":{"packed_ratio":"x"},"threads"').encode(), "packed_ratio"),
+    "regret is true": (GOOD.replace('"threads"', '"facts":{"regret_max":true},"threads"').encode(), "regret_max"),
+    "plans is a list": (GOOD.replace('"threads"', '"facts":{"plans":[]},"threads"').encode(), "plans must be"),
+    "times are texts": (GOOD.replace('"threads"', '"facts":{"plans":{"1":{"predicted_us":["x"]}}},"threads"').encode(),
+                        "predicted_us"),
+    "curves": (GOOD.replace('"threads"', '"facts":{"plans":{"1":{"curves":{"n":[{"kernel":1}]}}}},"threads"').encode(),
+               "curves.n.kernel"),
+    "lone surrogate": (GOOD.replace('"id":"a"', '"id":"\\ud800"').encode(), "control characters"),
 }  # fmt: skip
 
 

@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from haotuner.measure.lab import GoesOn, Lab, parts_of
+from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.tuning import Task
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -28,6 +29,11 @@ CORE = Device(
 TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("m=1..256"), samples=40), budget_s=3600.0)
 
 
+def parts_of(text: str) -> list[tuple[str, int]]:
+    """Kernels and tiles of a trial's text; 0 tiles of a kernel alone, whose tiles follow from the shape."""
+    return [(p.kernel, p.tiles) for p in Composition.parse(text).parts] if "*" in text else [(text, 0)]
+
+
 class FakeLab:
     """Answers at once. ``started`` holds the moment each measurement began, ``measured`` the trials in order."""
 
@@ -41,8 +47,8 @@ class FakeLab:
         self.started: list[float] = []
         self.store: dict[str, Record] = {}
 
-    def as_lab(self) -> Lab:
-        return cast(Lab, self)
+    def as_lab(self) -> Laboratory:
+        return cast(Laboratory, self)
 
     def start(self) -> None:
         """There is no process."""

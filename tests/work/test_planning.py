@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.measure.lab import GoesOn
+from haotuner.backends.cpu.ways import rows_of
+from haotuner.measure.laboratory import GoesOn
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import rows_of
 from haotuner.search.contenders import CLOSE, REPEATS, _spread, again, contend, curves, foretold, worth_sharing
 from haotuner.search.planning import Table, _with_curves, decide
 from haotuner.tuning import tune

@@ -77,6 +77,16 @@ static void reach(const float* data, int64_t rows, int64_t stride, int64_t inner
   *high = (uintptr_t)(data + (span > 0 ? span : 0) + inner);
 }
 
+/* Strides NULL or those of a contiguous tensor; an axis of one element may have any. */
+static int contiguous(const DLTensor* t) {
+  int64_t expected = 1;
+  for (int i = t->ndim - 1; t->strides != NULL && i >= 0; --i) {
+    if (t->shape[i] != 1 && t->strides[i] != expected) return 0;
+    expected *= t->shape[i];
+  }
+  return 1;
+}
+
 static const float* start(const DLTensor* t) { return (const float*)((const char*)t->data + t->byte_offset); }
 
 static int check_bias(const ht_op* op, const DLTensor* bias, ht_call* call, ht_error* error) {
@@ -86,7 +96,7 @@ static int check_bias(const ht_op* op, const DLTensor* bias, ht_call* call, ht_e
   if (bias->ndim != 1 || bias->shape[0] != op->n)
     return refuse(error, "ValueError", "bias has rank %d and extent %lld; expected one axis of %lld", (int)bias->ndim,
                   (long long)bias->shape[0], (long long)op->n);
-  if (bias->data == NULL || (op->n > 1 && bias->strides != NULL && bias->strides[0] != 1))
+  if (bias->data == NULL || !contiguous(bias))
     return refuse(error, "ValueError", "bias must be contiguous and have data: pass a contiguous copy");
   call->bias = start(bias);
   return 0;
@@ -98,6 +108,8 @@ int ht_check(const ht_op* op, const DLTensor* x, const DLTensor* w, const DLTens
   if (check_kind("x", x, error) != 0 || check_kind("out", y, error) != 0 || check_kind("weight", w, error) != 0) return -1;
   if (w->ndim != 3 || w->shape[0] != op->panels || w->shape[1] != op->k || w->shape[2] != op->pw || w->data == NULL)
     return refuse(error, "ValueError", "weight was not packed by this pack for %s: bind the weight again", op->name);
+  if (!contiguous(w)) /* the kernels step through it by its extents alone */
+    return refuse(error, "ValueError", "weight has strides of its own; pass the packed weight itself, or a contiguous copy of it");
   if (check_bias(op, bias, call, error) != 0) return -1;
   if (fold("x", x, op->k, &call->m, &call->ldx, error) != 0) return -1;
   if (y->ndim != x->ndim)

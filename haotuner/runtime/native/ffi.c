@@ -25,13 +25,30 @@ static const DLTensor* tensor(const TVMFFIAny* value) {
   return NULL;
 }
 
+/* Data of argument `index`, a contiguous int64 array on the CPU of these extents; NULL if it is anything else. */
+static int64_t* int64_array(const TVMFFIAny* args, int32_t count, int32_t index, int32_t rank, int64_t first, int64_t second) {
+  const DLTensor* t = index < count ? tensor(&args[index]) : NULL;
+  if (t == NULL || t->device.device_type != kDLCPU || t->data == NULL || t->shape == NULL || t->ndim != rank) return NULL;
+  if (t->dtype.code != kDLInt || t->dtype.bits != 64 || t->dtype.lanes != 1) return NULL;
+  if (t->shape[0] != first || (rank == 2 && t->shape[1] != second)) return NULL;
+  if (t->strides != NULL && (t->strides[rank - 1] != 1 || (rank == 2 && t->strides[0] != second))) return NULL;
+  return (int64_t*)((char*)t->data + t->byte_offset);
+}
+
+/* Argument `index` as a whole number of [0, limit); -1 if it is anything else. */
+static int64_t whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_t limit) {
+  if (index >= count || args[index].type_index != kTVMFFIInt) return -1;
+  return args[index].v_int64 >= 0 && args[index].v_int64 < limit ? args[index].v_int64 : -1;
+}
+
 /* An output for x; x itself is checked in full later, here only what sizes the output. */
 static int allocate(const ht_op* op, const DLTensor* x, TVMFFIAny* out) {
   int64_t shape[32];
   if (x == NULL || x->ndim < 1 || x->ndim > 32 || x->shape == NULL || x->shape[x->ndim - 1] != op->k ||
       x->device.device_type != kDLCPU || TVMFFIEnvTensorAlloc == NULL)
     return raise("ValueError", op->name, "no output can be made for this x");
-  memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
+  for (int i = 0; i < x->ndim; ++i)
+    if ((shape[i] = x->shape[i]) < 0) return raise("ValueError", op->name, "x has a negative extent");
   shape[x->ndim - 1] = op->n;
   DLTensor like = {NULL, {kDLCPU, 0}, x->ndim, {kDLFloat, 32, 1}, shape, NULL, 0};
   out->type_index = kTVMFFITensor;
@@ -68,16 +85,14 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
 /* look_up(op, plan index, m, out int64[2 + 2*HT_MAX_PARTS]): out = count, split, then kernel index and tiles a region. */
 HT_EXPORT int __tvm_ffi_ht_look_up(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  const DLTensor* out = count_args == 4 ? tensor(&args[3]) : NULL;
-  if (out == NULL || out->dtype.bits != 64 || out->ndim != 1 || out->shape[0] != 2 + 2 * HT_MAX_PARTS)
-    return raise("TypeError", "look_up", "expected (op, plan, m, int64 array of 10)");
-  int64_t op_index = args[0].v_int64, plan = args[1].v_int64, m = args[2].v_int64;
-  if (op_index < 0 || op_index >= ht_op_count || plan < 0 || plan >= ht_ops[op_index].plan_count || m < 1)
-    return raise("ValueError", "look_up", "no such op, plan, or m");
+  int64_t* values = int64_array(args, count_args, 3, 1, 2 + 2 * HT_MAX_PARTS, 0);
+  int64_t op_index = whole(args, count_args, 0, ht_op_count), m = whole(args, count_args, 2, INT64_MAX);
+  int64_t plan = op_index < 0 ? -1 : whole(args, count_args, 1, ht_ops[op_index].plan_count);
+  if (values == NULL) return raise("TypeError", "look_up", "expected (op, plan, m, int64 array of 10)");
+  if (plan < 0 || m < 1) return raise("ValueError", "look_up", "no such op, plan, or m");
   const ht_op* op = &ht_ops[op_index];
   ht_composition found;
   ht_plan_look_up(op, &op->plans[plan], m, &found);
-  int64_t* values = (int64_t*)((char*)out->data + out->byte_offset);
   values[0] = found.count;
   values[1] = found.split;
   for (int i = 0; i < found.count; ++i) {
@@ -91,11 +106,11 @@ HT_EXPORT int __tvm_ffi_ht_look_up(void* self, const TVMFFIAny* args, int32_t co
 /* stats(op, out int64[3]): calls, fallbacks, out_of_range since the library was loaded. */
 HT_EXPORT int __tvm_ffi_ht_stats(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  const DLTensor* out = count_args == 2 ? tensor(&args[1]) : NULL;
-  if (out == NULL || out->dtype.bits != 64 || out->ndim != 1 || out->shape[0] != 3)
-    return raise("TypeError", "stats", "expected (op, int64 array of 3)");
-  if (args[0].v_int64 < 0 || args[0].v_int64 >= ht_op_count) return raise("ValueError", "stats", "no such op");
-  ht_counts((int)args[0].v_int64, (int64_t*)((char*)out->data + out->byte_offset));
+  int64_t* counts = int64_array(args, count_args, 1, 1, 3, 0);
+  int64_t op = whole(args, count_args, 0, ht_op_count);
+  if (counts == NULL) return raise("TypeError", "stats", "expected (op, int64 array of 3)");
+  if (op < 0) return raise("ValueError", "stats", "no such op");
+  ht_counts((int)op, counts);
   result->type_index = kTVMFFINone;
   return 0;
 }
@@ -103,7 +118,9 @@ HT_EXPORT int __tvm_ffi_ht_stats(void* self, const TVMFFIAny* args, int32_t coun
 /* capture(step): +1 begins, -1 ends counting shapes. */
 HT_EXPORT int __tvm_ffi_ht_capture(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  if (count_args != 1 || (args[0].v_int64 != 1 && args[0].v_int64 != -1)) return raise("TypeError", "capture", "expected 1 or -1");
+  if (count_args != 1 || args[0].type_index != kTVMFFIInt ||
+      (args[0].v_int64 != 1 && args[0].v_int64 != -1))
+    return raise("TypeError", "capture", "expected 1 or -1");
   ht_capture((int)args[0].v_int64);
   result->type_index = kTVMFFINone;
   return 0;
@@ -112,14 +129,13 @@ HT_EXPORT int __tvm_ffi_ht_capture(void* self, const TVMFFIAny* args, int32_t co
 /* seen(op, out int64[2][HT_SHAPE_SLOTS]): rows that each slot stands for, and calls counted in it. */
 HT_EXPORT int __tvm_ffi_ht_seen(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  const DLTensor* out = count_args == 2 ? tensor(&args[1]) : NULL;
-  if (out == NULL || out->dtype.bits != 64 || out->ndim != 2 || out->shape[0] != 2 || out->shape[1] != HT_SHAPE_SLOTS)
-    return raise("TypeError", "seen", "expected (op, int64 array of 2 x 5376)");
-  if (args[0].v_int64 < 0 || args[0].v_int64 >= ht_op_count) return raise("ValueError", "seen", "no such op");
-  int64_t* values = (int64_t*)((char*)out->data + out->byte_offset);
+  int64_t* values = int64_array(args, count_args, 1, 2, 2, HT_SHAPE_SLOTS);
+  int64_t op = whole(args, count_args, 0, ht_op_count);
+  if (values == NULL) return raise("TypeError", "seen", "expected (op, int64 array of 2 x 5376)");
+  if (op < 0) return raise("ValueError", "seen", "no such op");
   for (int i = 0; i < HT_SHAPE_SLOTS; ++i) {
     values[i] = ht_slot_rows(i);
-    values[HT_SHAPE_SLOTS + i] = ht_seen((int)args[0].v_int64, i);
+    values[HT_SHAPE_SLOTS + i] = ht_seen((int)op, i);
   }
   result->type_index = kTVMFFINone;
   return 0;

@@ -91,10 +91,13 @@ static int check(long count) {
     }
     int64_t w_shape[3] = {op.panels, op.k, op.pw};
     static float w[2 * 8 * 8];
-    DLTensor weight = {w, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, w_shape, NULL, 0};
+    int64_t w_strides[3] = {op.k * op.pw, op.pw, 1};
+    const DLTensor* bias = draw() % 4 ? NULL : &b;
+    if (count > 1 && draw() % 4 == 0) w_strides[draw() % 3] = odd(); /* not those of the packed weight */
+    DLTensor weight = {w, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, w_shape, count > 1 && draw() % 4 ? w_strides : NULL, 0};
     ht_call call;
     ht_error error = {NULL, ""};
-    if (ht_check(&op, &x, &weight, &y, draw() % 4 ? NULL : &b, &call, &error) != 0) {
+    if (ht_check(&op, &x, &weight, &y, bias, &call, &error) != 0) {
       if (error.kind == NULL || error.text[0] == 0) return 1;
       if (count == 1) printf("%s\n", error.text);
       continue;
@@ -102,6 +105,8 @@ static int check(long count) {
     if (count == 1) printf("accepted, rank %d, %lld rows\n", (int)x.ndim, (long long)call.m);
     ++accepted;
     if (call.m < 0 || call.m > 2147483647) return 2;
+    const int64_t packed[3] = {op.k * op.pw, op.pw, 1};
+    if (weight.strides != NULL && memcmp(w_strides, packed, sizeof packed) != 0) return 5; /* would be read past its end */
     if (call.m == 0) continue;
     if (!inside(call.x, call.m, call.ldx, op.k, &x) || !inside(call.y, call.m, call.ldy, op.n, &y)) return 3;
     uintptr_t y0 = (uintptr_t)call.y, x0 = (uintptr_t)call.x;

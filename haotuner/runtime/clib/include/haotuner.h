@@ -1,5 +1,8 @@
 /* haotuner.h: open a pack and call its ops from C99 or C++, without Python and without TVM.
  *
+ * A pack is code: its library runs in the server's process with all its rights. Hashes find damage, not malice, so open only
+ * packs that you would run as a program.
+ *
  * Every function may be called from any number of threads at once, except that nothing may use a handle while or after
  * it is freed. Functions that can fail return HT_OK or a negative code and fill *error (which may be NULL). Nothing here
  * throws, aborts, prints or exits. */
@@ -21,7 +24,7 @@ typedef enum {
   HT_OK = 0,
   HT_BAD_TYPE = -1,     /* a tensor has another dtype or is no tensor */
   HT_BAD_VALUE = -2,    /* a tensor has another shape, stride or device, or shares memory with the output */
-  HT_PACK_INVALID = -3, /* files are missing or changed; none of the pack's code was run */
+  HT_PACK_INVALID = -3, /* files are missing or changed; none of the pack's code was run, unless its library lacks a function */
   HT_PACK_MISMATCH = -4, /* a sound pack that this CPU cannot serve */
   HT_CLOSED = -5,       /* the pack was closed */
   HT_NO_MEMORY = -6,
