@@ -20,6 +20,7 @@ from haotuner.backends.index import backend_for
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import PackInvalid
 from haotuner.hw_profiles.find import find_device
+from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
@@ -28,7 +29,6 @@ from haotuner.pack.write import write_pack
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request
 from haotuner.runtime.host import missing_flags
-from haotuner.starting import Start, start_of
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op

@@ -23,7 +23,7 @@ FLOORS = {
     0: ("errors", "files", "ops", "words", "control_groups"),
     1: ("microkernels", "hw_profiles", "workloads", "trace", "judge", "isolate"),
     2: ("select", "cost", "plan", "transfer"),
-    3: ("tuning", "starting", "backends", "measure", "records", "search"),
+    3: ("tuning", "initial_model", "backends", "measure", "records", "search"),
     4: ("runtime", "pack", "bench", "torch", "capture"),
     5: ("cli", "entry", "producing", "request", "bundle", "__main__"),
 }

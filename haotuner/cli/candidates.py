@@ -97,7 +97,7 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
 def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Score:
     if isinstance(family, CudaDense):
         return expectation_gpu(op, family, device, traffic)
+    from haotuner.initial_model import start_of
     from haotuner.search.book import expectation  # the models and their libraries take a second to import
-    from haotuner.starting import start_of
 
     return expectation(op, family, device, "cold", start_of(None, device, family.name).model)  # as tune would

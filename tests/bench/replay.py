@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
-from haotuner.cost.started import Started
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.plan.compose import best_us, choose, mean_us
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
 from haotuner.search.propose import rounds
+from haotuner.transfer.started import Started
 from haotuner.tuning import CAUTION
 from haotuner.words.device import Device
 from haotuner.words.op import Op

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
-from haotuner.cost.started import Started
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab
 from haotuner.microkernels.cpu_dense import CpuDense
@@ -36,6 +35,7 @@ from haotuner.records import RecordStore, open_store
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
+from haotuner.transfer.started import Started
 from haotuner.tuning import Task, tune
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device

@@ -18,7 +18,7 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.saved import Saved, write
 from haotuner.cost.tree_text import check_trees
 from haotuner.errors import UsageError
-from haotuner.transfer.kept import load_model, save_model
+from haotuner.transfer.saved_model import load_model, save_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 
 pytestmark = pytest.mark.timeout(60)

@@ -12,10 +12,10 @@ from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.cost.roofline import roofline_us
-from haotuner.cost.started import Started
 from haotuner.errors import HaotunerError
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
+from haotuner.transfer.started import Started
 from haotuner.tuning import LEAST_KERNELS, Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial

@@ -1,24 +1,28 @@
-"""Transferred: the sources' knowledge as a cost model that can be saved, predicts any frame, and learns from new rows."""
+"""Saved models: ``Transferred``, the sources' knowledge as a cost model; opening and writing files of any kind of model."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores, check_columns, check_rows
 from haotuner.cost.order import predict_alike
-from haotuner.transfer.memory import Memory
-from haotuner.transfer.residual import Parts, Residual, fit_residual
-from haotuner.transfer.sources import Scale, Sources
-from haotuner.transfer.stacking import Stack
+from haotuner.cost.saved import Saved, damaged, read, save, write
+from haotuner.errors import UsageError
+from haotuner.transfer.residual import Parts, Residual, Stack, fit_residual
+from haotuner.transfer.sources import KnownPrograms, Scale, Sources
 
 KIND = "transfer-2"  # 2: other keys of memories; those of the first would silently match nothing
+# What no ``save_model`` wrote shows when it is put together, or when it predicts this.
+_ROW = pd.DataFrame(np.zeros((1, len(NAMES))), columns=list(NAMES))
 
 
 class Transferred:
@@ -38,7 +42,7 @@ class Transferred:
             frame,
             self.sources.columns(frame),
             labels,
-            prior=self.sources.prior(),
+            priors=self.sources.column_priors(),
             spread=self.sources.level().spread,
             seed=self.seed,
         )
@@ -62,11 +66,11 @@ class Transferred:
             "facts": self.facts,
             "sources": {
                 "ids": list(s.ids),
-                "weights": s.weights.tolist(),
+                "weights": s.priors.tolist(),
                 "scales": [[scale.mean, scale.spread] for scale in s.scales],
                 "analytic": [s.analytic.mean, s.analytic.spread],
-                "memories": [[_packed(memory.keys), _packed(memory.residuals)] for memory in s.memories],
-                "share": s.share,
+                "memories": [[_packed(known.keys), _packed(known.residuals)] for known in s.known_programs],
+                "share": s.joint_share,
                 "joint": keep.forest(s.joint),
                 "forests": [keep.forest(forest) for forest in s.forests],
             },
@@ -88,15 +92,45 @@ class Transferred:
             forests=tuple(give.forest(kept) for kept in s["forests"]),
             scales=tuple(Scale(mean=mean, spread=spread) for mean, spread in s["scales"]),
             analytic=Scale(mean=s["analytic"][0], spread=s["analytic"][1]),
-            weights=_weights(s["weights"], len(s["ids"])),
-            memories=tuple(_memory(keys, residuals) for keys, residuals in s["memories"]),
+            priors=_priors(s["weights"], len(s["ids"])),
+            known_programs=tuple(_known_programs(keys, residuals) for keys, residuals in s["memories"]),
             joint=joint,
-            share=float(s["share"]),
+            joint_share=float(s["share"]),
         )
         residual = None if state["residual"] is None else _residual_of(state["residual"], give)
         model = Transferred(sources, residual=residual, seed=int(state["seed"]))
         model.facts = dict(state["facts"])
         return model
+
+
+def load_model(path: Path, *, threads: int = 1) -> Forest | Transferred:
+    """The saved cost model; UsageError says whether the file is missing, damaged, or of another version or kind."""
+    saved = read(path)
+    if saved.kind not in ("forest", KIND):
+        raise UsageError(
+            f"the model {path} is of kind {saved.kind!r}, this haotuner knows forest and {KIND}; "
+            f"train it again with: haotuner transfer fit"
+        )
+    kind = Forest if saved.kind == "forest" else Transferred
+    try:
+        model: Forest | Transferred = kind.restored(saved.state, saved.texts, threads=threads)
+        with np.errstate(all="ignore"):
+            said = model.predict(_ROW)
+    except Exception as error:  # of an odd state nearly any error can come, LightGBM's own among them
+        said_of_it = str(error).partition("\n")[0]
+        raise damaged(path, f"its parts do not fit together ({type(error).__name__}: {said_of_it})") from error
+    if not np.isfinite(said).all():
+        raise damaged(path, f"it predicts {said[0]}")
+    return model
+
+
+def save_model(model: Forest | Transferred, path: Path) -> None:
+    """Write a model so that ``load_model`` opens it."""
+    if isinstance(model, Forest):
+        save(model, path)
+    else:
+        state, texts = model.state()
+        write(path, Saved(kind=KIND, state=state, texts=texts))
 
 
 def _packed(values: NDArray[Any]) -> str:
@@ -108,18 +142,18 @@ def _unpacked(text: str, kind: type[np.generic]) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text), dtype=np.dtype(kind).newbyteorder("<")).astype(kind)
 
 
-def _weights(values: Sequence[float], sources: int) -> NDArray[np.float64]:
-    weights = np.array(values, dtype=np.float64)
-    if weights.shape != (sources,) or not np.isfinite(weights).all():
-        raise ValueError(f"{sources} sources need as many finite weights")
-    return weights
+def _priors(values: Sequence[float], sources: int) -> NDArray[np.float64]:
+    priors = np.array(values, dtype=np.float64)
+    if priors.shape != (sources,) or not np.isfinite(priors).all():
+        raise ValueError(f"{sources} sources need as many finite priors")
+    return priors
 
 
-def _memory(keys: str, residuals: str) -> Memory:
-    memory = Memory(keys=_unpacked(keys, np.uint64), residuals=_unpacked(residuals, np.float64))
-    if len(memory.keys) != len(memory.residuals) or not np.isfinite(memory.residuals).all():
-        raise ValueError(f"a memory of {len(memory.keys)} programs needs as many finite residuals")
-    return memory
+def _known_programs(keys: str, residuals: str) -> KnownPrograms:
+    known = KnownPrograms(keys=_unpacked(keys, np.uint64), residuals=_unpacked(residuals, np.float64))
+    if len(known.keys) != len(known.residuals) or not np.isfinite(known.residuals).all():
+        raise ValueError(f"{len(known.keys)} known programs need as many finite residuals")
+    return known
 
 
 class _Keep:
@@ -149,15 +183,15 @@ def _residual_state(residual: Residual, keep: _Keep) -> dict[str, Any]:
     parts, stack = residual.parts, residual.parts.stack
     return {
         "step": list(residual.step),
-        "stack": [stack.level, stack.centre.tolist(), stack.weights.tolist(), stack.penalty],
+        "stack": [stack.level, stack.centre.tolist(), stack.coefficients.tolist(), stack.penalty],
         "trees": [keep.forest(forest) for forest in parts.trees],
         "own": keep.forest(parts.own),
     }
 
 
 def _residual_of(state: Mapping[str, Any], give: _Give) -> Residual:
-    level, centre, weights, penalty = state["stack"]
-    stack = Stack(level=level, centre=np.array(centre), weights=np.array(weights), penalty=penalty)
+    level, centre, coefficients, penalty = state["stack"]
+    stack = Stack(level=level, centre=np.array(centre), coefficients=np.array(coefficients), penalty=penalty)
     trees = tuple(give.forest(kept) for kept in state["trees"])
     parts = Parts(stack=stack, trees=trees, own=give.forest(state["own"]))
     return Residual(parts=parts, step=(state["step"][0], state["step"][1]), held_out=np.zeros(0))

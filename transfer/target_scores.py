@@ -9,14 +9,14 @@ import numpy as np
 
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.transfer.table import NOTHING, Rows, Table
+from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 
 KEYS = ("pairwise", "best@1", "best@5", "best@10")
 _AT = {"best@1": 1, "best@5": 5, "best@10": 10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class TargetScores:
     """The rows of a target that are scored, task by task."""
 
     throughput: Scores
@@ -24,12 +24,12 @@ class Bench:
     groups: tuple[Rows, ...]
 
     @staticmethod
-    def of(table: Table) -> Bench:
-        """The bench of a table; ValueError if no task has two rows."""
+    def of(table: DeviceTable) -> TargetScores:
+        """The scores of a table's rows; ValueError if no task has two rows."""
         groups = tuple(table.groups())
         if not groups:
             raise ValueError(f"{table.family} on {table.device.id}: no task has two measured kernels to rank")
-        return Bench(throughput=table.efficiency(), labels=table.labels, groups=groups)
+        return TargetScores(throughput=table.efficiency(), labels=table.labels, groups=groups)
 
     def score(self, said: Scores, measured: Rows = NOTHING) -> dict[str, float]:
         """Mean over tasks of pairwise accuracy among unmeasured rows and of best@k, measured rows counted as found."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.model import Scores
 from haotuner.select.funnel import FRONTIER
+from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.reading import demands_of
-from haotuner.transfer.table import Rows, Table
 from haotuner.words.demand import Demand
 from haotuner.words.device import Device
 
@@ -35,7 +35,7 @@ class Survived:
     best_kept: float  # throughput of the best survivor over that of the best of all
 
 
-def survivors(table: Table, *, most: int = FRONTIER) -> list[Survived]:
+def survivors(table: DeviceTable, *, most: int = FRONTIER) -> list[Survived]:
     """The funnel on every task of a table that has at least two kernels."""
     found = []
     expected = np.asarray(table.frame["expected_log"], dtype=np.float64)
@@ -67,7 +67,7 @@ def _funnel(rows: Rows, broken: Sequence[tuple[str, Broken]], expected: Scores, 
     return kept, refused
 
 
-def _laws(table: Table) -> list[tuple[str, Broken]]:
+def _laws(table: DeviceTable) -> list[tuple[str, Broken]]:
     """Which rows break which law of a GPU; a CPU's kernels have laws of their own in haotuner/select."""
     trials, demands = demands_of(table.device, table.family, list(table.trials))
     at = {trial: row for row, trial in enumerate(trials)}

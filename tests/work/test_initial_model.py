@@ -9,21 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from haotuner import starting
+from haotuner import initial_model
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Unsure
-from haotuner.cost.started import TREE_ROWS, Started
 from haotuner.errors import UsageError
+from haotuner.initial_model import start_of
 from haotuner.search.book import LEAST_STARTED_ROWS
-from haotuner.starting import start_of
-from haotuner.transfer import shelf as shelf_module
-from haotuner.transfer.fitting import fit_model
-from haotuner.transfer.judging import Bench
-from haotuner.transfer.kept import load_model, save_model
+from haotuner.transfer import models_shipped as shipping
+from haotuner.transfer.fit import fit_model
+from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, models_shipped, starting_models
 from haotuner.transfer.reading import read_records
-from haotuner.transfer.shelf import Shelf, Shelved, shelf, starts
-from haotuner.transfer.transferred import Transferred
+from haotuner.transfer.saved_model import Transferred, load_model, save_model
+from haotuner.transfer.started import TREE_ROWS, Started
+from haotuner.transfer.target_scores import TargetScores
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, find_device, records, tables
 from tests.work.fake_lab import CORE
@@ -38,14 +37,14 @@ def test_none_is_a_start_from_cold() -> None:
 
 
 def test_without_a_word_a_known_device_starts_from_its_own_model() -> None:
-    one = shelf().models[0]
+    one = models_shipped().models[0]
     start = start_of(None, one.device, "cpu_dense_fp32")
     assert start.model is not None and "the same device" in start.words
     assert start.document == {"model": one.name, "distance": 0.0, "of": one.device.id}
 
 
 def test_without_a_word_a_new_device_starts_from_all_near_models() -> None:
-    start, found = start_of(None, CORE, "cpu_dense_fp32"), starts(CORE, "cpu_dense_fp32").models
+    start, found = start_of(None, CORE, "cpu_dense_fp32"), starting_models(CORE, "cpu_dense_fp32").models
     assert len(found) > 1 and start.model is not None
     assert start.document["model"] == found[0].name and found[0].name in start.words and f"{len(found)} " in start.words
     assert start.document["with"] == [one.name for one in found[1:]]
@@ -59,19 +58,19 @@ def test_a_family_without_a_model_starts_cold_and_says_so() -> None:
     assert start.model is None and "no_family" in start.words
 
 
-def damaged(one: Shelved, place: Path) -> Shelved:
+def damaged(one: ShippedModel, place: Path) -> ShippedModel:
     copy = Path(shutil.copy(one.path, place / "model.txt"))
     copy.write_bytes(copy.read_bytes().replace(b"leaf_value", b"leaf_walue", 1))
     return replace(one, path=copy)
 
 
 def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad, good, *_ = starts(CORE, "cpu_dense_fp32").models
+    bad, good, *_ = starting_models(CORE, "cpu_dense_fp32").models
     bad = damaged(bad, tmp_path)
-    monkeypatch.setattr(starting, "starts", lambda *_: Shelf(models=(bad,)))
+    monkeypatch.setattr(initial_model, "starting_models", lambda *_: ShippedModels(models=(bad,)))
     start = start_of(None, CORE, "cpu_dense_fp32")
     assert start.model is None and "damaged" in start.words and "damaged" in start.document["left_out"][0]
-    monkeypatch.setattr(starting, "starts", lambda *_: Shelf(models=(bad, good)))
+    monkeypatch.setattr(initial_model, "starting_models", lambda *_: ShippedModels(models=(bad, good)))
     start = start_of(None, CORE, "cpu_dense_fp32")
     assert start.model is not None and start.document["model"] == good.name
     assert "damaged" in start.words and "damaged" in start.document["left_out"][0]
@@ -81,8 +80,8 @@ def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatc
 def test_a_shipped_model_of_damaged_provenance_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
-    shutil.copytree(shelf_module.folder(), tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(shelf_module, "folder", lambda: tmp_path)
+    shutil.copytree(shipping.folder(), tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(shipping, "folder", lambda: tmp_path)
     whole = start_of(None, CORE, "cpu_dense_fp32")
     bad = tmp_path / f"{whole.document['model']}.json"
     bad.write_text(content)
@@ -146,7 +145,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``transfer fit`` writes in residual mode: the target's own records put far-off sources right."""
     far = [*records(WIDE, odd=-0.6), *records(NARROW, odd=-0.6, seed=2), *records(COUSIN, seed=1)]
     found = fit_model(read_records(far, find_device), COUSIN)
-    assert isinstance(found.model, Transferred) and found.verdict.mode == "residual"
+    assert isinstance(found.model, Transferred) and found.choice.mode == "residual"
     path = tmp_path_factory.mktemp("fitted") / "model"
     save_model(found.model, path)
     return path
@@ -154,11 +153,11 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_named_model_keeps_what_the_target_s_own_records_taught_it(fitted: Path) -> None:
     [table] = tables(COUSIN)
-    bench, model = Bench.of(table), start_of(str(fitted), COUSIN, "cpu_dense_fp32").model
+    scores, model = TargetScores.of(table), start_of(str(fitted), COUSIN, "cpu_dense_fp32").model
     assert model is not None
     seen = np.random.default_rng(0).permutation(len(table))[:LEAST_STARTED_ROWS]
-    before = bench.score(model.predict(table.frame))["pairwise"]
-    after = bench.score(model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame))["pairwise"]
+    before = scores.score(model.predict(table.frame))["pairwise"]
+    after = scores.score(model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame))["pairwise"]
     assert before > 0.95 and after > before - 0.02
 
 

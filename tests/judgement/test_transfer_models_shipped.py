@@ -1,4 +1,4 @@
-"""The shelf: which shipped model is nearest, and that what ships is whole, small and of this feature version."""
+"""Models that ship: which shipped model is nearest, and that what ships is whole, small and of this feature version."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from haotuner.cost.features import FEATURES_VERSION, features
-from haotuner.transfer.kept import load_model
-from haotuner.transfer.shelf import FARTHEST, Shelf, Shelved, folder, near, shelf, starts
+from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, folder, models_shipped, near, starting_models
+from haotuner.transfer.nearness import FARTHEST
+from haotuner.transfer.saved_model import load_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE
 
 LIMIT_BYTES = 1 << 20
-SHIPPED = shelf()
+SHIPPED = models_shipped()
 DEVICE = {"id": "big-core", "kind": "cpu", "name": "x", "arch": "znver4", **BIG_CORE.numbers()}
 
 
@@ -48,15 +49,19 @@ def test_a_device_starts_from_its_own_model_alone_and_any_other_from_all(tmp_pat
     put_both(tmp_path)
     for name in ("big", "small"):
         own = replace(BIG_CORE, id=f"{name}-core")  # by its id, however much its rates have drifted
-        assert [one.name for one in starts(own, "cpu_dense_fp32", tmp_path).models] == [name]
+        assert [one.name for one in starting_models(own, "cpu_dense_fp32", tmp_path).models] == [name]
     new = replace(BIG_CORE, id="new")
-    assert [one.name for one in starts(new, "cpu_dense_fp32", tmp_path).models] == ["big", "small"]
+    assert [one.name for one in starting_models(new, "cpu_dense_fp32", tmp_path).models] == ["big", "small"]
 
 
 @pytest.mark.parametrize("changes", [{"family": "other"}, {"features_version": FEATURES_VERSION + 1}])
 def test_models_of_another_family_or_feature_version_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
     put(tmp_path, "big", **changes)
-    assert near(BIG_CORE, "cpu_dense_fp32", tmp_path) == starts(BIG_CORE, "cpu_dense_fp32", tmp_path) == Shelf(models=())
+    assert (
+        near(BIG_CORE, "cpu_dense_fp32", tmp_path)
+        == starting_models(BIG_CORE, "cpu_dense_fp32", tmp_path)
+        == ShippedModels(models=())
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,11 @@ def test_models_of_another_family_or_feature_version_are_passed_over(tmp_path: P
 def test_damaged_provenance_takes_no_other_model_away_and_is_said(tmp_path: Path, content: bytes) -> None:
     put_both(tmp_path)
     (tmp_path / "a.json").write_bytes(content)
-    for found in (shelf(tmp_path), near(BIG_CORE, "cpu_dense_fp32", tmp_path), starts(BIG_CORE, "cpu_dense_fp32", tmp_path)):
+    for found in (
+        models_shipped(tmp_path),
+        near(BIG_CORE, "cpu_dense_fp32", tmp_path),
+        starting_models(BIG_CORE, "cpu_dense_fp32", tmp_path),
+    ):
         assert {one.name for one in found.models} <= {"big", "small"} and found.models
         [damage] = found.damaged
         assert str(tmp_path / "a.json") in damage and "does not say" in damage
@@ -78,7 +87,7 @@ def test_damaged_provenance_takes_no_other_model_away_and_is_said(tmp_path: Path
 
 def test_a_provenance_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.json").mkdir()
-    assert len(shelf(tmp_path).damaged) == 1
+    assert len(models_shipped(tmp_path).damaged) == 1
 
 
 def test_what_ships_is_small_and_covers_three_instruction_sets() -> None:
@@ -88,7 +97,7 @@ def test_what_ships_is_small_and_covers_three_instruction_sets() -> None:
 
 
 @pytest.mark.parametrize("one", SHIPPED.models, ids=lambda one: one.name)
-def test_a_shipped_model_is_whole_and_says_where_it_is_from(one: Shelved) -> None:
+def test_a_shipped_model_is_whole_and_says_where_it_is_from(one: ShippedModel) -> None:
     facts = one.facts
     assert {"ops", "rows", "date", "states", "held_out_ops", "analytic"} <= facts.keys()
     assert facts["features_version"] == FEATURES_VERSION, "fit them again: python -m tests.bench.ship_models"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from haotuner.cost.blend import Remembered
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, Scores, Unsure
-from haotuner.cost.started import SPREAD, TREE_ROWS, Started
+from haotuner.transfer.fit import SHIPPED_TREES, fit_start
+from haotuner.transfer.modes import STARTED, Sample, make_pool, rank
+from haotuner.transfer.nearness import start_distance
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.started import SPREAD, TREE_ROWS, Remembered, Started
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
+from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
 
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
 TRUTH = np.asarray(FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"], np.float64)
@@ -108,3 +113,27 @@ def test_a_start_is_asked_once_about_rows_that_come_again() -> None:
         Started(start).fit(rows.iloc[:30], np.linspace(-2, -1, 30)).predict(rows),
         Started(Counted()).fit(rows.iloc[:30], np.linspace(-2, -1, 30)).predict(rows),
     )
+
+
+def test_started_is_what_tune_runs_a_blend_of_shipped_models_put_right_by_the_samples() -> None:
+    target, *others = tables(COUSIN, WIDE, NARROW)
+    rows = np.random.default_rng(0).permutation(len(target))[:48]
+    seen = Sample(rows=rows, labels=target.labels[rows])
+    start = fit_start(others, target.device)
+    assert start is not None
+    pool = make_pool(learn_sources(others, target.device, seed=0), others, target, start=start)
+    shipped = [Forest(seed=0, settings=SHIPPED_TREES).fit(table.frame, table.labels) for table in others]
+    nearness = np.array([2.0 ** -start_distance(table.device, target.device) for table in others])
+    said = nearness @ np.stack([model.predict(target.frame) for model in shipped]) / nearness.sum()
+    assert start.predict(target.frame) == pytest.approx(said)
+    tuned = Started(start, seed=3).fit(target.frame.iloc[seen.rows], seen.labels)
+    assert rank(STARTED, pool, seen, 3).tolist() == tuned.predict(target.frame).tolist()
+
+
+def test_without_a_near_source_there_is_nothing_to_start_from() -> None:
+    target, other = tables(COUSIN, WIDE)
+    far = replace(WIDE, id="far", l2_bytes=2**34, memory_gbps=2e4, l1_bytes=2**28)
+    assert fit_start([replace(other, device=far)], target.device) is None
+    pool = make_pool(learn_sources([other], target.device, seed=0), [other], target)
+    with pytest.raises(ValueError, match="no source is near enough"):
+        rank(STARTED, pool, Sample(rows=np.arange(16), labels=target.labels[:16]), 0)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.blend import Blend
 from haotuner.cost.model import CostModel
-from haotuner.cost.started import Started
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.transfer.kept import load_model
-from haotuner.transfer.nearness import weights_at
-from haotuner.transfer.shelf import Shelf, Shelved, starts
+from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
+from haotuner.transfer.nearness import priors_at
+from haotuner.transfer.saved_model import load_model
+from haotuner.transfer.started import Blend, Started
 from haotuner.words.device import Device
 
 COLD = "none"  # what a user writes for no model at all
@@ -49,7 +48,7 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
         model = Started(named, seed=seed)
         return Start(model=model, words=f"from the model {asked}", document={"model": asked})
-    return _shipped(starts(device, family), device, family, seed)
+    return _shipped(starting_models(device, family), device, family, seed)
 
 
 def _same_family(asked: str, known: object, family: str) -> None:
@@ -61,9 +60,9 @@ def _same_family(asked: str, known: object, family: str) -> None:
         )
 
 
-def _shipped(found: Shelf, device: Device, family: str, seed: int) -> Start:
+def _shipped(found: ShippedModels, device: Device, family: str, seed: int) -> Start:
     """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
-    opened: list[tuple[Shelved, CostModel]] = []
+    opened: list[tuple[ShippedModel, CostModel]] = []
     damaged = list(found.damaged)
     for one in found.models:
         try:
@@ -82,5 +81,5 @@ def _shipped(found: Shelf, device: Device, family: str, seed: int) -> Start:
     if others:
         document["with"] = [one.name for one in others]
         words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
-    blend = Blend([model for _, model in opened], weights_at([one.distance for one, _ in opened]))
+    blend = Blend([model for _, model in opened], priors_at([one.distance for one, _ in opened]))
     return Start(model=Started(blend, seed=seed), words=words + said, document=document | left_out)

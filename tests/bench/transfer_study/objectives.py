@@ -11,10 +11,10 @@ import numpy as np
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Settings
 from haotuner.cost.model import Scores
-from haotuner.transfer.judging import Bench, mean_of
-from haotuner.transfer.nearness import weights_of
+from haotuner.transfer.device_table import DeviceTable, Rows
+from haotuner.transfer.nearness import priors_of
 from haotuner.transfer.sources import Scale
-from haotuner.transfer.table import Rows, Table
+from haotuner.transfer.target_scores import TargetScores, mean_of
 
 OBJECTIVES = ("regression", "lambdarank", "rank_xendcg")  # Burges 2010; Bruch et al. 2021
 SAMPLES = 128  # of the device itself: what a search has after a minute
@@ -23,7 +23,7 @@ QUERY = 256  # rows that are ranked among each other; LightGBM takes 10,000 at m
 _SETTINGS = Settings(trees=100, feature_share=0.5, slope=0.0)
 
 
-def compare(tables: Sequence[Table], seeds: int) -> dict[str, dict[str, dict[str, float]]]:
+def compare(tables: Sequence[DeviceTable], seeds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Mean scores over devices by objective and by what was learnt from.
 
     ``device out``: the other devices, near ones first, program features. ``own samples``: ``SAMPLES`` random rows of the
@@ -33,19 +33,19 @@ def compare(tables: Sequence[Table], seeds: int) -> dict[str, dict[str, dict[str
     for objective in OBJECTIVES:
         out, own = [], []
         for target in (table for table in tables if table.groups()):
-            bench = Bench.of(target)
+            scores = TargetScores.of(target)
             others = [table for table in tables if table is not target]
-            weights = weights_of([table.device for table in others], target.device)
+            priors = priors_of([table.device for table in others], target.device)
             for seed in range(seeds):
                 said = [_said(objective, table, table.every(), target, PROGRAM_NAMES, seed) for table in others]
-                out.append(bench.score(np.asarray(weights @ np.stack([Scale.of(one).units(one) for one in said]))))
+                out.append(scores.score(np.asarray(priors @ np.stack([Scale.of(one).units(one) for one in said]))))
                 rows = np.random.default_rng([0, seed]).permutation(len(target))[:SAMPLES]
-                own.append(bench.score(_said(objective, target, rows, target, NAMES, seed), rows))
+                own.append(scores.score(_said(objective, target, rows, target, NAMES, seed), rows))
         found[objective] = {"device out": mean_of(out), "own samples": mean_of(own)}
     return found
 
 
-def _said(objective: str, table: Table, rows: Rows, target: Table, columns: Sequence[str], seed: int) -> Scores:
+def _said(objective: str, table: DeviceTable, rows: Rows, target: DeviceTable, columns: Sequence[str], seed: int) -> Scores:
     """What a model of some rows of one table says of every row of another."""
     parameters: dict[str, Any] = _SETTINGS.parameters(len(rows), seed=seed, threads=1)
     labels, group = table.labels[rows], None
@@ -59,7 +59,7 @@ def _said(objective: str, table: Table, rows: Rows, target: Table, columns: Sequ
     return np.asarray(said, dtype=np.float64)
 
 
-def _queries(table: Table, rows: Rows, seed: int) -> tuple[Rows, list[int]]:
+def _queries(table: DeviceTable, rows: Rows, seed: int) -> tuple[Rows, list[int]]:
     """Rows of the same task next to each other, in chance order, and how many each query has."""
     order = np.random.default_rng(seed).permutation(rows)
     order = order[np.argsort(table.tasks[order], kind="stable")]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from haotuner.cli.transfer_page import Report, gaps
 from haotuner.transfer.modes import GUIDED
 
 SLACK = 0.01  # by which the chosen mode may be behind the best that hindsight could pick
-Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +21,6 @@ class Bar:
     text: str
     found: str
     met: bool
-
-
-def gaps(report: Report, key: str) -> dict[str, tuple[float, str]]:
-    """How far the chosen mode is behind the best of all modes and copying, and which that is, by sample count."""
-    found = {}
-    copies = {name: scores for name, scores in report["baselines"].items() if name.startswith("copy")}
-    for count, chosen in report["chosen"].items():
-        rivals = {mode: by[count][key] for mode, by in report["modes"].items() if count in by}
-        if count == "0":
-            rivals |= {name: scores[key] for name, scores in copies.items()}
-        best = max(rivals, key=lambda name: rivals[name])
-        found[count] = (rivals[best] - chosen[key], best)
-    return found
 
 
 def bars(document: Mapping[str, Any]) -> Iterator[Bar]:

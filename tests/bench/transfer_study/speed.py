@@ -12,9 +12,9 @@ import pandas as pd
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest, one_device
 from haotuner.errors import UsageError
-from haotuner.transfer.reading import Read, groups_of, table_of
+from haotuner.transfer.reading import DeviceTables, groups_of, table_of
+from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.transferred import Transferred
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 
@@ -22,7 +22,7 @@ REPEATS = 5  # the fastest counts: other load only ever adds
 SAMPLE = 32  # target rows the residual model is fitted on
 
 
-def time_scoring(read: Read, target: str, family: str, counts: Sequence[int]) -> dict[str, Any]:
+def time_scoring(read: DeviceTables, target: str, family: str, counts: Sequence[int]) -> dict[str, Any]:
     """Seconds for each count of rows: features alone, then features and predictions of three kinds of model.
 
     Rows beyond those that the target measured repeat from the start.
@@ -47,7 +47,7 @@ def time_scoring(read: Read, target: str, family: str, counts: Sequence[int]) ->
         def frames(asked: Any = asked) -> list[pd.DataFrame]:
             """As a search makes them: from kernels and shapes."""
             return [
-                features(group.part, group.family, group.problem(), pairs, weights=group.weights)
+                features(group.part, group.family, group.problem(), pairs, weights=group.cache)
                 for group, pairs in zip(groups, asked, strict=True)
                 if pairs
             ]

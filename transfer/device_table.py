@@ -1,7 +1,8 @@
-"""Table: what one device measured of one family, as features and labels."""
+"""DeviceTable: what one device measured of one family, as features and labels; which of its programs are equal."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,17 +12,27 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from haotuner.cost.features import PROGRAM_NAMES
 from haotuner.cost.model import Scores
-from haotuner.transfer.memory import program_keys
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
 
 Rows = NDArray[np.int64]  # indices of rows
 NOTHING: Rows = np.array([], dtype=np.int64)
+Keys = NDArray[np.uint64]
+# Program features that hang on how many threads run in lockstep: the same program has others on waves of 64. The rest tell
+# programs apart without them.
+_OF_WAVES = {"tile_intensity_log2", "bank_ways"}
+KEY_NAMES = tuple(name for name in PROGRAM_NAMES if name not in _OF_WAVES)
+# Odd multipliers of a multiply-and-add hash over the bits of a row, from the features' names, so that saved keys stay valid.
+# 64 bits: for 10^5 programs the chance that any two share a key is below 10^-9.
+_DIGESTS = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in KEY_NAMES]
+_MULTIPLIERS = np.array([int.from_bytes(digest, "little") | 1 for digest in _DIGESTS], dtype=np.uint64)
+_DECIMALS = 6  # features are logarithms and shares: finer differences are the last bits of another machine's log2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class DeviceTable:
     """Measured rows of one family on one device. Rows of a *task* (op, shape, threads, weights) compete with each other."""
 
     device: Device
@@ -36,7 +47,7 @@ class Table:
         """How many rows."""
         return len(self.labels)
 
-    def take(self, rows: Rows) -> Table:
+    def take(self, rows: Rows) -> DeviceTable:
         """The table of those rows only."""
         return replace(
             self,
@@ -65,7 +76,15 @@ class Table:
         return np.asarray(np.exp(self.labels), dtype=np.float64)
 
 
-def half_of_kernels(tables: Sequence[Table], seed: int) -> frozenset[str]:
+def program_keys(frame: pd.DataFrame) -> Keys:
+    """One number for each row, equal for equal programs on equal shapes whatever the device; shape ``(rows,)``."""
+    values = np.round(np.asarray(frame[list(KEY_NAMES)], dtype=np.float64), _DECIMALS) + 0.0  # -0.0 becomes 0.0
+    bits = values.view(np.uint64)
+    mixed = (bits ^ (bits >> np.uint64(29))) * _MULTIPLIERS
+    return np.asarray((mixed ^ (mixed >> np.uint64(32))).sum(axis=1, dtype=np.uint64), dtype=np.uint64)
+
+
+def half_of_kernels(tables: Sequence[DeviceTable], seed: int) -> frozenset[str]:
     """A random half of all programs of some tables, as names of kernels; the same seed gives the same half.
 
     Kernels that differ in parameters they do not use are one program and fall into the same half: half of CLBlast's GEMM
@@ -80,6 +99,6 @@ def half_of_kernels(tables: Sequence[Table], seed: int) -> frozenset[str]:
     return frozenset(names[chosen[of_name]].tolist())
 
 
-def rows_within(table: Table, kernels: frozenset[str], *, inside: bool) -> Rows:
+def rows_within(table: DeviceTable, kernels: frozenset[str], *, inside: bool) -> Rows:
     """Rows whose kernel is inside (or outside) a set."""
     return np.array([row for row, name in enumerate(table.kernels) if (name in kernels) == inside], dtype=np.int64)

@@ -12,18 +12,17 @@ from haotuner.cost.features import PROGRAM_NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
-from haotuner.transfer.judging import KEYS, Bench, mean_of
-from haotuner.transfer.memory import Memory
-from haotuner.transfer.nearness import weights_of
-from haotuner.transfer.objectives import compare
-from haotuner.transfer.reading import Read, check_rankable
-from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, Scale, learn_sources, plain
-from haotuner.transfer.table import Table
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.nearness import priors_of
+from haotuner.transfer.reading import DeviceTables, check_rankable
+from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, KnownPrograms, Scale, learn_sources, plain
+from haotuner.transfer.target_scores import KEYS, TargetScores, mean_of
+from tests.bench.transfer_study.objectives import compare
 
 SEEDS = 5  # of the forests
 
 
-def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
+def ablate(read: DeviceTables, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     """Zero-shot scores on every device of a family, learnt from the others, by what the model may see; means over seeds.
 
     ``program``: forests of program features, the same whatever the devices. ``program+near``: the same, near profiles
@@ -39,8 +38,8 @@ def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     for at, target in enumerate(tables):
         if not target.groups():
             continue  # a source, but nothing to rank
-        bench, others = Bench.of(target), [table for place, table in enumerate(tables) if place != at]
-        runs = [{name: bench.score(said) for name, said in _said(others, target, seed).items()} for seed in range(seeds)]
+        scores, others = TargetScores.of(target), [table for place, table in enumerate(tables) if place != at]
+        runs = [{name: scores.score(said) for name, said in _said(others, target, seed).items()} for seed in range(seeds)]
         for name in runs[0]:
             found.setdefault(name, {})[target.device.id] = mean_of([run[name] for run in runs])
     means = {
@@ -56,20 +55,20 @@ def ablate(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     }
 
 
-def _said(others: Sequence[Table], target: Table, seed: int) -> dict[str, Scores]:
+def _said(others: Sequence[DeviceTable], target: DeviceTable, seed: int) -> dict[str, Scores]:
     """What each variant says of the target's rows."""
     trees = replace(PLAIN_TREES, columns=PROGRAM_NAMES)
     forests = [Forest(seed=seed, settings=trees).fit(table.frame, table.labels) for table in others]
     said = np.stack([
         Scale.of(table.labels).units(forest.predict(target.frame)) for table, forest in zip(others, forests, strict=True)
     ])  # fmt: skip
-    nothing = Memory(keys=np.zeros(0, dtype=np.uint64), residuals=np.zeros(0))
+    nothing = KnownPrograms(keys=np.zeros(0, dtype=np.uint64), residuals=np.zeros(0))
     whole = learn_sources(others, target.device, seed=seed)
-    forgetful = replace(whole, memories=tuple(nothing for _ in others))
-    analysed = replace(forgetful, share=0.0)
+    forgetful = replace(whole, known_programs=tuple(nothing for _ in others))
+    analysed = replace(forgetful, joint_share=0.0)
     return {
         "program": said.mean(axis=0),
-        "program+near": weights_of([table.device for table in others], target.device) @ said,
+        "program+near": priors_of([table.device for table in others], target.device) @ said,
         "program+near+analysis": analysed.zero_shot(analysed.columns(target.frame)),
         "program+near+analysis+joint": forgetful.zero_shot(forgetful.columns(target.frame)),
         "program+near+analysis+joint+memory": whole.zero_shot(whole.columns(target.frame)),

@@ -1,34 +1,31 @@
-"""The survey, its bars, its page and its plots, on made-up devices."""
+"""The study of docs/transfer.md: its survey, bars, page and plots, on made-up devices."""
 
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from haotuner.errors import HaotunerError
-from haotuner.transfer.bars import bars, gaps
-from haotuner.transfer.evaluate import Question, evaluate_family, runs_of
-from haotuner.transfer.page import page
-from haotuner.transfer.parallel import spread
-from haotuner.transfer.plots import draw
-from haotuner.transfer.reading import Read
-from haotuner.transfer.report import report_of
-from haotuner.transfer.runs import plain, run_of
-from haotuner.transfer.survey import survey
-from haotuner.transfer.survivors import survivors
-from tests.judgement.transfer_examples import COUSIN, WIDE, read, tables
+from haotuner.cli.transfer_page import gaps
+from haotuner.records.address import open_store
+from haotuner.transfer.evaluate import Evaluation, evaluate_family
+from haotuner.transfer.reading import DeviceTables
+from tests.bench.transfer_study.__main__ import main
+from tests.bench.transfer_study.bars import bars
+from tests.bench.transfer_study.page import study_page
+from tests.bench.transfer_study.plots import draw
+from tests.bench.transfer_study.survey import survey
+from tests.bench.transfer_study.survivors import survivors
+from tests.judgement.transfer_examples import COUSIN, WIDE, read, records, tables
 
 FAMILY = "cpu_dense_fp32"
 
 
 @pytest.fixture(scope="module")
-def two() -> Read:
+def two() -> DeviceTables:
     return read(WIDE, COUSIN)
 
 
@@ -38,7 +35,7 @@ def kept() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def document(two: Read, kept: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def document(two: DeviceTables, kept: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return survey(two, counts=(0, 16, 32), seeds=1, keep=kept.__setitem__)
 
 
@@ -49,7 +46,9 @@ def test_both_splits_of_every_target_and_the_tests_of_the_family_are_there(docum
         assert set(facts["splits"][split]) == {"wide", "cousin"}
 
 
-def test_what_was_kept_is_not_computed_again(two: Read, document: dict[str, Any], kept: dict[str, dict[str, Any]]) -> None:
+def test_what_was_kept_is_not_computed_again(
+    two: DeviceTables, document: dict[str, Any], kept: dict[str, dict[str, Any]]
+) -> None:
     again: list[str] = []
     other = survey(two, counts=(0, 16, 32), seeds=1, kept=kept, keep=lambda key, _: again.append(key))
     assert other == document and again == []
@@ -74,7 +73,7 @@ def test_the_page_has_every_target_baseline_and_plot(document: dict[str, Any], t
     picture = tmp_path / "plots" / "latency.png"
     draw(document["families"][FAMILY]["splits"]["device"], "latency", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    text = page(document, "haotuner transfer report", {(FAMILY, "device"): "plots/latency.png"})
+    text = study_page(document, "python -m tests.bench.transfer_study report", {(FAMILY, "device"): "plots/latency.png"})
     for word in (
         "**wide**",
         "**cousin**",
@@ -90,13 +89,13 @@ def test_the_page_has_every_target_baseline_and_plot(document: dict[str, Any], t
 
 
 @pytest.mark.parametrize("counts", [(0,), (16,)])
-def test_a_page_of_few_counts_leaves_out_what_it_cannot_say(two: Read, counts: tuple[int, ...]) -> None:
-    asked = Question(target="cousin", counts=counts, seeds=1)
+def test_a_page_of_few_counts_leaves_out_what_it_cannot_say(two: DeviceTables, counts: tuple[int, ...]) -> None:
+    asked = Evaluation(target="cousin", counts=counts, seeds=1)
     facts: dict[str, Any] = {"devices": {}, "splits": {"device": {"cousin": evaluate_family(two, FAMILY, asked)}}}
     permuted = {"mean_cost": 0.1, "interval": [0.0, 0.2], "uses_hardware": False, "swaps": []}
     funnel = [{"device": "cousin", "measured": 1, "refused": {}, "kept": 1, "best_kept": 1.0}]
     facts |= {"permute": permuted, "funnel": funnel, "ablate": {"means": {}, "objectives": {}}}
-    text = page({"families": {FAMILY: facts}, "counts": counts, "seeds": 1, "work_s": 1.0}, "report", {})
+    text = study_page({"families": {FAMILY: facts}, "counts": counts, "seeds": 1, "work_s": 1.0}, "report", {})
     assert ("2.5x fewer" in text) == (16 in counts) and ("zero-shot best@10, mean" in text) == (0 in counts)
     (head,) = [line for line in text.splitlines() if line.startswith("| target | ranking | 0 |")][:1]
     random = next(line for line in text.splitlines() if "*random*" in line)
@@ -113,41 +112,32 @@ def test_the_funnel_counts_every_kernel_and_measures_what_it_lost() -> None:
     assert min(found.best_kept for found in survivors(slow, most=5)) < 0.97
 
 
-def _scaled(factor: float, job: int) -> float:
-    if job < 0:
-        raise ValueError("a negative job")
-    return factor * job
+def test_the_command_line_of_the_study_answers_in_json_and_refuses_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = stored(tmp_path)
+    for study in ("ablate", "permute"):
+        assert main([study, "--db", url, "--seeds", "1"]) == 0
+        assert json.loads(capsys.readouterr().out)["families"][0]["family"] == FAMILY
+    assert main(["speed", "--db", url, "--target", "a4000", "--rows", "40"]) == 0
+    rows = json.loads(capsys.readouterr().out)["families"][0]["rows"]["40"]
+    assert set(rows) == {"features", "zero-shot", "residual", "own forest"} and min(rows.values()) > 0
+    for words, said in (
+        (["ablate", "--db", url, "--family", "nope"], "no records of --family nope; the store has cpu_dense_fp32"),
+        (["speed", "--db", url, "--target", "h200"], "needs records of it and of another device"),
+        (["speed", "--db", url, "--target", "a4000", "--rows", "abc"], "--rows 'abc': write counts from 1 up"),
+        (["permute", "--db", f"sqlite:///{tmp_path / 'none.db'}"], "none.db"),
+        (["report", "--db", url, "--out", str(tmp_path / "none" / "page.md")], "there is no folder"),
+    ):
+        assert main(words) in (1, 2)
+        assert said in capsys.readouterr().err
 
 
-def test_jobs_are_spread_over_processes_and_their_errors_come_back() -> None:
-    assert sorted(spread(_scaled, 2.0, [1, 2, 3], processes=2)) == [(1, 2.0), (2, 4.0), (3, 6.0)]
-    with pytest.raises(HaotunerError, match="a negative job"):
-        list(spread(_scaled, 2.0, [1, -1], processes=2))
-
-
-def test_tables_travel_to_other_processes() -> None:
-    (table,) = tables(WIDE)
-    found = dict(spread(_labels, table, [0, 1], processes=2))
-    assert found[1] == pytest.approx(float(np.sum(table.labels)) + 1)
-
-
-def _ignored(given: float, job: int) -> bool:
-    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-def test_ctrl_c_is_left_to_the_first_process() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    assert all(found for _, found in spread(_ignored, 0.0, [0, 1], processes=2))
-    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
-
-
-def _labels(table: Any, job: int) -> float:
-    return float(np.sum(table.labels)) + job
-
-
-def test_a_run_told_as_plain_values_gives_the_same_report(two: Read) -> None:
-    question = Question(target="cousin", counts=(0, 16), seeds=2)
-    runs = runs_of(two, FAMILY, question)
-    again = [run_of(json.loads(json.dumps(plain(run)))) for run in runs]
-    assert report_of(again) == report_of(runs) == evaluate_family(two, FAMILY, question)
-    assert runs_of(two, FAMILY, question, seeds=[1])[0].chosen == runs[1].chosen
+def stored(folder: Path) -> str:
+    """A store of two profiles' ids with the records of a made-up CPU."""
+    url = f"sqlite:///{folder / 'r.db'}"
+    store = open_store(url, write=True)
+    for seed, name in enumerate(("titan-rtx", "a4000")):
+        store.append([replace(row, device_id=name) for row in records(WIDE, seed=seed)])
+    store.close()
+    return url

@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.transfer.judging import Bench
-from haotuner.transfer.reading import Read, check_rankable, retold
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.evaluate import interval_of_mean
+from haotuner.transfer.reading import DeviceTables, check_rankable, retold
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.table import Table
+from haotuner.transfer.target_scores import TargetScores
 
 SEEDS = 5  # of the forests: pairwise accuracy moves by less than 0.01 from one to the next
-RESAMPLES = 1000
-INTERVAL = (5.0, 95.0)
 
 
-def permute(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
+def permute(read: DeviceTables, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
     """Zero-shot pairwise accuracy of every target with true profiles, and with each pair swapped; means over seeds.
 
     A swap exchanges two devices' profiles while their measurements stay. The ranking of a target changes with its own
-    profile (the analysis) and with its likeness to the sources (their weights). Devices with nothing to rank are no targets.
+    profile (the analysis) and with its likeness to the sources (their priors). Devices with nothing to rank are no targets.
 
     Raises:
         UsageError: fewer than two devices, or none with two kernels of one task to rank.
@@ -51,27 +50,26 @@ def permute(read: Read, family: str, *, seeds: int = SEEDS) -> dict[str, Any]:
                 }
             )
     costs = np.array([swap["cost"] for swap in swaps], dtype=np.float64)
-    draws = np.random.default_rng(0).integers(0, len(costs), (RESAMPLES, len(costs)))
-    low, high = np.percentile(costs[draws].mean(axis=1), INTERVAL)
+    ((low, high),) = interval_of_mean(costs[:, None])
     return {
         "family": family,
         "true": true,
         "swaps": swaps,
         "mean_cost": float(costs.mean()),
-        "interval": [float(low), float(high)],
-        "uses_hardware": bool(low > 0),
+        "interval": [low, high],
+        "uses_hardware": low > 0,
     }
 
 
-def _accuracies(tables: Sequence[Table], targets: Iterable[int], seeds: int) -> dict[int, float]:
+def _accuracies(tables: Sequence[DeviceTable], targets: Iterable[int], seeds: int) -> dict[int, float]:
     """Zero-shot pairwise accuracy of some tables, each as the target of all others; means over seeds."""
     found = {}
     for at in targets:
         target = tables[at]
         others = [table for place, table in enumerate(tables) if place != at]
-        bench, scores = Bench.of(target), []
+        scores, accuracies = TargetScores.of(target), []
         for seed in range(seeds):
             sources = learn_sources(others, target.device, seed=seed)
-            scores.append(bench.score(sources.zero_shot(sources.columns(target.frame)))["pairwise"])
-        found[at] = float(np.mean(scores))
+            accuracies.append(scores.score(sources.zero_shot(sources.columns(target.frame)))["pairwise"])
+        found[at] = float(np.mean(accuracies))
     return found

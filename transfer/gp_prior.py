@@ -1,8 +1,8 @@
-"""Beliefs: several opinions on the same rows, each put right by what is measured, and trusted as it foretold it.
+"""Several opinions on the same rows as priors of one Gaussian process: which row to measure next.
 
-Every opinion is the prior mean of a Gaussian process over program space; the rows measured so far correct all of them, and
-how likely each made those rows, one after the other, is its evidence (Bayesian model averaging). What to measure next is
-the row of the greatest expected improvement (Jones, Schonlau and Welch, 1998) in the mean over opinions.
+Each opinion is a prior mean over program space. The measured rows update all of them. An opinion is weighted by the
+likelihood it gave to those rows, one after the other (Bayesian model averaging). The next row to measure has the greatest
+expected improvement (Jones, Schonlau and Welch, 1998) in the mean over opinions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
 from haotuner.cost.model import Scores
-from haotuner.transfer.table import Rows
+from haotuner.transfer.device_table import Rows
 
 # In units of the spread that is expected of the labels. An opinion may be off by a level for all rows alike, by an error for
 # a program with its like, and by what a program has for itself, the noise of its measurement included.
@@ -31,8 +31,8 @@ FLOOR = 1.0
 _TINY = 1e-9
 
 
-class Beliefs:
-    """What is believed of some rows of a pool."""
+class GpPriors:
+    """Opinions on some rows of a pool, updated and weighted by what is measured."""
 
     def __init__(self, opinions: Sequence[Scores], places: Scores, tasks: Rows, spread: float) -> None:
         """Opinions in log efficiency, ``(rows,)`` each; ``places`` as ``program_units`` gives them, ``(rows, d)``.
@@ -52,8 +52,8 @@ class Beliefs:
         self._said = self._means
         self._unsure = np.full(len(places), self._spread * np.sqrt(LEVEL**2 + ERROR**2 + ALONE**2))
 
-    def learn(self, rows: Sequence[int], labels: Sequence[float], *, judge: bool = True) -> None:
-        """Takes measurements in; with ``judge`` the opinions are trusted by how likely they made them."""
+    def update(self, rows: Sequence[int], labels: Sequence[float], *, judge: bool = True) -> None:
+        """Takes measurements in; with ``judge`` each opinion's probability changes by the likelihood that it gave them."""
         for row, label in zip(rows, labels, strict=True):
             if judge:
                 least = self._least([row])
@@ -67,24 +67,24 @@ class Beliefs:
         if not judge and len(rows):
             self._correct()
 
-    def trust(self) -> Scores:
-        """The weight of each opinion, summing to 1."""
+    def probabilities(self) -> Scores:
+        """The probability of each opinion, of shape ``(opinions,)``, summing to 1."""
         likely = np.exp(self._evidence - self._evidence.max())
         return np.asarray(likely / likely.sum(), dtype=np.float64)
 
-    def bare(self, opinion: int) -> Scores:
-        """An opinion as it was given; -inf for measured rows."""
+    def prior(self, opinion: int) -> Scores:
+        """An opinion as it was given, ``(rows,)``; -inf for measured rows."""
         return self._open(self._means[opinion])
 
-    def improvement(self, only: int | None = None) -> Scores:
-        """Expected improvement on the best of a row's task; -inf for measured rows.
+    def expected_improvement(self, only: int | None = None) -> Scores:
+        """Expected improvement on the best of a row's task, ``(rows,)``; -inf for measured rows.
 
-        By all opinions as far as they are trusted, or by ``only`` one.
+        By all opinions with their probabilities, or by ``only`` one.
         """
-        trust = self.trust() if only is None else np.eye(len(self._means))[only]
+        probabilities = self.probabilities() if only is None else np.eye(len(self._means))[only]
         total = np.zeros(len(self._places))
-        for weight, said in zip(trust, self._said, strict=True):
-            total += weight * _expected(said - self._to_beat(said), self._unsure)
+        for probability, said in zip(probabilities, self._said, strict=True):
+            total += probability * _expected(said - self._to_beat(said), self._unsure)
         return self._open(total)
 
     def _open(self, worth: Scores) -> Scores:

@@ -1,4 +1,4 @@
-"""The shelf: models of our own measurements that ship with haotuner, and which of them is nearest to a device."""
+"""Models of our own measurements that ship with haotuner, and which of them is nearest to a device."""
 
 from __future__ import annotations
 
@@ -10,33 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.cost.features import FEATURES_VERSION
-from haotuner.transfer.nearness import distance
+from haotuner.transfer.nearness import FARTHEST, start_distance
 from haotuner.words.device import Device
-
-# Doublings of difference beyond which a model is no better than the analysis: another kind of device counts four.
-FARTHEST = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelved:
+class ShippedModel:
     """One shipped model: where it lies, what it was learnt on, and how far that is from the device asked for."""
 
     name: str
     path: Path
     device: Device
     family: str
-    distance: float = 0.0  # doublings of resources, see ``nearness.distance``
+    distance: float = 0.0  # doublings of resources, see ``nearness.start_distance``
     facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, features_version, sha256, scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class ShippedModels:
     """Shipped models, or some of them, and what is wrong with each of the folder whose provenance cannot be read.
 
     One damaged file must not take the sound ones away, and whoever is handed these is told of it.
     """
 
-    models: tuple[Shelved, ...]
+    models: tuple[ShippedModel, ...]
     damaged: tuple[str, ...] = ()  # a sentence each; of which family or device these were nobody knows
 
 
@@ -45,19 +42,19 @@ def folder() -> Path:
     return Path(str(files("haotuner.transfer").joinpath("models")))
 
 
-def shelf(place: Path | None = None) -> Shelf:
+def models_shipped(place: Path | None = None) -> ShippedModels:
     """Every shipped model, by name, whatever its feature version."""
-    found: list[Shelved] = []
+    found: list[ShippedModel] = []
     damaged: list[str] = []
     for path in sorted((place or folder()).glob("*.json")):
         try:
-            found.append(_shelved(path))
+            found.append(_shipped_model(path))
         except ValueError as error:
             damaged.append(str(error))
-    return Shelf(models=tuple(found), damaged=tuple(damaged))
+    return ShippedModels(models=tuple(found), damaged=tuple(damaged))
 
 
-def _shelved(path: Path) -> Shelved:
+def _shipped_model(path: Path) -> ShippedModel:
     """The model whose provenance this file is; ValueError says what is wrong with the file."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -67,18 +64,18 @@ def _shelved(path: Path) -> Shelved:
         raise ValueError(
             f"{path} does not say what the model beside it was learnt on ({type(error).__name__}: {error}); copy it again"
         ) from error
-    return Shelved(name=path.stem, path=model, device=device, family=family, facts=facts)
+    return ShippedModel(name=path.stem, path=model, device=device, family=family, facts=facts)
 
 
-def near(device: Device, family: str, place: Path | None = None) -> Shelf:
+def near(device: Device, family: str, place: Path | None = None) -> ShippedModels:
     """The models of the family, the most like this device first: those within ``FARTHEST`` that are up to date.
 
-    Units are left out of the comparison (the search runs on one), so a device is at distance 0 from itself.
+    The number of units is left out of the comparison, so a device is at distance 0 from parts of itself.
     """
-    every = shelf(place)
+    every = models_shipped(place)
     known = [
-        Shelved(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
-                distance=distance(s.device.with_units(1), device.with_units(1)))
+        ShippedModel(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
+                distance=start_distance(s.device, device))
         for s in every.models
         if s.family == family and s.facts.get("features_version") == FEATURES_VERSION
     ]  # fmt: skip
@@ -86,7 +83,7 @@ def near(device: Device, family: str, place: Path | None = None) -> Shelf:
     return replace(every, models=tuple(sound))
 
 
-def starts(device: Device, family: str, place: Path | None = None) -> Shelf:
+def starting_models(device: Device, family: str, place: Path | None = None) -> ShippedModels:
     """The models to start from, nearest first: the device's own alone if there is one, else every one that is ``near``.
 
     The same device is one of the same id, however much its measured rates drift. Elsewhere the nearest alone is a worse

@@ -1,6 +1,15 @@
-"""Started: a cost model that begins where another one stands, learns what it gets wrong, and says how far off it may be."""
+"""Started: the cost model that ``tune`` runs.
+
+It begins where another model stands, learns what that has wrong, and says how far off it may be.
+
+``tune`` starts from a saved model, or from the blend of the shipped models of near devices (``haotuner/initial_model.py``).
+``haotuner transfer evaluate`` judges the same class as the mode *started*.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -9,9 +18,9 @@ from scipy.linalg import cho_solve
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from haotuner.cost.blend import Ranks, Remembered
 from haotuner.cost.forest import Forest, Settings, line_through
 from haotuner.cost.model import Scores, check_columns, check_rows
+from haotuner.cost.order import predict_alike
 
 BAG = 4  # forests, averaged: one forest of 30 rows is mostly chance
 # Rows before trees learn what the start gets wrong; fewer teach level and slope only. With trees from eight rows on, AVX2 to
@@ -29,9 +38,57 @@ REGIME_WIDTH = 1.0  # doublings of machine balance over which it changes
 # Standard deviation of a kernel's error against others of its regime. Models of five other devices, three ops: 0.09 at
 # one row, 0.12 at two, 0.15 to 0.27 beyond.
 SPREAD = 0.15
-# Measured rows that weigh as much as ``SPREAD``: a search's first rows are those where the start is at its best. Loss after
+# Measured rows that count as much as ``SPREAD``: a search's first rows are those where the start is at its best. Loss after
 # a tenth, five devices, three seeds: 12 rows 2.1 %, 48 rows 1.9, ``SPREAD`` alone 1.9; seeds move a mean by half a percent.
 SPREAD_ROWS = 48
+
+
+class Ranks(Protocol):
+    """Anything that ranks: log(throughput / roofline) of each row of a frame, higher is better."""
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Scores of shape ``(rows,)``."""
+        ...
+
+
+class Blend:
+    """The mean of what models of other devices say, each by its prior: they err differently."""
+
+    def __init__(self, models: Sequence[Ranks], priors: ArrayLike | None = None) -> None:
+        """``priors`` of shape ``(models,)``, from 0 up; None gives each an equal one. ValueError if none is above 0."""
+        given = np.ones(len(models)) if priors is None else np.asarray(priors, dtype=np.float64)
+        if given.shape != (len(models),) or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
+            raise ValueError(f"a blend of {len(models)} models needs as many priors from 0 up, not all zero; got {given}")
+        self.models, self.priors = tuple(models), given / given.sum()
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Mean of predicted log(throughput / roofline), of shape ``(rows,)``."""
+        return predict_alike(frame, self._predict)
+
+    def _predict(self, frame: pd.DataFrame) -> Scores:
+        said = np.stack([model.predict(frame) for model in self.models])
+        return np.asarray(self.priors @ said, dtype=np.float64)
+
+
+class Remembered:
+    """A fitted model that answers from memory when one of the last two frames comes again, the very object.
+
+    A search asks at every round what it starts from to say of its rows, in turn with the few that are measured; the rows
+    stay and the start never changes. Five forests of 150 trees took a tenth of a second for 3,000 rows. Frames must not be
+    changed meanwhile.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._last: list[tuple[pd.DataFrame, Scores]] = []
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """What the model says, of shape ``(rows,)``; not to be written to."""
+        said = next((said for asked, said in self._last if asked is frame), None)
+        if said is None:
+            said = self.ranks.predict(frame)
+        self._last = [(frame, said), *((asked, old) for asked, old in self._last if asked is not frame)][:2]
+        return said
 
 
 class Started:
@@ -52,11 +109,14 @@ class Started:
         said = self.start.predict(frame)
         self._line = line_through(said, labels, given, None)
         left = labels - self._line[0] - self._line[1] * said
-        mass = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
+        sample_weight = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
         kernel = ConstantKernel(LEVEL**2, "fixed") * RBF(REGIME_WIDTH, "fixed")
-        self._level = GaussianProcessRegressor(kernel, alpha=SPREAD**2 / mass, optimizer=None).fit(_regime(frame), left)
+        self._level = GaussianProcessRegressor(kernel, alpha=SPREAD**2 / sample_weight, optimizer=None).fit(
+            _regime(frame), left
+        )
         unseen = _left_out(self._level)
-        self._spread = float(np.sqrt((SPREAD_ROWS * SPREAD**2 + mass @ unseen**2) / (SPREAD_ROWS + mass.sum())))
+        known = SPREAD_ROWS * SPREAD**2 + sample_weight @ unseen**2
+        self._spread = float(np.sqrt(known / (SPREAD_ROWS + sample_weight.sum())))
         left = left - self._level.predict(_regime(frame))
         enough = len(labels) >= TREE_ROWS
         self._trees = tuple(
