@@ -1,4 +1,4 @@
-"""What a contender's process does: answer requests, one JSON line each, in order. Imports nothing heavy before hello."""
+"""A contender's process: answers requests, one JSON line each, in order. Imports nothing heavy before hello."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Stage:
         return {"us": block.call_ns / 1e3 / self._contender.width, "calls": block.calls}
 
     def crowding(self) -> Answer:
-        """Whether threads share a core just now; only the machine knows."""
+        """Answer of a look at the cores: how far threads share one just now. Only the machine contender has it."""
         return {"crowding": self._contender.crowding()}
 
     def overhead(self, seconds: float) -> Answer:
-        """What a call costs over the bare foreign call; only ours knows."""
+        """Nanoseconds of a call over the bare foreign call. Only our own contender has them."""
         return {"overhead_ns": self._contender.overhead_ns(seconds)}
 
 

@@ -50,12 +50,12 @@ class Ours:
         return self._y
 
     def plan(self, m: int) -> str:
-        """What is served at this m, as records name it: ``KERNEL*tiles+KERNEL*tiles@split``."""
+        """Composition that serves this m, as records name it: ``KERNEL*tiles+KERNEL*tiles@split``."""
         served = self._dense.composition(m)
         return f"{'+'.join(f'{region.kernel}*{region.tiles}' for region in served.regions)}@{served.split}"
 
     def overhead_ns(self, seconds: float) -> float | None:
-        """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.
+        """Nanoseconds of the Python call over the bare foreign call; None where the runtime does not offer the latter.
 
         Both with no rows: then neither has arithmetic whose noise would drown the difference.
         """
