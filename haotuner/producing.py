@@ -9,13 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
 from haotuner.backends.backend import Backend
 from haotuner.backends.cpu.pack_source import PackedOp, PackedPlan, pack_library
+from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.index import backend_for
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import PackInvalid
@@ -122,7 +123,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 op=op,
                 traffic=traffic_of(request.shapes, op),
                 threads=threads,
-                weights=request.weights,
+                cache=request.weights,
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
@@ -202,7 +203,10 @@ def _stopped(tuned: Sequence[Tuned]) -> str:
 
 def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
     index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
-    rows, setting = [shape["m"] for shape in tuned.task.traffic.shapes()], tuned.setting(lab)
+    rows, setting = (
+        [shape["m"] for shape in tuned.task.traffic.shapes()],
+        Setting.of(tuned.task.op, tuned.kernels, lab.device),
+    )
     return PackedOp(
         name=tuned.task.op.name,
         setting=setting,
@@ -212,7 +216,9 @@ def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
         plans=[
             PackedPlan(
                 threads=table.threads,
-                entries=[(tuple((index[k], t) for k, t in choice.parts), split) for choice, split in table.entries],
+                entries=[
+                    (tuple((index[k], t) for k, t in one.composition.parts), one.composition.share) for one in table.entries
+                ],
                 row_block=setting.row_block,
             )
             for table in tuned.tables
@@ -232,6 +238,7 @@ def _document(
             "shapes": request.shapes,
             "weights": request.weights,
             "seed": request.seed,
+            "effort": asdict(tuned[0].task.effort),
             "seconds": round(seconds, 3),
             "stopped": _stopped(tuned),
             "session": lab.session.id,
@@ -249,18 +256,19 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    setting, rows = tuned.setting(lab), [shape["m"] for shape in tuned.task.traffic.shapes()]
+    setting, rows = (
+        Setting.of(tuned.task.op, tuned.kernels, lab.device),
+        [shape["m"] for shape in tuned.task.traffic.shapes()],
+    )
     plans = {
         str(table.threads): {
-            "predicted_us": [float(f"{choice.us:.{PREDICTED_DIGITS}g}") for choice, _ in table.entries],
+            "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
             "measured_us": {
-                str(m): {name: round(us, 3) for name, us in found.items()} for m, found in table.measured.items()
+                str(m): {one.label: round(us, 3) for one, us in found.items()} for m, found in table.measured.items()
             },
             "curves": {
-                split: [
-                    {"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves
-                ]
-                for split, curves in table.curves.items()
+                way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+                for way, curves in table.curves.items()
             },
         }
         for table in tuned.tables
@@ -281,9 +289,8 @@ def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
 
 
 def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    setting = tuned.setting(lab)
-    dispatch = [table.plan for table in tuned.tables]
-    cover = 1 + tuned.cover.regret
+    setting = Setting.of(tuned.task.op, tuned.kernels, lab.device)
+    cover = 1 + tuned.regret
     return {
         "name": tuned.task.op.name,
         "kernels": [kernel.name for kernel in tuned.kernels],
@@ -294,9 +301,9 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
         "timings": tuned.timings,
         "seconds": round(tuned.seconds, 3),
         "stopped": tuned.stopped,
-        "regret_cover": tuned.cover.regret,
-        "regret_mean": cover * (1 + sum(p.regret_mean for p in dispatch) / len(dispatch)) - 1,
-        "regret_max": cover * (1 + max(p.regret_max for p in dispatch)) - 1,
+        "regret_cover": tuned.regret,
+        "regret_mean": cover * (1 + sum(t.regret_mean for t in tuned.tables) / len(tuned.tables)) - 1,
+        "regret_max": cover * (1 + max(t.regret_max for t in tuned.tables)) - 1,
         "packed_ratio": setting.panels * setting.pw / setting.n,
         "model": tuned.model,
     }

@@ -146,7 +146,7 @@ def _table(report: Report, speed: Speed | None) -> str:
         measured = f"{entry['measured']} of {entry['candidates']}"
         for table in tuned.tables:
             ratios = [] if speed is None else [speed.cell(entry["name"], table.threads, peer) for peer in peers]
-            regret = (1 + entry["regret_cover"]) * (1 + table.plan.regret_mean) - 1
+            regret = (1 + entry["regret_cover"]) * (1 + table.regret_mean) - 1
             lost = "-" if report.document["unverified"] else f"{regret:.1%}"
             rows.append((entry["name"], str(table.threads), str(len(entry["kernels"])), measured, lost, *ratios))
     for table in report.tuned[0].tables if speed is not None and len(report.tuned) > 1 else ():

@@ -20,7 +20,7 @@ from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.measure.laboratory import GoesOn
 from haotuner.records import RecordStore, Session
-from haotuner.words.composition import Composition, Part
+from haotuner.words.composition import WHOLE, Composition, Part
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -114,7 +114,7 @@ class Lab:
         """
         wanted = list(trials)
         found: list[Record] = []
-        unbuilt = sorted({name for t in wanted if self.known(t) is None for name in kernels_of(t)})
+        unbuilt = sorted({name for t in wanted if self.known(t) is None for name, _ in t.composition.parts})
         if unbuilt and goes_on(None):
             self._build(unbuilt)
         for trial in wanted:
@@ -190,7 +190,7 @@ class Lab:
 
     def _outcome(self, trial: Trial) -> Failed | tuple[Timed, Facts]:
         """What came of a trial; with a time what is known of the machine meanwhile."""
-        names = kernels_of(trial)
+        names = [part.kernel for part in trial.composition.parts]
         for name in names:
             if name in self._broken:
                 return self._broken[name]
@@ -208,19 +208,14 @@ class Lab:
         return self._timer.time(trial, op, self._composition(trial, op), self._places, worst)
 
     def _composition(self, trial: Trial, op: Op) -> Composition:
-        """What a trial times: the composition that its text names, or one kernel over the whole covered axis."""
-        if "*" in trial.kernel:
-            return Composition(Composition.parse(trial.kernel).parts, trial.split)
-        kernel = MicroKernel.parse(trial.kernel)
-        family = next(f for f in self.backend.families(op) if f.name == kernel.family)
-        return Composition((Part(trial.kernel, whole_tiles(family, kernel, op, trial.shape)),), trial.split)
-
-
-def kernels_of(trial: Trial) -> tuple[str, ...]:
-    """Names of the micro-kernels that a trial's text names, in launch order."""
-    if "*" not in trial.kernel:
-        return (trial.kernel,)
-    return tuple(part.kernel for part in Composition.parse(trial.kernel).parts)
+        """What a trial times; of a kernel over the whole covered axis with the tiles that this takes."""
+        found = trial.composition
+        if all(part.tiles != WHOLE for part in found.parts):
+            return found
+        families = {family.name: family for family in self.backend.families(op)}
+        kernels = [MicroKernel.parse(part.kernel) for part in found.parts]
+        tiles = [whole_tiles(families[kernel.family], kernel, op, trial.shape) for kernel in kernels]
+        return Composition(tuple(Part(k.name, count) for k, count in zip(kernels, tiles, strict=True)), found.share)
 
 
 def whole_tiles(family: Family, kernel: MicroKernel, op: Op, shape: Shape) -> int:

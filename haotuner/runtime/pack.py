@@ -16,7 +16,7 @@ from haotuner.runtime.arena import Arena
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
-from haotuner.words.composition import SPLITS, Covered, Region
+from haotuner.words.composition import WAYS, Composition, Part
 
 MAX_THREADS = 256  # HT_MAX_THREADS in native/ht.h
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
@@ -216,8 +216,8 @@ class DenseOp:
         self._pack.own(linear)
         return linear
 
-    def composition(self, m: Any, threads: int | None = None) -> Covered:
-        """How m rows are served, from the library's own look-up; ``expected_us`` is not known here and is 0."""
+    def composition(self, m: Any, threads: int | None = None) -> Composition:
+        """How m rows are served, from the library's own look-up."""
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
             raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
         if threads is not None and threads not in self._op.threads:
@@ -226,13 +226,9 @@ class DenseOp:
         values = np.zeros(10, np.int64)
         place = list(self._pack._ops).index(self._op.name)
         self._pack.library().function("ht_look_up")(place, index, int(m), values)
-        regions, row = [], 0
-        for part in range(int(values[0])):
-            kernel, tiles = self._op.kernels[int(values[2 + 2 * part])], int(values[3 + 2 * part])
-            last = row + tiles * self._op.tile_rows[int(values[2 + 2 * part])]
-            regions.append(Region(kernel=kernel, box={"m": (row, last), "n": (0, self._op.n)}, tiles=tiles))
-            row = last
-        return Covered(regions=tuple(regions), expected_us=0.0, split=SPLITS[int(values[1])])
+        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
+        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
+        return Composition(parts, tuple(WAYS)[int(values[1])])
 
 
 def load(path: str | Path, threads: SupportsIndex | None = None) -> Pack:

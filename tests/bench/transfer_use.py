@@ -85,7 +85,7 @@ class Replay:
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         found = []
         for trial in trials:
-            name, *_ = trial.kernel.split("*")  # a kernel timed once more takes as long again
+            (name, _), *_ = trial.composition.parts  # a kernel timed once more takes as long again
             first = replace(trial, kernel=name, repeat=0)
             us = self.us[first]
             record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
@@ -130,8 +130,8 @@ class Case:
     def value(self, book: Book, names: Sequence[str]) -> float:
         """Geometric mean time over the traffic of the plan chosen among these kernels by what the book knows."""
         rows = np.array([shape["m"] for shape in self.traffic.shapes()], np.int64)
-        weights = np.array([weight for _, weight in self.traffic], np.float64)
-        return plan_us(book, names, self.judge, rows, weights)
+        shares = np.array([share for _, share in self.traffic], np.float64)
+        return plan_us(book, names, self.judge, rows, shares)
 
     def full(self) -> float:
         """The same with every recorded kernel."""
@@ -169,13 +169,13 @@ class Run:
 
 
 def _probe(name: str, op: Op, device: Device) -> Probe:
-    return probe(MicroKernel.parse(name), op, device, ROWS, weights="cold")
+    return probe(MicroKernel.parse(name), op, CpuDense(), device, ROWS, cache="cold")
 
 
 def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Device, model: CostModel | None = None) -> Book:
     """A book of these kernels that knows these times."""
     probes = [_probe(name, op, device) for name in names]
-    book = Book(op, CpuDense(), device, probes, weights="cold", seed=0, model=model)
+    book = Book(op, CpuDense(), device, probes, cache="cold", seed=0, model=model)
     for trial in (trial for one in probes for trial in one.trials() if trial in us):
         book.note(Record(trial=trial, outcome=Timed(samples_us=(us[trial],)), fingerprint="replay",
                          device_id=device.id, session="replay", when=0.0))  # fmt: skip

@@ -10,7 +10,6 @@ from typing import cast
 from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.microkernels.cpu_dense import CpuDense
 from haotuner.tuning import Task
-from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -27,11 +26,6 @@ CORE = Device(
     clock_mhz=3000, peak_gflops=384.0,
 )  # fmt: skip
 TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("m=1..256"), samples=40), budget_s=3600.0)
-
-
-def parts_of(text: str) -> list[tuple[str, int]]:
-    """Kernels and tiles of a trial's text; 0 tiles of a kernel alone, whose tiles follow from the shape."""
-    return [(p.kernel, p.tiles) for p in Composition.parse(text).parts] if "*" in text else [(text, 0)]
 
 
 class FakeLab:
@@ -84,7 +78,7 @@ class FakeLab:
         return found
 
     def _outcome(self, trial: Trial) -> Outcome:
-        parts = [(MicroKernel.parse(name), tiles) for name, tiles in parts_of(trial.kernel)]
+        parts = [(MicroKernel.parse(name), tiles) for name, tiles in trial.composition.parts]
         if any(self.fails(kernel) for kernel, _ in parts):
             self.failures["crash"] = self.failures.get("crash", 0) + 1
             return Failed(stage="verify", reason="crash", detail="scripted")
@@ -99,7 +93,7 @@ class FakeLab:
         op = Op.parse(trial.op)
         n, k = op["n"], op["k"]
         busy = 0.0
-        for kernel, tiles in parts_of(trial.kernel):
+        for kernel, tiles in trial.composition.parts:
             busy += self._region_us(MicroKernel.parse(kernel), n, k, tiles or None, trial.shape["m"])
         stream = n * k * 4 / 20e3 if trial.weights == "cold" else n * k * 4 / 80e3
         overlapped = float((busy**4 + stream**4) ** 0.25)

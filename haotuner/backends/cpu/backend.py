@@ -21,6 +21,7 @@ from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu_dense import computed_columns
 from haotuner.microkernels.index import families_for
 from haotuner.plan.curves import Curve
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -97,7 +98,7 @@ class CpuBackend:
         columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
         block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
-        trial = Trial(op=block.name, kernel=kernel.name, shape=shape, weights="hot")
+        trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:

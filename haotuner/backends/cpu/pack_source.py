@@ -10,12 +10,12 @@ from pathlib import Path
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, declarations, kernel_table, object_code
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.toolchain import Toolchain
-from haotuner.words.composition import SPLITS
+from haotuner.words.composition import WAYS
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "plan.c", "run.c", "pool.c")
-SPLIT_WORDS = dict(zip(SPLITS, ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS"), strict=True))
+SPLIT_WORDS = dict(zip(WAYS, ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS"), strict=True))
 TILES_LIMIT = 65535  # uint16 in ht_entry
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]

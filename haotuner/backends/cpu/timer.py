@@ -15,7 +15,7 @@ from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu_dense import tail_columns
-from haotuner.words.composition import SPLITS, Composition
+from haotuner.words.composition import WAYS, Composition
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -77,7 +77,7 @@ class CpuTimer:
             "do": "time",
             "parts": [[places[part.kernel].index, part.tiles] for part in composition.parts],
             "threads": trial.threads,
-            "split": SPLITS.index(composition.share) if trial.threads > 1 else 0,
+            "split": list(WAYS).index(composition.share),
             "cold_bytes": self._policy.cold_bytes(self._device) if trial.weights == "cold" else 0,
         }
         try:

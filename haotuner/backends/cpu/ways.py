@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from haotuner.microkernels.cpu_dense import computed_columns
 from haotuner.plan.curves import Curve
+from haotuner.words.composition import COLUMNS, ROWS, SERIAL, TERMS
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
@@ -23,14 +24,14 @@ HANDOFF_US = 1.5
 def ways(op: Op, threads: int, *, one_order: bool = False) -> tuple[str, ...]:
     """What is worth timing for so many threads. ``one_order``: every element sums its terms in one order, k stays whole."""
     if threads == 1:
-        return ("serial",)
+        return (SERIAL,)
     deep = op["n"] < NARROW * threads and op["k"] >= 2 * PART_TERMS and not one_order
-    return ("n", "m", "k", "serial") if deep else ("n", "m", "serial")
+    return (COLUMNS, ROWS, TERMS, SERIAL) if deep else (COLUMNS, ROWS, SERIAL)
 
 
 def rows_of(way: str, op: Op, threads: int, limit: int) -> int:
     """Rows up to which the runtime shares a call of ``threads`` in this way, at most ``limit``; 0 if it never does."""
-    if way != "k":
+    if way != TERMS:
         return limit
     others = min(threads, op["k"] // PART_TERMS) - 1
     return min(limit, PARTIAL_FLOATS // op["n"] // others)
@@ -42,21 +43,21 @@ def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
     Measured curves of several threads foretold compositions worse (3.5 % behind the best against 2.7, four ops): each has
     its own noise, and what cores share is known. What memory cannot give to all of them is seen when compositions contend.
     """
-    if way == "serial":
+    if way == SERIAL:
         return curve
     kernel = MicroKernel.parse(curve.kernel)
     units = -(-op["n"] // kernel["nr"])
 
     def part(tiles: int) -> float:
-        if way == "k":
+        if way == TERMS:
             return 1.0 / min(threads, op["k"] // PART_TERMS)
-        if way == "n":
+        if way == COLUMNS:
             return widest_share(op["n"], kernel, threads)
         pieces = tiles * min(units, ROW_PIECES)
         return -(-pieces // threads) / pieces
 
     points = {tiles: us * part(tiles) + HANDOFF_US for tiles, us in curve.lead_us}
-    return Curve.of(curve.kernel, curve.mr, points, curve.follow_us / threads)
+    return Curve.of(curve.kernel, curve.rows, points, curve.follow_us / threads)
 
 
 def widest_share(n: int, kernel: MicroKernel, threads: int) -> float:

@@ -50,12 +50,11 @@ class Ours:
         return self._y
 
     def plan(self, m: int) -> str:
-        """Composition that serves this m, as records name it: ``KERNEL*tiles+KERNEL*tiles@split``."""
-        served = self._dense.composition(m)
-        return f"{'+'.join(f'{region.kernel}*{region.tiles}' for region in served.regions)}@{served.split}"
+        """What is served at this m, as text: it goes into a line of JSON."""
+        return str(self._dense.composition(m).label)
 
     def overhead_ns(self, seconds: float) -> float | None:
-        """Nanoseconds of the Python call over the bare foreign call; None where the runtime does not offer the latter.
+        """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.
 
         Both with no rows: then neither has arithmetic whose noise would drown the difference.
         """
