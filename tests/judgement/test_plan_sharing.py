@@ -20,7 +20,7 @@ from haotuner.backends.cpu.ways import (
     ways,
     widest_share,
 )
-from haotuner.microkernels.cpu_dense import CpuDense, computed_columns
+from haotuner.microkernels.cpu.dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import WAYS
 from haotuner.words.op import Op

@@ -13,7 +13,7 @@ import numpy as np
 from haotuner.backends.cpu.pack_source import Entry, PackedOp, PackedPlan, pack_library
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cpu_dense import tail_columns
+from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 

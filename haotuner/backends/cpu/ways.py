@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from haotuner.microkernels.cpu_dense import computed_columns
+from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import COLUMNS, ROWS, SERIAL, TERMS
 from haotuner.words.kernel import MicroKernel
