@@ -18,21 +18,21 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from haotuner import producing
+from haotuner.backends.cpu.pack_source import PackedOp, pack_data
+from haotuner.backends.cuda.compile import cuda_source
 from haotuner.cli import candidates
 from haotuner.cli.app import app
-from haotuner.compile.cuda import cuda_source
-from haotuner.compile.pack_source import PackedOp, pack_data
 from haotuner.cost.features import features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import GoesOn, Lab
+from haotuner.initial_model import start_of
+from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan import cover
 from haotuner.request import Request
 from haotuner.select.funnel import Funnel
-from haotuner.starting import start_of
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned, tune
 from haotuner.words.device import Device
@@ -87,7 +87,7 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
     op, lab = Op.parse(case.op), RecordsLab(Answers(case.device), known=case.resumed)
     family = families_for(op, "cpu")[0]
     start = start_of("none" if case.cold else None, lab.device, family.name, seed=case.seed)
-    task = Task(op=op, traffic=traffic_of(case.shapes, op), threads=case.threads, weights=case.weights, budget_s=ENDLESS_S,
+    task = Task(op=op, traffic=traffic_of(case.shapes, op), threads=case.threads, cache=case.weights, budget_s=ENDLESS_S,
                 seed=case.seed, one_order=case.one_order)  # fmt: skip
     seen = itertools.count()
     # The solver's limit is of the clock: without it a loaded machine would keep other kernels.
@@ -102,6 +102,7 @@ def _packed(tuned: Tuned, lab: RecordsLab) -> PackedOp:
 
 def _chosen(tuned: Tuned) -> Fields:
     funnel, kept = tuned.funnel, tuned.cover
+    assert kept is not None
     found: Fields = {
         "funnel": _funnel(funnel),
         "candidates": [candidate.kernel.name for candidate in funnel.kept],
@@ -114,14 +115,15 @@ def _chosen(tuned: Tuned) -> Fields:
     places = {kernel.name: str(at) for at, kernel in enumerate(tuned.kernels)}
     for table in tuned.tables:
         name = f"{table.threads} threads"
-        entries = [f"{'+'.join(f'{kernel}*{tiles}' for kernel, tiles in c.parts)}@{split}" for c, split in table.entries]
-        users = ["+".join(places[kernel] for kernel, _ in c.parts) + f"@{split}" for c, split in table.entries]
+        chosen = [planned.composition for planned in table.entries]
+        entries = [composition.label for composition in chosen]
+        users = ["+".join(places[kernel] for kernel, _ in c.parts) + f"@{c.share}" for c in chosen]
         found[f"{name}, table"] = entries
         found[f"{name}, kept kernels by rows"] = _runs(users)
-        found[f"{name}, us"] = [choice.us for choice, _ in table.entries]
-        found[f"{name}, timed"] = [f"{m} {one}" for m, us in table.measured.items() for one in us]
+        found[f"{name}, us"] = [planned.us for planned in table.entries]
+        found[f"{name}, timed"] = [f"{m} {one.label}" for m, us in table.measured.items() for one in us]
         found[f"{name}, timed us"] = [us for by in table.measured.values() for us in by.values()]
-        found[f"{name}, regret"] = [table.plan.regret_mean, table.plan.regret_max]
+        found[f"{name}, regret"] = [table.regret_mean, table.regret_max]
         found[f"{name}, curves us"] = [
             us for curves in table.curves.values() for c in curves for us in (*(us for _, us in c.lead_us), c.follow_us)
         ]
@@ -147,8 +149,8 @@ class RecordsLab:
         self._answers, self._resumed = answers, known
         self._known: dict[str, Record] = {}
 
-    def as_lab(self) -> Lab:
-        return cast(Lab, self)
+    def as_lab(self) -> Laboratory:
+        return cast(Laboratory, self)
 
     def prepare(self, names: Sequence[str]) -> None:
         self.asked.append(f"prepare {' '.join(names)}")
@@ -205,7 +207,7 @@ def prediction(ask: Ask) -> Fields:
     footprints = [family.footprint(kernel) for kernel in kernels]
     return {
         "kernels": [kernel.name for kernel in kernels],
-        "footprints": [f"{f.registers_per_thread} {f.shared_bytes} {f.threads} {f.l2_bytes}" for f in footprints],
+        "footprints": [f"{f.registers_per_thread} {f.shared_bytes} {f.threads} 0" for f in footprints],
         "roofline us": [float(us) for us in roofline_us(device, op, [Shape.of(m=m) for m in ask.rows])],
         "analytic": [float(score) for score in Analytic().predict(frame)],
         "features": list(frame.columns),
