@@ -19,7 +19,7 @@ from haotuner.pack.manifest import PackOp
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.runtime.pack import Pack
-from haotuner.words.composition import WAYS, Composition
+from haotuner.words.composition import Composition, share_in_words
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
@@ -136,7 +136,7 @@ def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
 def _print(document: dict[str, Any]) -> None:
     m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {WAYS[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
     predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
@@ -147,5 +147,5 @@ def _print(document: dict[str, Any]) -> None:
     if second is None:
         say("no other composition of the kept kernels covers this shape")
         return
-    times = f"{second['us']:.1f} us {second['from']}, {WAYS[second['split']]}"
+    times = f"{second['us']:.1f} us {second['from']}, {share_in_words(second['split'])}"
     say(f"runner-up: {second['composition']} ({times})")
