@@ -15,7 +15,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder
 from haotuner.errors import UsageError
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackOp
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.runtime.pack import Pack

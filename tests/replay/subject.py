@@ -115,11 +115,12 @@ def _chosen(tuned: Tuned) -> Fields:
     places = {kernel.name: str(at) for at, kernel in enumerate(tuned.kernels)}
     for table in tuned.tables:
         name = f"{table.threads} threads"
-        served = [entry.composition for entry in table.entries]
-        users = ["+".join(places[kernel] for kernel, _ in one.parts) + f"@{one.share}" for one in served]
-        found[f"{name}, table"] = [one.label for one in served]
+        chosen = [planned.composition for planned in table.entries]
+        entries = [composition.label for composition in chosen]
+        users = ["+".join(places[kernel] for kernel, _ in c.parts) + f"@{c.share}" for c in chosen]
+        found[f"{name}, table"] = entries
         found[f"{name}, kept kernels by rows"] = _runs(users)
-        found[f"{name}, us"] = [entry.us for entry in table.entries]
+        found[f"{name}, us"] = [planned.us for planned in table.entries]
         found[f"{name}, timed"] = [f"{m} {one.label}" for m, us in table.measured.items() for one in us]
         found[f"{name}, timed us"] = [us for by in table.measured.values() for us in by.values()]
         found[f"{name}, regret"] = [table.regret_mean, table.regret_max]
