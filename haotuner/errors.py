@@ -38,7 +38,10 @@ class RecordsUnusable(HaotunerError):
 
 
 class PackInvalid(HaotunerError):
-    """A pack's files are missing, changed, or of another schema. None of its code was run."""
+    """A pack's files are missing, changed, or of another schema.
+
+    None of its code was run, except where the message says that its library lacks a function.
+    """
 
     exit_code = 5
 

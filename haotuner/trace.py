@@ -11,7 +11,8 @@ from pathlib import Path
 
 from haotuner.errors import UsageError
 from haotuner.words.op import Op
-from haotuner.words.shape import AXIS_LIMIT, Shape, ShapeRange, Traffic
+from haotuner.words.shape import AXIS_LIMIT, Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 
 SIZE_LIMIT_BYTES = 1 << 30  # a billion bytes are ten million requests; sample a longer trace
 FORMATS = (".csv", ".jsonl")

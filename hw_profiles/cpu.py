@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
-from haotuner.hw_profiles.host import Host, read_text
+from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo
 from haotuner.hw_profiles.topology import Topology, topology
 from haotuner.words.device import Device, Source

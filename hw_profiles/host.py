@@ -27,11 +27,3 @@ class Host:
         system = platform.system()
         cpus = os.sched_getaffinity(0) if system == "Linux" else set(range(os.cpu_count() or 1))
         return Host(system=system, machine=platform.machine(), cpus=frozenset(cpus))
-
-
-def read_text(path: Path) -> str | None:
-    """Text of a small system file; None where it is absent or may not be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None

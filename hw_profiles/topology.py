@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.hw_profiles.host import Host, read_text
+from haotuner import control_groups
+from haotuner.control_groups import read_text
+from haotuner.hw_profiles.host import Host
 
 _SIZE = re.compile(r"(\d+)([KMG]?)B?")
 _CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
@@ -31,8 +32,7 @@ def topology(host: Host) -> Topology:
     """Cores, caches and memory of a host."""
     cpus = _one_per_core(host)
     quota = cpu_quota(host)
-    # Rounded down: a thread more than the quota pays is stopped for most of every period, and all wait for it.
-    cores = len(cpus) if quota is None else min(len(cpus), max(1, int(quota)))
+    cores = control_groups.within_quota(len(cpus), quota)
     caches = _caches(host, cpus[0])
     return Topology(
         cpus=cpus[:cores],
@@ -86,39 +86,15 @@ def _caches(host: Host, cpu: int) -> dict[int, int]:
     return found
 
 
-def _groups(host: Host, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Folders of the process's control groups, inner to outer, and whether each is of version 2."""
-    for line in (read_text(host.proc / "self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        unified = names == ""
-        if not unified and controller not in names.split(","):
-            continue
-        root = host.sysfs / "fs/cgroup" / ("" if unified else controller)
-        inner = root / path.lstrip("/")
-        # Inside a container the path may name a folder of the outside world; the walk up to the root still finds ours.
-        for folder in (inner, *inner.parents):
-            if folder.is_relative_to(root):
-                yield folder, unified
-
-
 def cpu_quota(host: Host) -> float | None:
     """Cores' worth of CPU time that the strictest control group allows; None without a limit."""
-    found: list[float] = []
-    for folder, unified in _groups(host, "cpu"):
-        if unified:
-            quota, _, period = (read_text(folder / "cpu.max") or "max").partition(" ")
-        else:
-            quota, period = (read_text(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
-        if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+    return control_groups.cpu_quota(host.proc, host.sysfs)
 
 
 def _memory(host: Host) -> int | None:
     match = re.search(r"^MemTotal:\s+(\d+) kB", read_text(host.proc / "meminfo") or "", re.MULTILINE)
     found = [int(match[1]) * 1024] if match else []
-    for folder, unified in _groups(host, "memory"):
+    for folder, unified in control_groups.groups("memory", host.proc, host.sysfs):
         limit = read_text(folder / ("memory.max" if unified else "memory.limit_in_bytes")) or ""
         if limit.isdigit():
             found.append(int(limit))  # version 1 writes "no limit" as almost 2^63: never the smallest

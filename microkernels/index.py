@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from haotuner.errors import NothingLegal
-from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.words.kernel import Family
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.family import Family
 from haotuner.words.op import Op
 
 FAMILIES: tuple[Family, ...] = (CpuDense(), *CUDA_FAMILIES)

@@ -20,14 +20,14 @@ SIBLINGS = ("microkernels", "transfer", "hw_profiles")  # sources beside haotune
 
 # A module belongs to the longest prefix named here; a new one must be put on a floor.
 FLOORS = {
-    0: ("errors", "words"),
-    1: ("isolate", "microkernels", "hw_profiles", "workloads", "trace"),
+    0: ("errors", "files", "ops", "words", "control_groups"),
+    1: ("microkernels", "hw_profiles", "workloads", "trace", "judge", "isolate"),
     2: ("select", "cost", "plan", "transfer"),
-    3: ("tuning", "starting", "measure", "records", "compile", "search"),
+    3: ("tuning", "initial_model", "backends", "measure", "records", "search"),
     4: ("runtime", "pack", "bench", "torch", "capture"),
     5: ("cli", "entry", "producing", "request", "bundle", "__main__"),
 }
-SERVING = ("runtime", "pack")  # what a server loads
+SERVING = ("runtime", "pack", "judge")  # what a server loads
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
 ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/producing.py", "haotuner/bundle/")  # the doors
 LINE_LIMIT, MEDIAN_LIMIT = 400, 150
@@ -150,13 +150,14 @@ def test_a_module_imports_only_from_its_floor_and_those_below():
     assert not wrong, told(wrong)
 
 
-def test_words_import_nothing_but_the_standard_library():
+def test_words_import_nothing_but_the_standard_library_and_operators_numpy():
+    columns = ("haotuner.words.demand", "haotuner.words.law")  # rows of numbers for whole sets of kernels
     wrong = [
         f"{m.where}:{one.line} {one.module}"
         for m in modules().values()
         if floor(m) == 0
         for one in m.imports
-        if outside(one.module)
+        if outside(one.module) and not (one.module.split(".")[0] == "numpy" and (m.part == "ops" or m.name in columns))
     ]
     assert not wrong, told(wrong)
 
@@ -198,7 +199,7 @@ def test_tvm_is_imported_where_kernels_are_made_and_nowhere_else():
         for one in module.imports:
             if one.module.split(".")[0] != "tvm":
                 continue
-            if module.part not in ("microkernels", "compile") or (module.part == "microkernels" and one.eager):
+            if module.part not in ("microkernels", "backends") or (module.part == "microkernels" and one.eager):
                 wrong.append(f"{module.where}:{one.line}")
     assert not wrong, told(wrong)
 

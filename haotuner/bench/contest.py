@@ -23,7 +23,7 @@ COPIES = 3  # of every weight that a contender holds: as given, prepared, and in
 
 def raceable(op: Op) -> bool:
     """Whether peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
-    return op.kind == "dense" and op.dtype == "fp32" and op.weight == "nk" and not op.epilogue and op.dynamic == ("m",)
+    return op.kind == "dense" and op.dtype == "fp32" and not op.options and not op.epilogue and op.dynamic == ("m",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,8 @@ class Task:
     def op(self) -> Op:
         """The op whose row count is dynamic."""
         _, n, k = self.extents
-        return Op(kind="dense", static=(("n", n), ("k", k)), dtype=self.dtype, weight="kn" if self.kn else "nk")
+        layout = ("weight", "kn" if self.kn else "nk")
+        return Op(kind="dense", static=(("n", n), ("k", k)), dtype=self.dtype, options=(layout,))
 
     def trial(self) -> Trial:
         """The record store's name of what is measured."""
@@ -99,7 +100,7 @@ def times(entries: Sequence[Entry], suite: Suite, known: Known) -> list[Task]:
     for workload in suite.timed:
         op = Op.parse(workload.op)
         for entry in entries:
-            if entry.dtype == op.dtype and entry.takes(op["n"], op["k"], op.weight == "kn"):
+            if entry.dtype == op.dtype and entry.takes(op["n"], op["k"], op.option("weight") == "kn"):
                 for m in workload.rows:
                     for weights in ("cold", "hot") if workload.hot else ("cold",):
                         tasks.append(_timed(TIME, entry.kernel, entry.code, op, m, weights=weights))
@@ -130,8 +131,8 @@ def whole_units(wanted: float) -> int:
 
 def _timed(stage: str, kernel: str, code: str, op: Op, m: int, *, weights: str = "cold", units: int = 0) -> Task:
     return Task(
-        stage=stage, kernel=kernel, dtype=op.dtype, kn=op.weight == "kn", extents=(m, op["n"], op["k"]), weights=weights,
-        units=units, code=code,
+        stage=stage, kernel=kernel, dtype=op.dtype, kn=op.option("weight") == "kn", extents=(m, op["n"], op["k"]),
+        weights=weights, units=units, code=code,
     )  # fmt: skip
 
 

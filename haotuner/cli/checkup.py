@@ -11,12 +11,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.driver import query_driver
 from haotuner.hw_profiles.gpu import gpu_devices
-from haotuner.hw_profiles.host import Host, read_text
+from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.nvml import NoGpu, query_nvml
 from haotuner.hw_profiles.topology import topology
 from haotuner.words.device import Device

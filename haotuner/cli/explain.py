@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import statistics
-import time
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
+from haotuner.backends.index import backend_named
+from haotuner.cli.alternative import predicted_us, runner_up
+from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
-from haotuner.cli.requested import Json, PackFolder
+from haotuner.cli.output import say
+from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
-from haotuner.pack.manifest import PackOp
-from haotuner.plan.compose import alternatives
-from haotuner.plan.curves import Curve
 from haotuner.runtime.pack import Pack
-from haotuner.words.kernel import MicroKernel
+from haotuner.words.composition import WAYS
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
-
-LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
-COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights
 
 
 def explain(
@@ -40,30 +35,36 @@ def explain(
         entry = next(o for o in opened.manifest.ops if o.name == name)
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
-        weights = str(opened.manifest.document["tuning"]["weights"])
-        unverified = opened.manifest.unverified
-        measured = _measure(opened, entry, m, weights)
-    plan = entry.facts.get("plans", {}).get(str(count), {})
-    chosen = "+".join(f"{r.kernel}*{r.tiles}" for r in composition.regions)
-    predicted = _predicted(plan, m)
-    second = _runner_up(entry, plan, m, chosen, composition.split)
+        tile_rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))
+        with facts_of(pack):
+            weights = str(opened.manifest.tuning["weights"])
+            cache = int(opened.manifest.document["device"].get("l3_bytes") or 0)
+            plan = entry.facts.get("plans", {}).get(str(count), {})
+            predicted = predicted_us(plan, m)
+            backend = backend_named(str(opened.manifest.document["device"].get("kind", "cpu")))
+            asked = Op.parse(name)
+            second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, asked, count, m) >= m)
+        not_timed = why_not_timed(entry, m)
+        measured = None if not_timed else call_us(opened, entry, m, weights, cache)
+    regions = composition.boxes(tile_rows.__getitem__, {"m": m, "n": entry.n})
     document: dict[str, Any] = {
         "op": name,
         "shape": {"m": m},
         "threads": count,
-        "split": composition.split,
+        "split": composition.share,
         "weights": weights,
-        "unverified": unverified,
+        "unverified": opened.manifest.unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
-        "regions": [{"kernel": r.kernel, "m": list(r.box["m"]), "n": list(r.box["n"])} for r in composition.regions],
+        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}) for r in regions],
         "predicted_us": predicted,
         "measured_us": measured,
+        "not_timed": not_timed,
         "runner_up": second,
     }
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     else:
-        _print(document, chosen)
+        _print(document)
 
 
 def _rows(shape: str) -> int:
@@ -73,77 +74,46 @@ def _rows(shape: str) -> int:
     return spans["m"].first
 
 
-def _predicted(plan: dict[str, Any], m: int) -> float | None:
-    """Time the tuner expects at m; beyond the table it grows like the last entries."""
-    known = plan.get("predicted_us", [])
-    if not known:
-        return None
-    return float(known[m - 1]) if m <= len(known) else float(known[-1]) * m / len(known)
+def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
+    """``m`` and ``n`` stand beside the box, as they did before there were boxes."""
+    return {"kernel": kernel, "box": box, **{axis: box[axis] for axis in ("m", "n") if axis in box}}
 
 
-def _runner_up(entry: PackOp, plan: dict[str, Any], m: int, chosen: str, split: str) -> dict[str, Any] | None:
-    """The best other composition of the kept kernels: as timed when the pack was tuned, else as the curves predict."""
-    timed = {name: us for name, us in plan.get("measured_us", {}).get(str(m), {}).items() if name != f"{chosen}@{split}"}
-    if timed:
-        name = min(timed, key=lambda n: (timed[n], n))
-        return {
-            "composition": name.partition("@")[0],
-            "split": name.partition("@")[2],
-            "us": timed[name],
-            "from": "measured",
-        }
-    found = []
-    for way, curves in plan.get("curves", {}).items():
-        for other in alternatives([_curve(c) for c in curves], m, 3):
-            if (other.name, way) != (chosen, split):
-                found.append((other.us, other.name, way))
-    if not found:
-        return None
-    us, name, way = min(found)
-    return {"composition": name, "split": way, "us": us, "from": "predicted"}
-
-
-def _curve(stored: dict[str, Any]) -> Curve:
-    points = {int(tiles): float(us) for tiles, us in stored["lead_us"]}
-    return Curve.of(stored["kernel"], MicroKernel.parse(stored["kernel"])["mr"], points, float(stored["follow_us"]))
-
-
-def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
-    """Median time of a call now, in the state of the weights that the pack was tuned for."""
-    rng = np.random.default_rng(0)
-    size = entry.panels * entry.pw * entry.k * 4
-    cache = int(pack.manifest.document["device"].get("l3_bytes") or CACHE_DEFAULT_BYTES)
-    copies = max(2, -(-COLD_FACTOR * cache // size)) if weights == "cold" else 1
-    shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
-    dense = pack.op(entry.name)
-    weight = rng.standard_normal(shape, dtype=np.float32)
-    linears = [dense.bind(weight) for _ in range(copies)]
-    x, y = rng.standard_normal((m, entry.k), dtype=np.float32), np.empty((m, entry.n), np.float32)
-    for linear in linears:
-        linear(x, out=y)
-    samples: list[float] = []
-    until = time.perf_counter() + LOOK_S
-    while len(samples) < 5 or time.perf_counter() < until:
-        linear = linears[len(samples) % copies]
-        start = time.perf_counter_ns()
-        linear(x, out=y)
-        samples.append((time.perf_counter_ns() - start) / 1e3)
-    return statistics.median(samples)
-
-
-def _print(document: dict[str, Any], chosen: str) -> None:
-    m, split = document["shape"]["m"], {"serial": "one thread", "n": "threads share columns", "m": "threads share rows"}
+def _print(document: dict[str, Any]) -> None:
+    m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    typer.echo(f"{document['op']} m={m}, plan for {document['threads']} threads, {split[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {WAYS[document['split']]}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
-    typer.echo(columns([("kernel", "rows", "columns"), *rows]))
-    predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
-    typer.echo(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
+    say(columns([("kernel", "rows", "columns"), *rows]))
+    expected = f"expected {_us(document['predicted_us'])}"
+    if document["not_timed"]:
+        say(f"{expected}; not timed now: {document['not_timed']}")
+    else:
+        say(f"{expected}, measured now {_us(document['measured_us'])} (weights {document['weights']})")
     if document["unverified"]:
-        typer.echo("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
+        say("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
     second: dict[str, Any] | None = document["runner_up"]
     if second is None:
-        typer.echo("no other composition of the kept kernels covers this shape")
+        say("no other composition of the kept kernels covers this shape")
         return
-    times = f"{second['us']:.1f} us {second['from']}, {split[second['split']]}"
-    typer.echo(f"runner-up: {second['composition']} ({times})")
+    how = "measured while tuning" if second["from"] == "measured" else "by the kernels' curves"
+    say(f"runner-up: {second['composition']}, {WAYS[second['split']]}")
+    remark = _remark(second, document["in_range"])
+    say(f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{remark}")
+
+
+def _remark(second: dict[str, Any], in_range: bool) -> str:
+    """Why the chosen one may look slower than what came second."""
+    if second["chosen_us"] is None:
+        return " (of which there is no such time: do not compare it with the times above)"
+    if second["us"] >= second["chosen_us"]:
+        return ""
+    if not in_range:
+        return "; the plan was made for other shapes: tune for these, too"
+    if second["from"] == "measured":
+        return "; single times err by more than this, so the plan also weighs the curves, and fewer tiles where they tie"
+    return "; curves err, and the plan corrects them by what was measured at other shapes"
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} us"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from haotuner.cost.demand import Column
 from haotuner.cost.demand_gpu import BOOKKEEPING_REGISTERS, for_each_kind
+from haotuner.words.demand import Column
 from haotuner.words.device import Device
 
 # Instructions of one checked read beside the read: nvcc compares row and column into a predicate; LLVM compares twice, saves

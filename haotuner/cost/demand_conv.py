@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.compiled import compiled
-from haotuner.cost.demand import Asked, Column, Demand, no_stream
 from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, for_each_kind, round_of_tiles, waves_of
+from haotuner.words.demand import Asked, Column, Demand, no_stream
 
 
 def conv2d(asked: Asked) -> Demand:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.cost.demand import Asked, Column, Demand
-from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.words.demand import Asked, Column, Demand
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses

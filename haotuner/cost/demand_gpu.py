@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from haotuner.cost.demand import Column
+from haotuner.words.demand import Column
 from haotuner.words.device import Device
 
 BANKS = 32.0  # shared-memory banks of 4 bytes on every CUDA and RDNA device

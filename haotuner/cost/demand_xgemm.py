@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.cost.demand import Asked, Demand, no_stream
 from haotuner.cost.demand_gpu import (
     BANKS,
     BOOKKEEPING_REGISTERS,
@@ -14,6 +13,7 @@ from haotuner.cost.demand_gpu import (
     used_of_sector,
     waves_of,
 )
+from haotuner.words.demand import Asked, Demand, no_stream
 
 
 def xgemm(asked: Asked) -> Demand:

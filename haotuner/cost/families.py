@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from haotuner.cost.demand import Demand, DemandOf, Problem, asked
 from haotuner.cost.demand_conv import conv2d
 from haotuner.cost.demand_cpu import cpu_dense
 from haotuner.cost.demand_xgemm import xgemm
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.words.demand import Demand, DemandOf, Problem, asked
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import DTYPE_BYTES
 from haotuner.words.shape import Shape
 
 # The index is explicit: a family without an entry has no cost model, and says so.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from haotuner.cost.demand import Column, Demand, Problem
 from haotuner.cost.families import Named, demand
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.roofline import (
@@ -26,6 +25,7 @@ from haotuner.cost.roofline import (
     tile_count,
     worked_us,
 )
+from haotuner.words.demand import Column, Demand, Problem
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape

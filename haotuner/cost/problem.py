@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from haotuner.cost.demand import Problem
 from haotuner.errors import UsageError
-from haotuner.words.op import KINDS, Op
+from haotuner.ops.index import KINDS
+from haotuner.words.demand import Problem
+from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 _FOREIGN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z]+[0-9]{1,10})+")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from haotuner.cost.demand import Column, Demand
 from haotuner.cost.machine import Machine, machine
+from haotuner.words.demand import Column, Demand
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
-from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, read_manifest
+from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, SEAL, read_manifest
 from haotuner.runtime.host import LEVELS
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
@@ -40,7 +40,7 @@ def check_destination(out: Path) -> None:
 
 def _was_pack(out: Path) -> bool:
     """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
-    return {path.name for path in out.iterdir()} <= {MANIFEST, "lib", *LEVELS} and (out / MANIFEST).is_file()
+    return {path.name for path in out.iterdir()} <= {MANIFEST, SEAL, "lib", *LEVELS} and (out / MANIFEST).is_file()
 
 
 def _read_only(folder: Path) -> bool:
@@ -56,7 +56,13 @@ def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Cal
     data = library.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     name = f"lib/{digest[:16]}.so"
-    return publish(out, {name: data, MANIFEST: as_json({"schema": PACK_SCHEMA, **document, "files": {name: digest}})}, check)
+    manifest = as_json({"schema": PACK_SCHEMA, **document, "files": {name: digest}})
+    return publish(out, {name: data, **sealed(manifest)}, check)
+
+
+def sealed(manifest: bytes) -> dict[str, bytes]:
+    """A manifest and the file that holds its hash, by path in the pack."""
+    return {MANIFEST: manifest, SEAL: (hashlib.sha256(manifest).hexdigest() + "\n").encode()}
 
 
 def as_json(document: Mapping[str, Any]) -> bytes:
@@ -86,7 +92,7 @@ def _nothing_left(target: Path) -> Iterator[Path]:
     aside: Path | None = None
     try:
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
-        aside.chmod(0o755)
+        aside.chmod(0o777 & ~_umask(aside))  # mkdtemp's own folders are for their owner alone
         yield aside
     except OSError as error:
         raise HaotunerError(
@@ -96,6 +102,15 @@ def _nothing_left(target: Path) -> Iterator[Path]:
     finally:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask(aside: Path) -> int:
+    """The process's umask, read off a new folder: setting it to read it would show in other threads."""
+    probe = aside / "umask"
+    probe.mkdir()
+    mode = probe.stat().st_mode
+    probe.rmdir()
+    return ~mode & 0o777
 
 
 def _put(path: Path, data: bytes) -> None:

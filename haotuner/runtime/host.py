@@ -6,6 +6,8 @@ import os
 import platform
 from pathlib import Path
 
+from haotuner.control_groups import PROC, SYSFS, cpu_quota, within_quota
+
 # Flags as /proc/cpuinfo names them, from the x86-64 psABI's micro-architecture levels.
 LEVELS: dict[str, frozenset[str]] = {
     "x86-64": frozenset(),
@@ -39,9 +41,9 @@ def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset()
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+def usable_cores(proc: Path = PROC, sysfs: Path = SYSFS) -> int:
+    """Cores that this process may run on, and that the CPU quota of its control groups pays for; at least one."""
+    return within_quota(len(os.sched_getaffinity(0)), cpu_quota(proc, sysfs))
 
 
 def platform_problem() -> str:

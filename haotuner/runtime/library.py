@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from haotuner.errors import PackInvalid, PackMismatch
-from haotuner.pack.manifest import Manifest, read_manifest
+from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
+from haotuner.pack.manifest import Manifest, manifest_in
+from haotuner.pack.op import PackOp
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.host import missing_flags, platform_problem
+from haotuner.words.limits import SLICED, kind_table
 
 
 def checked_manifest(pack: Path) -> Manifest:
-    """Manifest of a pack whose every file is sound and fits this host.
+    """Manifest of a pack whose every file is sound and fits this host; raises as ``_checked``."""
+    return steadily(pack, lambda folder: _checked(folder)[0])
+
+
+def _checked(folder: Folder) -> tuple[Manifest, os.stat_result]:
+    """Manifest of a pack whose every file is sound and fits this host, and facts of its library's file.
 
     Raises:
         PackInvalid: a file is missing, changed, a link, or not what the manifest says.
         PackMismatch: the pack is sound, but this host cannot run it.
     """
-    manifest = read_manifest(pack)
-    check_library(pack, manifest)
+    pack, manifest = folder.path, manifest_in(folder)
+    facts = _check_library(folder, manifest)
     problem = platform_problem()
     if problem:
         raise PackMismatch(f"{pack}: {problem}")
@@ -35,18 +47,21 @@ def checked_manifest(pack: Path) -> Manifest:
             f"{pack} was built for {manifest.arch}; this CPU lacks {', '.join(missing)}. "
             "Tune on this host, or with --device cpu:avx2 or cpu:sse on the other"
         )
-    return manifest
+    return manifest, facts
 
 
 def check_library(pack: Path, manifest: Manifest) -> None:
     """PackInvalid or PackMismatch unless the library is whole and the one that the manifest names; maps nothing."""
-    path = pack / manifest.library
-    if path.is_symlink() or path.parent.is_symlink():
-        raise PackInvalid(f"{path} is a link; a pack holds its own files: copy the pack with its contents")
+    steadily(pack, lambda folder: _check_library(folder, manifest))
+
+
+def _check_library(folder: Folder, manifest: Manifest) -> os.stat_result:
+    path = folder.path / manifest.library
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PackInvalid(f"{pack}: cannot read {manifest.library} ({error.strerror}); restore the pack") from error
+        data, facts = _read(folder, manifest.library)
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or error
+        raise PackInvalid(f"{folder.path}: cannot read {manifest.library} ({words}); restore the pack") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != manifest.sha256:
         raise PackInvalid(
@@ -56,14 +71,43 @@ def check_library(pack: Path, manifest: Manifest) -> None:
     problem = elf_problem(data)
     if problem:
         raise PackMismatch(f"{path} {problem}; tune on this kind of host")
+    return facts
+
+
+def _read(folder: Folder, name: str) -> tuple[bytes, os.stat_result]:
+    """A library of the pack: ``[level/]lib/<hash>.so``, no part of it a link."""
+    first, _, rest = name.partition("/")
+    if rest:
+        with folder.inner(first) as inner:
+            return _read(inner, rest)
+    try:
+        return folder.read_facts(first, LIBRARY_LIMIT_BYTES)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise linked(folder.path / first) from error
+        raise
 
 
 class Library:
     """Functions of a loaded library. Keeps it mapped as long as it lives."""
 
     def __init__(self, pack: Path) -> None:
-        self.manifest = checked_manifest(pack)
-        self._module = _load(pack / self.manifest.library)
+        self.manifest, self._module = steadily(pack, _checked_and_loaded)
+        if self.manifest.document["schema"] > 1:  # older libraries do not say
+            self._agree(pack)
+
+    def _agree(self, pack: Path) -> None:
+        """PackInvalid unless the library holds the manifest's ops, plans and kernels in its order: calls go by place."""
+        about, ops = self.function("ht_about"), self.manifest.ops
+        for place, op in enumerate(ops):
+            want = _about(op)
+            text = np.zeros(len(want) + 1, np.uint8)
+            if about(place, text) != len(want) or text[:-1].tobytes() != want:
+                raise PackInvalid(
+                    f"{pack}: its library holds another op, plan or kernel than the manifest says at {op.name}"
+                )
+        if about(len(ops), np.zeros(1, np.uint8)):
+            raise PackInvalid(f"{pack}: its library holds more ops than the manifest's {len(ops)}")
 
     def function(self, name: str) -> Callable[..., Any]:
         """One exported function; PackInvalid if the library has no such symbol."""
@@ -74,19 +118,33 @@ class Library:
         return found
 
 
-def _load(path: Path) -> Any:
-    """Map the library.
+def _about(op: PackOp) -> bytes:
+    """What the library says of an op that is the manifest's; native/ffi.c writes it."""
+    table = "sliced" if kind_table(op.kind) == SLICED else op.kind
+    return "\n".join([f"{op.name} {table}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]).encode()
 
-    Its name is its content's hash and packs are published by rename, so the file does not change in place. The path is
-    absolute, because a bare name would be searched for elsewhere.
-    """
+
+def _checked_and_loaded(folder: Folder) -> tuple[Manifest, Any]:
+    manifest, facts = _checked(folder)
+    path = folder.path.resolve() / manifest.library
+    module = _load(path)
+    try:
+        same = os.path.samestat(facts, path.stat())
+    except OSError:
+        same = False
+    if not same:  # the loader takes a path, so another pack may have come between; then everything is read again
+        raise PackInvalid(f"{path}: the file was exchanged while it was loaded; load the pack again")
+    return manifest, module
+
+
+def _load(path: Path) -> Any:
+    """Map the library. The path is absolute, because a bare name would be searched for elsewhere."""
     import tvm_ffi
 
-    absolute = str(path.resolve())
     try:
         try:
-            return tvm_ffi.load_module(absolute, keep_module_alive=False)  # unloads with its last function
+            return tvm_ffi.load_module(str(path), keep_module_alive=False)  # unloads with its last function
         except TypeError:  # tvm-ffi before 0.1.6 has no such choice
-            return tvm_ffi.load_module(absolute)
+            return tvm_ffi.load_module(str(path))
     except (OSError, RuntimeError, ValueError) as error:
         raise PackInvalid(f"{path} cannot be loaded: {error}; tune again or restore the pack") from error

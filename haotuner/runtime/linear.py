@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import PackClosed
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.refusal import explain, must_copy
+from haotuner.runtime.refusal import REFUSED, explain, read_only
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-REFUSED = (BufferError, TypeError, ValueError, RuntimeError)  # what tvm-ffi and the library raise
+    from haotuner.runtime.pack import Pack
+
 BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
 
@@ -28,7 +29,8 @@ class Linear:
     allowed, also while the pack is closed or swapped. With ``out`` nothing is allocated.
     """
 
-    __slots__ = ("__weakref__", "_bound", "_n", "_state")
+    __slots__ = ("__weakref__", "_bound", "_n", "_state", "owner")
+    owner: Pack  # the pack that serves it now; set by ``Pack.own``
 
     def __init__(self, bound: Bound) -> None:
         self.serve(bound)
@@ -52,8 +54,8 @@ class Linear:
             else:
                 call(x, packed, out, setting, bias)
         except REFUSED as error:
-            if not must_copy(x):
-                raise explain(self.name, x, out, error) from error
+            if not read_only(x, "float32"):
+                raise explain(self.name, {"x": (x, "float32"), "out": (out, "float32")}, error) from error
             self(x.copy(), out)
         return out
 
@@ -88,6 +90,21 @@ class Linear:
         self._bound, self._n = bound, bound.op.n
         self._state = bound.call, bound.packed, bound.setting, bound.bias  # one tuple: a call sees all old or all new
 
+    def weight(self) -> NDArray[np.float32]:
+        """The weight as it was bound, unpacked into a new array."""
+        return self._bound.weight()
+
+    def rebind(self, weight: Any, bias: Any = None) -> None:
+        """Serve another weight and bias from the next call on; not while the pack is handed over."""
+        bound = self._bound
+        self.serve(Bound.of(bound.op, bound.call, bound.setting, weight, bias, self.owner.arena))
+
+    def twin(self) -> Linear:
+        """Another linear with the same packed weight; ``rebind`` of one leaves the other as it is."""
+        twin = Linear(self._bound)
+        self.owner.own(twin)
+        return twin
+
     def close(self) -> None:
         """Drop the packed weight and the library; later calls raise PackClosed. Calls that run now finish."""
         self.serve(self._bound.closed())
@@ -119,7 +136,7 @@ class Bound:
 
     op: PackOp
     call: Callable[..., Any]
-    setting: int  # plan index + 256 * threads, as native/ffi.c reads it
+    setting: int  # plan and threads, see words/limits.py
     packed: Any  # tvm_ffi tensor (panels, k, pw)
     bias: Any = None  # tvm_ffi tensor (n,)
     packed_bytes: int = 0
@@ -141,12 +158,17 @@ class Bound:
             return replace(self, op=op, call=call, setting=setting)
         import tvm_ffi
 
-        panels = np.from_dlpack(self.packed)
-        rows = panels.transpose(0, 2, 1).reshape(-1, self.op.k)[: self.op.n]
-        packed = pack_weight(op, rows.T if op.weight == "kn" else rows, arena)
+        packed = pack_weight(op, self.weight(), arena)
         return replace(
             self, op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), packed_bytes=packed.nbytes
         )
+
+    def weight(self) -> NDArray[np.float32]:
+        """The weight as users store it, in a new array; PackClosed after the pack was closed."""
+        if self.packed is None:
+            self.call()
+        rows = np.from_dlpack(self.packed).transpose(0, 2, 1).reshape(-1, self.op.k)[: self.op.n]
+        return np.array(rows.T if self.op.weight == "kn" else rows, order="C")
 
     def closed(self) -> Bound:
         """Nothing left but the refusal."""

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from haotuner.errors import PackClosed, UsageError
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.fronts import front_of
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
-from haotuner.words.composition import SPLITS, Composition, Region
+from haotuner.words import limits
+from haotuner.words.limits import MAX_THREADS
 
-MAX_THREADS = 256  # HT_MAX_THREADS in native/ht.h
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 
 
 class Pack:
     """An open pack. ``with`` closes it; calls that run while it is closed finish."""
 
-    def __init__(self, path: str | Path, threads: int | None = None) -> None:
+    def __init__(self, path: str | Path, threads: SupportsIndex | None = None) -> None:
         self.path = Path(path)
         self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
         self._library: Library | None = Library(self.path)
         self.manifest = self._library.manifest
         self._ops = {op.name: op for op in self.manifest.ops}
-        self._linears: weakref.WeakSet[Linear] = weakref.WeakSet()
+        # By identity, so that a snapshot is one step while other threads bind (a WeakSet's is not). No lock: a child may be
+        # forked while another thread would hold it.
+        self._linears: dict[int, weakref.ref[Linear]] = {}
+        self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
 
     @property
@@ -43,11 +48,25 @@ class Pack:
         """Id of the device the pack was tuned on."""
         return self.manifest.device_id
 
-    def op(self, name: str) -> DenseOp:
-        """One op by its canonical name; UsageError lists the names."""
+    def op(self, name: str) -> Any:
+        """One op by its canonical name: a ``DenseOp``, or an ``Operator`` of another kind. UsageError lists the names."""
+        entry = self.op_entry(name)
+        return front_of(entry.kind)(self, entry)
+
+    def op_entry(self, name: str) -> PackOp:
+        """What the manifest says of an op; UsageError lists the names."""
         if name not in self._ops:
             raise UsageError(f"{self.path} holds no op {name!r}; it holds {', '.join(self._ops)}")
-        return DenseOp(self, self._ops[name])
+        return self._ops[name]
+
+    def place(self, op: PackOp) -> int:
+        """The op's place in the library's tables."""
+        return list(self._ops).index(op.name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the pack was not closed."""
+        return self._library is not None
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Calls, fallbacks (calls with a thread count that was not tuned) and out-of-range shapes of each op."""
@@ -65,16 +84,19 @@ class Pack:
         No request then pays for starting workers, mapping code or reading a weight for the first time. The calls are
         counted like any other.
         """
-        for linear in list(self._linears):
+        for linear in self.linears():
             op = linear.bound.op
             for m in (1, min(op.last_m, WARMUP_ROWS)):
                 linear(np.zeros((m, op.k), np.float32))
 
     def close(self) -> None:
         """Let go of the library; later calls raise PackClosed. Calling it twice is harmless."""
-        self._library = None
-        for linear in list(self._linears):
+        self._let_go()
+        for linear in self.linears():
             linear.close()
+
+    def _let_go(self) -> None:
+        self._library = None
         self.arena.clear()
 
     def library(self) -> Library:
@@ -91,30 +113,57 @@ class Pack:
     def entry(self, op: PackOp, threads: int | None = None) -> tuple[Callable[..., Any], int]:
         """The native call of an op and the setting it wants for a thread count (None: the pack's)."""
         count = self.threads if threads is None else checked_threads(threads)
-        return self.library().function(op.name), self.plan_index(op, count) + 256 * count
+        return self.library().function(op.name), limits.setting(self.plan_index(op, count), count)
 
     def own(self, linear: Linear) -> None:
-        """Close this linear with the pack."""
-        self._linears.add(linear)
+        """Serve this linear until the pack is closed or handed over, which may happen at this moment in another thread."""
+        linear.owner = self
+        self._linears[id(linear)] = weakref.ref(linear, _forget(self._linears, id(linear)))
+        if self._next is not None:
+            self._next.take(linear)
+            self._linears.pop(id(linear), None)
+        elif self._library is None:
+            linear.close()
+
+    def linears(self) -> list[Linear]:
+        """Every linear that this pack serves now."""
+        return [linear for one in list(self._linears.values()) if (linear := one()) is not None]
+
+    def take(self, linear: Linear, bound: Bound | None = None) -> None:
+        """Serve a linear of another pack from its next call on, as ``bound`` if that was made ready with ``ready``."""
+        linear.serve(self.ready(linear) if bound is None else bound)
+        self.own(linear)
+
+    def ready(self, linear: Linear) -> Bound:
+        """The linear's weight, laid out for this pack; UsageError if the pack has no such op."""
+        bound = linear.bound
+        op = self.op_entry(bound.op.name)
+        call, setting = self.entry(op, limits.threads_of(bound.setting))
+        return bound.moved(op, call, setting, self.arena)
 
     def hand_over(self, new: Pack) -> None:
         """Serve every linear bound from this pack from ``new`` from its next call on, then close this pack.
 
         Weights are packed anew where the new pack lays them out differently; all linears are ready before the first one is
-        switched, and each is switched in one step, so calls go on throughout. UsageError, and nothing is switched, if
-        ``new`` lacks an op that is in use.
+        switched, and each is switched in one step, so calls go on throughout. What other threads bind meanwhile is handed
+        over, too. UsageError, and nothing is switched, if ``new`` lacks an op that is in use.
         """
-        linears = list(self._linears)
-        ready = []
-        for linear in linears:
-            bound = linear.bound
-            call, setting = new.entry(new.op(bound.op.name).entry, bound.setting >> 8)
-            ready.append(bound.moved(new.op(bound.op.name).entry, call, setting, new.arena))
-        for linear, bound in zip(linears, ready, strict=True):
-            linear.serve(bound)
-            new.own(linear)
-            self._linears.discard(linear)
-        self.close()
+        if not isinstance(new, Pack) or new is self or self._next is not None:
+            raise UsageError(f"{self.path} cannot be handed over to {new!r}; pass another open pack, once")
+        new.library()
+        ready = [(linear, new.ready(linear)) for linear in self.linears()]
+        self._next = new  # from here on `own` sees to what is bound
+        try:
+            known = {id(linear) for linear, _ in ready}
+            late = [linear for linear in self.linears() if id(linear) not in known]
+            ready += [(linear, new.ready(linear)) for linear in late]
+        except BaseException:
+            self._next = None
+            raise
+        for linear, bound in ready:
+            new.take(linear, bound)
+            self._linears.pop(id(linear), None)
+        self._let_go()  # whatever is still listed is on its way to `new`, in the thread that bound it
 
     def __enter__(self) -> Pack:
         return self
@@ -123,71 +172,38 @@ class Pack:
         self.close()
 
 
-def checked_threads(threads: int) -> int:
-    """``threads``, or UsageError if it is no thread count."""
-    if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+def _forget(linears: dict[int, weakref.ref[Linear]], key: int) -> Callable[[object], None]:
+    """What a linear's end does. Its address may be another's by then: only its own entry goes."""
+
+    def gone(reference: object) -> None:
+        if linears.get(key) is reference:
+            del linears[key]
+
+    return gone
+
+
+def checked_threads(threads: Any) -> int:
+    """``threads`` as an int, or UsageError if it is no thread count."""
+    try:
+        count = operator.index(threads)  # numpy's whole numbers, too
+    except TypeError:
+        count = 0
+    if isinstance(threads, bool) or not 1 <= count <= MAX_THREADS:
         raise UsageError(
             f"threads={threads!r} must be a whole number in 1..{MAX_THREADS}, or None for all {usable_cores()} cores"
         )
-    return threads
+    return count
 
 
-class DenseOp:
-    """One op of an open pack."""
+def load(path: str | Path, threads: SupportsIndex | None = None) -> Pack:
+    """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
 
-    def __init__(self, pack: Pack, op: PackOp) -> None:
-        self._pack, self._op = pack, op
-
-    @property
-    def name(self) -> str:
-        """Canonical name."""
-        return self._op.name
-
-    @property
-    def entry(self) -> PackOp:
-        """The op's entry in the manifest."""
-        return self._op
-
-    @property
-    def n(self) -> int:
-        """Columns of the output."""
-        return self._op.n
-
-    @property
-    def k(self) -> int:
-        """Columns of the input."""
-        return self._op.k
-
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Linear:
-        """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.
-
-        ``threads`` replaces the pack's count for this linear.
-        """
-        call, setting = self._pack.entry(self._op, threads)
-        linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
-        self._pack.own(linear)
-        return linear
-
-    def composition(self, m: int, threads: int | None = None) -> Composition:
-        """How m rows are served, from the library's own look-up; ``expected_us`` is not known here and is 0."""
-        index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
-        values = np.zeros(10, np.int64)
-        place = list(self._pack._ops).index(self._op.name)
-        self._pack.library().function("ht_look_up")(place, index, m, values)
-        regions, row = [], 0
-        for part in range(int(values[0])):
-            kernel, tiles = self._op.kernels[int(values[2 + 2 * part])], int(values[3 + 2 * part])
-            last = row + tiles * self._op.tile_rows[int(values[2 + 2 * part])]
-            regions.append(Region(kernel=kernel, box={"m": (row, last), "n": (0, self._op.n)}, tiles=tiles))
-            row = last
-        return Composition(regions=tuple(regions), expected_us=0.0, split=SPLITS[int(values[1])])
-
-
-def load(path: str | Path, threads: int | None = None) -> Pack:
-    """Open a pack for serving with ``threads`` threads (None: all cores this process may use).
+    A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load
+    only packs that you would run as a program.
 
     Raises:
-        PackInvalid: files are missing or changed; none of the pack's code was run.
+        PackInvalid: files are missing, changed or no pack's. None of its code was run, except where the message says that
+            the library lacks a function.
         PackMismatch: the pack needs another CPU or platform.
     """
     return Pack(path, threads)

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.microkernels.cuda_dense import CudaDense
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.select.occupancy import occupancy
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import DTYPE_BYTES, Op
-from haotuner.words.shape import Traffic
+from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
 
 # Stand-ins where a profile is silent, of the right order: a wrong one moves all kernels of a device alike.
 CLOCK_MHZ, PEAK_TFLOPS, MEMORY_GBPS = 1500.0, 10.0, 500.0

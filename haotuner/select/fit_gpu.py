@@ -16,7 +16,7 @@ from haotuner.select.ledger import Ledger
 from haotuner.words.device import Device
 from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 STEP = 0.05

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from haotuner.errors import NothingLegal
 from haotuner.select.fit_gpu import fitting
 from haotuner.select.ledger import Ledger
-from haotuner.select.limits import CPU_LAWS, Question, refusals
+from haotuner.select.limits import CPU_LAWS
 from haotuner.select.limits_gpu import GPU_LAWS
 from haotuner.words.device import Device
-from haotuner.words.kernel import Candidate, Family, MicroKernel, Refused
+from haotuner.words.family import Family
+from haotuner.words.kernel import Candidate, MicroKernel, Refused
+from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import Traffic
+from haotuner.words.traffic import Traffic
 
 PADDING_FIRST = 0.03  # of the columns; FTuner starts at 0.05 for both axes together, rows are exact here
 PADDING_STEP = 0.05
@@ -54,7 +56,8 @@ def select(op: Op, family: Family, device: Device, traffic: Traffic, score: Scor
 
     ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
     """
-    rows = max(op.extents(shape)["m"] for shape in traffic.shapes())
+    extents = [op.extents(shape) for shape in traffic.shapes()]
+    largest = {axis: max(of[axis] for of in extents) for axis in op.dynamic}
     cpu, suits = device.kind == "cpu", family.suits(device)
     laws = CPU_LAWS if cpu else GPU_LAWS
     ledger = Ledger(room=EXAMPLES)
@@ -63,7 +66,7 @@ def select(op: Op, family: Family, device: Device, traffic: Traffic, score: Scor
     for kernel in family.points(op, device):
         points += 1
         footprint = family.footprint(kernel)
-        question = Question(kernel=kernel, footprint=footprint, op=op, device=device, rows=rows, suits=suits)
+        question = Question(kernel=kernel, footprint=footprint, op=op, device=device, most=largest, suits=suits)
         broken = next(refusals(question, laws), None)
         if broken is None:
             legal.append(Candidate(kernel=kernel, footprint=footprint))

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel, Refused
-from haotuner.words.op import Op
+from haotuner.words.law import Laws, Question
 
 # Reading more weight streams than this fell to half speed: with k a power of two they meet in the same L1 sets.
 MAX_STREAMS = 4
 # A longer unrolled body leaves the micro-op cache (Zen 5: 6K ops, Golden Cove: 4K) and gains nothing in loop overhead.
 MAX_BODY_FMAS = 512
 L1_SHARE = 0.5  # one unrolled step may fill half of L1; the rest holds what the prefetchers bring next
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What the laws look at."""
-
-    kernel: MicroKernel
-    footprint: Footprint
-    op: Op
-    device: Device
-    rows: int  # the largest m of the range
-    suits: bool = True  # the device has the family's instructions
-
-
-Law = Callable[[Question], tuple[float, float] | None]
-Laws = Sequence[tuple[str, Law]]
 
 
 def _registers(q: Question) -> tuple[float, float] | None:
@@ -41,7 +20,7 @@ def _l1(q: Question) -> tuple[float, float] | None:
 
 
 def _rows(q: Question) -> tuple[float, float] | None:
-    return q.kernel["mr"], q.rows
+    return q.kernel["mr"], q.most["m"]
 
 
 def _columns(q: Question) -> tuple[float, float] | None:
@@ -71,11 +50,3 @@ CPU_LAWS: Laws = (
     ("streams", _streams),
     ("body", _body),
 )
-
-
-def refusals(question: Question, laws: Laws = CPU_LAWS) -> Iterator[Refused]:
-    """Every law the kernel breaks, in order."""
-    for law, sides in laws:
-        found = sides(question)
-        if found is not None and found[0] > found[1]:
-            yield Refused(kernel=question.kernel, law=law, asked=found[0], allowed=found[1])

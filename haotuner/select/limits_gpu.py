@@ -6,9 +6,9 @@ whole memory transactions. A limit that the device's profile leaves out refuses 
 
 from __future__ import annotations
 
-from haotuner.select.limits import Laws, Question
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.select.occupancy import occupancy
-from haotuner.words.op import DTYPE_BYTES
+from haotuner.words.law import Laws, Question
 
 # An SM of every CUDA architecture since 2012 issues from four schedulers (programming guide); an RDNA or CDNA compute unit
 # from two to four. A unit with fewer resident waves leaves one of them idle whatever the shape.
@@ -57,7 +57,7 @@ def _coalescing(q: Question) -> tuple[float, float] | None:
 
 
 def _rows(q: Question) -> tuple[float, float] | None:
-    return q.kernel["bm"], max(SMALL_TILE, q.rows)
+    return q.kernel["bm"], max(SMALL_TILE, q.most["m"])
 
 
 def _columns(q: Question) -> tuple[float, float] | None:

@@ -83,9 +83,3 @@ class Device:
             memory_gbps=gbps,
             peak_gflops=None if self.peak_gflops is None else self.peak_gflops * share,
         )
-
-    def machine_balance(self) -> float | None:
-        """Flops per byte at which arithmetic and memory take the same time (Williams 2009, roofline)."""
-        if not self.peak_gflops or not self.memory_gbps:
-            return None
-        return self.peak_gflops / self.memory_gbps

@@ -1,15 +1,11 @@
-"""MicroKernel and Family: one tile program, and all tile programs of one kind for one backend."""
+"""MicroKernel: one tile program; Tile: what it computes at a time; Footprint: what it asks of a device."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"  # no leading zeros: one value has one name
 _NAME = re.compile(rf"([a-z0-9]+(?:_[a-z0-9]+)*)__([a-z]+{_NUMBER}(?:_[a-z]+{_NUMBER})*)")
@@ -56,6 +52,27 @@ def _params(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((key, int(value)) for key, value in _PARAM.findall(text))
 
 
+# How a tile ends an axis. exact: it covers whole tiles only, and other micro-kernels cover the rest. masked: it computes
+# less where the axis ends. tail: it has a narrower program for what is left.
+Edge = Literal["exact", "masked", "tail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Geometry of a micro-kernel: extents by parallel axis, how each axis ends, and steps by reduction axis."""
+
+    extent: Mapping[str, int]
+    edge: Mapping[str, Edge]
+    step: Mapping[str, int]
+
+    def count(self, extents: Mapping[str, int]) -> int:
+        """Tiles that cover these extents, every axis rounded up."""
+        total = 1
+        for axis, size in self.extent.items():
+            total *= -(-extents[axis] // size)
+        return total
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """What one micro-kernel asks of the device while it runs."""
@@ -63,8 +80,6 @@ class Footprint:
     registers_per_thread: int
     shared_bytes: int  # L1 (CPU) or shared memory (GPU) that one tile keeps busy
     threads: int = 1
-    l2_bytes: int = 0  # CPU: what should stay in the private L2 between tiles
-    facts: Mapping[str, float] = field(default_factory=dict)  # reported by a compiler: spills, real registers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,45 +99,3 @@ class Refused:
     law: str
     asked: float
     allowed: float
-
-
-class Family(Protocol):
-    """All micro-kernels of one kind for one backend.
-
-    Every method is pure and cheap but ``schedule``, which imports the compiler.
-    """
-
-    name: str
-    backend: str  # "cpu" or "cuda"
-
-    def serves(self, op: Op) -> bool:
-        """Whether micro-kernels of this family compute the op."""
-        ...
-
-    def suits(self, device: Device) -> bool:
-        """Whether the device is of the backend's kind and has the instructions that the programs use."""
-        ...
-
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """The whole search space, legal or not, in a fixed order."""
-        ...
-
-    def footprint(self, kernel: MicroKernel) -> Footprint:
-        """What the micro-kernel asks of a device."""
-        ...
-
-    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
-        """TVM ``IRModule`` with one function of that global symbol."""
-        ...
-
-    def tiles(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
-        """How many tiles cover the output of a shape (rows and columns rounded up)."""
-        ...
-
-    def steps(self, kernel: MicroKernel, op: Op, shape: Shape) -> int:
-        """How many reduction steps one tile takes."""
-        ...
-
-    def reference(self, op: Op, inputs: Mapping[str, Any]) -> Any:
-        """The op computed in float64 by numpy from the unpacked inputs; what every kernel is checked against."""
-        ...

@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from math import prod
 
 from haotuner.errors import UsageError
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.epilogue import STEPS
+from haotuner.ops.index import KINDS
+from haotuner.ops.kind import Operand, OpKind
 from haotuner.words.shape import AXIS_LIMIT, Shape
 
-Role = Literal["spatial", "reduction"]
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-WEIGHT_LAYOUTS = ("nk", "kn")
-EPILOGUES = ("bias", "relu", "gelu")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpKind:
-    """One kind of operator: its axes in order, and its cost as functions of the full extents."""
-
-    name: str
-    axes: Mapping[str, Role]
-    flops: Callable[[Mapping[str, int]], int]
-    elements: Callable[[Mapping[str, int]], int]  # read once + written once, the least any implementation moves
-    meaning: str
-
-
-KINDS: dict[str, OpKind] = {
-    kind.name: kind
-    for kind in (
-        OpKind(
-            name="dense",
-            axes={"m": "spatial", "n": "spatial", "k": "reduction"},
-            flops=lambda e: 2 * e["m"] * e["n"] * e["k"],
-            elements=lambda e: e["m"] * e["k"] + e["n"] * e["k"] + e["m"] * e["n"],
-            meaning="Y[m,n] = X[m,k] · W[n,k]^T",
-        ),
-    )
-}
+_FIELDS = ("dtype", "epilogue")  # of every spec, beside axes and the options of a kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One operator: a kind, the extents known when tuning (``static``), and how data is stored.
 
-    Axes that are not static are dynamic: known only when a request arrives.
+    Axes that are not static are dynamic: known only when a request arrives. ``options``: what of the kind's options differs
+    from its default, such as ``(("weight", "kn"),)``.
     """
 
     kind: str
     static: tuple[tuple[str, int], ...]
     dtype: str = "fp32"
-    weight: str = "nk"
+    options: tuple[tuple[str, str], ...] = ()
     epilogue: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -68,20 +44,39 @@ class Op:
                 raise UsageError(f"op {self.kind}: {axis}={extent} must be in 1..2^31-1")
         if self.dtype not in DTYPE_BYTES:
             raise UsageError(f"op {self.kind}: unknown dtype {self.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
-        if self.weight not in WEIGHT_LAYOUTS:
-            raise UsageError(f"op {self.kind}: weight={self.weight!r}; known layouts: {', '.join(WEIGHT_LAYOUTS)}")
+        self._check_options(kind)
         for step in self.epilogue:
-            if step not in EPILOGUES:
-                raise UsageError(f"op {self.kind}: unknown epilogue {step!r}; known: {', '.join(EPILOGUES)}")
+            if step not in STEPS:
+                raise UsageError(f"op {self.kind}: unknown epilogue {step!r}; known: {', '.join(STEPS)}")
         if len(set(self.epilogue)) != len(self.epilogue):
             raise UsageError(f"op {self.kind}: an epilogue step is given twice: {'+'.join(self.epilogue)}")
         ordered = tuple((axis, extent) for axis in kind.axes for a, extent in self.static if a == axis)
         object.__setattr__(self, "static", ordered)
 
+    def _check_options(self, kind: OpKind) -> None:
+        known, given = kind.options, dict(self.options)
+        if len(given) != len(self.options):
+            raise UsageError(f"op {self.kind}: an option is given twice: {', '.join(name for name, _ in self.options)}")
+        for name, value in self.options:
+            if name not in known:
+                raise UsageError(f"op {self.kind} has no option {name!r}; its options are {', '.join(known) or 'none'}")
+            if not known[name].allows(value):
+                allowed = ", ".join(known[name].choices) or "whole numbers"
+                raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {allowed}")
+        told = tuple(
+            (name, given[name]) for name, option in known.items() if given.get(name, option.default) != option.default
+        )
+        object.__setattr__(self, "options", told)
+
+    @property
+    def meaning(self) -> OpKind:
+        """The kind: axes, operands, reference and tolerance."""
+        return KINDS[self.kind]
+
     @property
     def axes(self) -> tuple[str, ...]:
         """All axes, in the order of the kind."""
-        return tuple(KINDS[self.kind].axes)
+        return tuple(self.meaning.axes)
 
     @property
     def dynamic(self) -> tuple[str, ...]:
@@ -90,13 +85,25 @@ class Op:
         return tuple(axis for axis in self.axes if axis not in known)
 
     @property
+    def parallel(self) -> tuple[str, ...]:
+        """The axes of the output, which tiles may share, in its order."""
+        return self.meaning.output.axes(self.all_options())
+
+    def option(self, name: str) -> str:
+        """Value of one option of the kind, the default where nothing else was asked."""
+        return dict(self.options).get(name, self.meaning.options[name].default)
+
+    def all_options(self) -> dict[str, str]:
+        """Every option of the kind with its value."""
+        return {name: self.option(name) for name in self.meaning.options}
+
+    @property
     def name(self) -> str:
         """Canonical name; appends only what differs from the defaults, and parses back."""
         words = [self.kind, *(f"{axis}{extent}" for axis, extent in self.static)]
         if self.dtype != "fp32":
             words.append(self.dtype)
-        if self.weight != "nk":
-            words.append(self.weight)
+        words += [value if self.meaning.options[name].choices else f"{name}{value}" for name, value in self.options]
         return "_".join([*words, *self.epilogue])
 
     def __getitem__(self, axis: str) -> int:
@@ -110,13 +117,22 @@ class Op:
             found[axis] = shape[axis]
         return found
 
+    def dtype_of(self, operand: Operand) -> str:
+        """Element type of one operand."""
+        return operand.dtype or self.dtype
+
+    def operand_shape(self, operand: Operand, shape: Shape) -> tuple[int, ...]:
+        """Dimensions of one operand as it is stored, for one run-time shape."""
+        return operand.shape(self.extents(shape), dict(self.options))
+
     def flops(self, shape: Shape) -> int:
         """Floating-point operations of one call."""
-        return KINDS[self.kind].flops(self.extents(shape))
+        return self.meaning.flops(self.extents(shape))
 
     def least_bytes(self, shape: Shape) -> int:
         """Bytes moved when every operand is read once and the result written once."""
-        return KINDS[self.kind].elements(self.extents(shape)) * DTYPE_BYTES[self.dtype]
+        extents, options = self.extents(shape), dict(self.options)
+        return sum(prod(o.shape(extents, options)) * DTYPE_BYTES[self.dtype_of(o)] for o in self.meaning.operands)
 
     @staticmethod
     def parse(text: str) -> Op:
@@ -124,15 +140,22 @@ class Op:
         return _from_spec(text) if ":" in text else _from_name(text)
 
 
+def _kind(name: str) -> OpKind:
+    if name not in KINDS:
+        raise UsageError(f"unknown op kind {name!r}; known kinds: {', '.join(sorted(KINDS))}")
+    return KINDS[name]
+
+
 def _from_spec(text: str) -> Op:
     kind, _, rest = text.partition(":")
+    options = _kind(kind.strip()).options
     static: list[tuple[str, int]] = []
     fields: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not value:
             raise UsageError(f"op {text!r}: {part!r} is not KEY=VALUE; write for example dense:n=2304,k=768")
-        if key in ("dtype", "weight", "epilogue"):
+        if key in _FIELDS or key in options:
             if key in fields:
                 raise UsageError(f"op {text!r}: {key} is given twice")
             fields[key] = value
@@ -144,28 +167,36 @@ def _from_spec(text: str) -> Op:
         kind=kind.strip(),
         static=tuple(static),
         dtype=fields.get("dtype", "fp32"),
-        weight=fields.get("weight", "nk"),
+        options=tuple((key, value) for key, value in fields.items() if key in options),
         epilogue=tuple(filter(None, fields.get("epilogue", "").split("+"))),
     )
 
 
 def _from_name(text: str) -> Op:
-    kind, *words = text.strip().split("_")
+    """Kinds may have underscores in their names: the longest one that the text begins with is meant."""
+    text = text.strip()
+    kind = max((name for name in KINDS if f"{text}_".startswith(f"{name}_")), key=len, default=text.partition("_")[0])
+    options = _kind(kind).options
+    chosen = {value: name for name, option in options.items() for value in option.choices}
     static: list[tuple[str, int]] = []
-    dtypes, weights, epilogue = [], [], []
-    for word in words:
-        axis = re.fullmatch(r"([a-z]+)([0-9]{1,10})", word)
+    dtypes: list[str] = []
+    found: list[tuple[str, str]] = []
+    epilogue: list[str] = []
+    for word in text[len(kind) + 1 :].split("_") if len(text) > len(kind) else ():
+        number = re.fullmatch(r"([a-z]+)([0-9]{1,10})", word)
         if word in DTYPE_BYTES:
             dtypes.append(word)
-        elif word in WEIGHT_LAYOUTS:
-            weights.append(word)
-        elif word in EPILOGUES:
+        elif word in chosen:
+            found.append((chosen[word], word))
+        elif word in STEPS:
             epilogue.append(word)
-        elif axis:
-            static.append((axis[1], int(axis[2])))
+        elif number and number[1] in options:
+            found.append((number[1], number[2]))
+        elif number:
+            static.append((number[1], int(number[2])))
         else:
             raise UsageError(f"op {text!r}: cannot read {word!r}; write for example dense:n=2304,k=768 or dense_n2304_k768")
-    if len(dtypes) > 1 or len(weights) > 1:
-        raise UsageError(f"op {text!r}: names {' and '.join(dtypes if len(dtypes) > 1 else weights)}, only one can hold")
-    dtype, weight = (*dtypes, "fp32")[0], (*weights, "nk")[0]
-    return Op(kind=kind, static=tuple(static), dtype=dtype, weight=weight, epilogue=tuple(epilogue))
+    for words in (dtypes, [value for _, value in found]):
+        if len(words) > 1 and (words is dtypes or len({name for name, _ in found}) < len(found)):
+            raise UsageError(f"op {text!r}: names {' and '.join(words)}, only one can hold")
+    return Op(kind=kind, static=tuple(static), dtype=(*dtypes, "fp32")[0], options=tuple(found), epilogue=tuple(epilogue))

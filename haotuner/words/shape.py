@@ -1,10 +1,9 @@
-"""Shape, ShapeRange, Traffic: which sizes arrive at run time, and how often."""
+"""Shape, Span, ShapeRange: which sizes may arrive at run time."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from haotuner.errors import UsageError
@@ -153,65 +152,6 @@ class ShapeRange:
     def __str__(self) -> str:
         """The command-line form; parses back."""
         return ";".join([*(f"{a}={s}" for a, s in self.spans), *(f"{a}={b}" for a, b in self.tied)])
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Shapes with the weight each has in the objective; weights sum to 1."""
-
-    weighted: tuple[tuple[Shape, float], ...]
-
-    @staticmethod
-    def of_range(shapes: ShapeRange, samples: int = 101) -> Traffic:
-        """Log-uniform traffic over a range (weight 1/extent), represented by at most ``samples`` shapes an axis.
-
-        Each sampled extent stands for the extents nearest to it, so its weight is their share.
-        """
-        points: list[tuple[dict[str, int], float]] = [({}, 1.0)]
-        for axis, span in shapes.spans:
-            extents = span.sample(samples)
-            shares = _shares(extents, step=span.step if len(extents) < len(span) else None)
-            points = [({**p, axis: e}, w * s) for p, w in points for e, s in zip(extents, shares, strict=True)]
-        return Traffic.of((Shape.of({**p, **{a: p[b] for a, b in shapes.tied}}), w) for p, w in points)
-
-    @staticmethod
-    def of(weighted: Iterable[tuple[Shape, float]]) -> Traffic:
-        """Traffic from shapes and weights of any scale; equal shapes are merged."""
-        merged: dict[Shape, float] = {}
-        for shape, weight in weighted:
-            if not (weight >= 0 and math.isfinite(weight)):
-                raise UsageError(f"traffic: shape {shape} has weight {weight}; weights must be finite numbers from 0 up")
-            merged[shape] = merged.get(shape, 0.0) + weight
-        largest = max(merged.values(), default=0.0)
-        if largest <= 0:
-            raise UsageError("traffic: no shape with a positive weight; give a range such as m=1..2048 or a trace with rows")
-        total = sum(weight / largest for weight in merged.values())  # the plain sum of huge weights is infinite
-        return Traffic(
-            tuple((shape, weight / largest / total) for shape, weight in sorted(merged.items(), key=lambda p: p[0].axes))
-        )
-
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shapes alone."""
-        return tuple(shape for shape, _ in self.weighted)
-
-    def __iter__(self) -> Iterator[tuple[Shape, float]]:
-        """Pairs of shape and weight."""
-        return iter(self.weighted)
-
-    def __len__(self) -> int:
-        """How many distinct shapes."""
-        return len(self.weighted)
-
-
-def _shares(extents: tuple[int, ...], *, step: int | None) -> list[float]:
-    """Weight of each extent under 1/extent; ``step`` is that of the span a sample was thinned from, None for all of it."""
-    if step is None:
-        return [1.0 / extent for extent in extents]
-    # A thinned sample stands for its neighbourhood: integrate 1/x between the midpoints, half a step beyond the ends.
-    edges = [max(extents[0] - step / 2, 0.5)]
-    edges += [(a * b) ** 0.5 for a, b in zip(extents, extents[1:], strict=False)]
-    edges += [extents[-1] + step / 2]
-    return [math.log(high / low) for low, high in zip(edges, edges[1:], strict=False)]
 
 
 def _span(text: str, at: int, value: str) -> Span:

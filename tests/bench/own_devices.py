@@ -18,16 +18,18 @@ import numpy as np
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import open_store
 from haotuner.search.book import expectation
 from haotuner.search.probes import probe
 from haotuner.select.funnel import select
-from haotuner.select.limits import Question, refusals
+from haotuner.select.limits import CPU_LAWS
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.bench.own_records import FOLDER, OwnRecords
 
 # Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.
@@ -75,14 +77,14 @@ def kernels_of(op: Op, device: Device, seed: int = 0, *, kept: int = KEPT, by_ch
 
 
 def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
-    question = Question(kernel=kernel, footprint=FAMILY.footprint(kernel), op=op, device=device, rows=ROWS)
-    return next(refusals(question), None) is None
+    question = Question(kernel=kernel, footprint=FAMILY.footprint(kernel), op=op, device=device, most={"m": ROWS})
+    return next(refusals(question, CPU_LAWS), None) is None
 
 
 def measure(lab: Lab, part: Part, rounds: int) -> None:
     """Measure one part in rounds."""
     probes = [
-        probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
+        probe(MicroKernel.parse(name), part.op, FAMILY, lab.device, ROWS, cache=part.weights, threads=part.threads)
         for name in part.kernels
     ]
     trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]

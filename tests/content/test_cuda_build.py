@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from haotuner.compile.cuda import build_cuda, cuda_source, device_part, with_facts
-from haotuner.compile.cuda_toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.backends.cuda.compile import build_cuda, cuda_source, device_part
+from haotuner.backends.cuda.toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.errors import EnvironmentMissing
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
 
@@ -48,8 +48,7 @@ def test_every_kernel_is_exported_and_reported(library):
         assert f"__tvm_ffi_{kernel.name}\n" in exported
         facts = library.resources[kernel.name]
         assert facts["spill_bytes"] == facts["stack_bytes"] == 0
-        footprint = with_facts(FAMILIES[kernel.family].footprint(kernel), facts)
-        assert footprint.facts["registers"] == facts["registers"] <= 255
+        assert 0 < facts["registers"] <= 255
     assert "cudaMalloc" not in exported  # the runtime inside is nobody else's
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.microkernels.cuda_dense import resident_blocks, rounded_registers, vector_elements
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -62,10 +62,10 @@ def test_loads_are_as_wide_as_the_static_extents_allow():
     assert vector_elements(Op.parse("dense:n=7"), 4) == 1
 
 
-def test_tiles_and_steps_round_up():
+def test_tiles_round_up():
     kernel = MMA.kernel(bm=64, bn=128, bk=32, wm=2, wn=2, st=3)
-    assert MMA.tiles(kernel, DENSE, Shape.of(m=65)) == 2 * 18
-    assert MMA.steps(kernel, Op.parse("dense:n=2304,k=776,dtype=fp16"), Shape.of(m=65)) == 25
+    assert MMA.tile(kernel).count(DENSE.extents(Shape.of(m=65))) == 2 * 18
+    assert MMA.tile(kernel).step == {"k": 32}
 
 
 def test_the_footprint_of_a_known_tile():

@@ -49,7 +49,7 @@ def test_inspect_shows_the_manifest(tuned: Tuned, cache: Path) -> None:
     document = haotuner("inspect", "pack", "--json", cache=cache, cwd=tuned[0]).json()
     assert document["ops"][0]["name"] == "dense_n48_k32" and document["unverified"] is False
     plain = haotuner("inspect", "pack", "-v", cache=cache, cwd=tuned[0])
-    assert "dense_n48_k32" in plain.out and document["ops"][0]["kernels"][0] in plain.out
+    assert "dense_n48_k32" in plain.out and document["ops"][0]["kernels"][0]["name"] in plain.out
 
 
 @pytest.mark.parametrize("words", [["haotuner", "explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7"],
@@ -95,6 +95,7 @@ def test_explain_covers_the_rows_exactly(tuned: Tuned, cache: Path, m: int) -> N
     assert rows[0][0] == 0 and rows[-1][1] == m
     assert all(one[1] == two[0] for one, two in zip(rows, rows[1:], strict=False))
     assert all(region["n"] == [0, 48] and region["kernel"] for region in document["regions"])
+    assert all(region["box"] == {"m": region["m"], "n": region["n"]} for region in document["regions"])
     assert document["predicted_us"] > 0 and document["measured_us"] > 0
 
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.cost.compiled import distinct, kept_values, registers_of_a_thread
-from haotuner.cost.demand import Demand
 from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, PROGRAM_NAMES, features
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.find import find_device
+from haotuner.words.demand import Demand
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape

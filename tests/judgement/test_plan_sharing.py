@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.compile.cpu import RUNTIME_SOURCES
-from haotuner.microkernels.cpu_dense import CpuDense, computed_columns
+from haotuner.backends.cpu.ways import (
+    HANDOFF_US,
+    rows_of,
+    shared,
+    ways,
+    widest_share,
+)
+from haotuner.microkernels.cpu.dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import HANDOFF_US, PART_TERMS, PARTIAL_FLOATS, ROW_PIECES, rows_of, shared, ways, widest_share
-from haotuner.words.composition import SPLITS
+from haotuner.words.composition import WAYS
+from haotuner.words.limits import PART_TERMS, PARTIAL_FLOATS
 from haotuner.words.op import Op
 
 NAME = CpuDense().kernel(4, 64, 16, 2, 16).name
@@ -37,7 +41,7 @@ def test_one_thread_shares_nothing() -> None:
 def test_terms_are_shared_where_columns_are_few_and_the_sum_is_long(op: str, threads: int, terms: bool) -> None:
     assert ("k" in ways(Op.parse(op), threads)) is terms
     assert "k" not in ways(Op.parse(op), threads, one_order=True)
-    assert {"n", "m", "serial"} <= set(ways(Op.parse(op), threads)) <= set(SPLITS)
+    assert {"n", "m", "serial"} <= set(ways(Op.parse(op), threads)) <= set(WAYS)
 
 
 def test_partial_sums_fit_the_callers_stack() -> None:
@@ -48,17 +52,6 @@ def test_partial_sums_fit_the_callers_stack() -> None:
         assert (parts - 1) * rows * 96 <= PARTIAL_FLOATS < (parts - 1) * (rows + 1) * 96
     assert rows_of("k", Op.parse("dense_n8_k4096"), 2, 100) == 100
     assert rows_of("n", op, 2, 8192) == 8192
-
-
-def test_the_runtime_has_the_same_limits() -> None:
-    source = (RUNTIME_SOURCES / "run.c").read_text()
-    defined = {name: int(value) for name, value in re.findall(r"#define HT_(\w+) (\d+)\b", source)}
-    assert (defined["PARTIAL_FLOATS"], defined["PART_TERMS"]) == (PARTIAL_FLOATS, PART_TERMS)
-    assert defined["ROW_PIECES"] == ROW_PIECES
-    order = re.search(
-        r"enum \{ HT_SERIAL = 0, HT_COLUMNS = 1, HT_ROWS = 2, HT_TERMS = 3 \}", (RUNTIME_SOURCES / "ht.h").read_text()
-    )
-    assert order and SPLITS == ("serial", "n", "m", "k")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +73,7 @@ def test_shared_a_curve_falls_by_as_much_as_whole_tiles_allow(
     found = shared(alone, way, Op.parse(f"dense_n{n}_k{k}"), threads)
     wanted = [us * part + HANDOFF_US for (_, us), part in zip(alone.lead_us, parts, strict=True)]
     assert [us for _, us in found.lead_us] == pytest.approx(np.minimum.accumulate(wanted[::-1])[::-1].tolist())
-    assert (found.kernel, found.mr) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
+    assert (found.kernel, found.rows) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
 
 
 @given(st.integers(1, 3000), st.sampled_from((16, 48, 64, 80)), st.integers(1, 8), st.booleans())

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from haotuner.cost.model import Analytic
 from haotuner.errors import NothingLegal
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.search.book import expectation
 from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
-from haotuner.select.limits import CPU_LAWS, Question, refusals
+from haotuner.select.limits import CPU_LAWS
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange, Traffic
+from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE, kernel
 
 FAMILY = CpuDense()
@@ -96,14 +98,14 @@ def test_each_law_gives_both_sides_of_what_it_refuses(law: str, point: MicroKern
     device = Device(id="tiny-core", kind="cpu", name="t", arch="x86-64", compute_units=1, wave_width=16,
                     registers_per_thread=16, l1_bytes=2048)  # fmt: skip
     op = Op.parse("dense:n=33,k=5")
-    found = {r.law: r for r in refusals(question(point, op, device, 8))}
+    found = {r.law: r for r in refusals(question(point, op, device, 8), CPU_LAWS)}
     assert (found[law].asked, found[law].allowed) == (asked, allowed) and asked > allowed
     assert found[law].kernel == point
     assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
 
 
 def test_an_unknown_cache_refuses_nothing() -> None:
-    assert "l1" not in {r.law for r in refusals(question(kernel(1, 96, ku=8), OP, BARE_CORE, 8))}
+    assert "l1" not in {r.law for r in refusals(question(kernel(1, 96, ku=8), OP, BARE_CORE, 8), CPU_LAWS)}
 
 
 @pytest.mark.parametrize("last", [1, 2, 5])
@@ -170,11 +172,11 @@ def check_counts(funnel: Funnel) -> None:
 
 
 def question(point: MicroKernel, op: Op, device: Device, rows: int) -> Question:
-    return Question(kernel=point, footprint=FAMILY.footprint(point), op=op, device=device, rows=rows)
+    return Question(kernel=point, footprint=FAMILY.footprint(point), op=op, device=device, most={"m": rows})
 
 
 def broken(point: MicroKernel, op: Op, device: Device, rows: int) -> list[str]:
-    return [refused.law for refused in refusals(question(point, op, device, rows))]
+    return [refused.law for refused in refusals(question(point, op, device, rows), CPU_LAWS)]
 
 
 def test_traffic_of_single_shapes_is_enough() -> None:

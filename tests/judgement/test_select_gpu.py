@@ -12,21 +12,22 @@ from hypothesis import strategies as st
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import profiles
-from haotuner.microkernels.cuda_dense import CudaDense
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.microkernels.cuda_mma import CudaMma
-from haotuner.microkernels.cuda_simt import CudaSimt
-from haotuner.microkernels.cuda_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.select.expected_gpu import expectation_gpu
 from haotuner.select.fit_gpu import GPU_FRONTIER, relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
-from haotuner.select.limits import Question, refusals
 from haotuner.select.limits_gpu import GPU_LAWS
 from haotuner.select.occupancy import occupancy
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.law import Question, refusals
 from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange, Traffic
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
@@ -190,4 +191,4 @@ def check_counts(funnel: Funnel) -> None:
 
 def question(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, rows: int) -> Question:
     footprint = family.footprint(kernel)
-    return Question(kernel=kernel, footprint=footprint, op=op, device=device, rows=rows, suits=family.suits(device))
+    return Question(kernel=kernel, footprint=footprint, op=op, device=device, most={"m": rows}, suits=family.suits(device))

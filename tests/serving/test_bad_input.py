@@ -155,6 +155,21 @@ def test_ops_and_threads_that_the_pack_has_not(made):
             haotuner.load(made.path, threads=threads)
 
 
+def test_whole_numbers_of_numpy_are_whole_numbers(made):
+    import haotuner
+
+    with haotuner.load(made.path, threads=np.int64(2)) as pack:
+        assert pack.threads == 2 and type(pack.threads) is int
+        op = pack.op(DENSE)
+        assert op.composition(np.int64(5)) == op.composition(5)
+        bad: tuple[Any, ...] = (0, -1, 2**31, True, 1.5, "5", None)
+        for m in bad:
+            with pytest.raises(UsageError, match="m="):
+                op.composition(m)
+        with pytest.raises(UsageError, match="threads=99"):
+            op.composition(5, threads=99)
+
+
 class _Tensor(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
@@ -219,6 +234,32 @@ def test_tensors_no_sound_exporter_makes(linear, case):
     with pytest.raises((TypeError, ValueError, BufferError), match=said):
         linear(x, out=out)
     assert not out.any()
+
+
+def test_tables_that_the_library_fills_are_checked(made):
+    """look_up, stats, seen and capture write through a pointer: whatever is no such table is refused."""
+    import haotuner
+
+    with haotuner.load(made.path) as pack:
+        library = pack.library()
+        look_up, stats = library.function("ht_look_up"), library.function("ht_stats")
+        seen, capture = library.function("ht_seen"), library.function("ht_capture")
+        wide = np.zeros(20, np.int64)
+        wrong: Any
+        table = wide[:10]
+        for wrong in ((0, 0, 1, wide[::2]), (0, 0, 1, np.zeros(10)), (0, 0, 1), (0, 0, "x", table), (0, "x", 1, table),
+                      (0, 99, 1, table), (99, 0, 1, table), (0, 0, 0, table), (None, 0, 1, table)):  # fmt: skip
+            with pytest.raises((TypeError, ValueError)):
+                look_up(*wrong)
+        for wrong in ((0, wide[:6:2]), (0, np.zeros(3)), (-1, wide[:3]), ("x", wide[:3]), (0,)):
+            with pytest.raises((TypeError, ValueError)):
+                stats(*wrong)
+        for wrong in ((0, np.zeros((2, 5))), (0, np.zeros((5376, 2), np.int64).T), (7, np.zeros((2, 5376), np.int64))):
+            with pytest.raises((TypeError, ValueError)):
+                seen(*wrong)
+        with pytest.raises(TypeError):
+            capture("1")
+        assert not wide.any()
 
 
 def test_byte_offset_is_honoured(linear):

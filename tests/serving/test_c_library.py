@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.compile.toolchain import Toolchain
+from haotuner.backends.toolchain import Toolchain
 from tests.serving.conftest import DENSE, SMALLEST
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, c_pack, cc, run
-from tests.serving.packs import packed_op
+from tests.serving.packs import packed_op, put_manifest
 from tests.serving.test_pack_files import HOSTILE
 
 WRAPPED = ("-Wl,--wrap=malloc", "-Wl,--wrap=calloc", "-Wl,--wrap=aligned_alloc")
@@ -109,11 +109,13 @@ def test_open_agrees_with_python_on_hostile_manifests(plain, tmp_path):
     only_python = {"1e3", "true extent", "huge extent", "thousands of digits", "too few panels", "op twice", "no ops",
                    "ops is a dict", "kernel name", "kernel without rows", "op name for a shell", "op name of other extents",
                    "another kind", "range upside down", "threads twice", "facts is a list", "lone surrogate", "many ops",
-                   "key twice", "not text"}  # fmt: skip
+                   "key twice", "not text", "escape sequence", "escape in a key", "writing turned", "tuning is text",
+                   "seconds is text", "numbers is text", "toolchain", "a cache of 1e18", "ratio is text", "regret is true",
+                   "plans is a list", "times are texts", "curves"}  # fmt: skip
     for name, (raw, _) in HOSTILE.items():
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "manifest.json").write_bytes(raw)
+        put_manifest(folder, raw)
         answer = run([plain, "open", folder]).stdout
         assert answer.startswith("-3 "), (name, answer)
         if name not in only_python:

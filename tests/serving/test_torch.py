@@ -84,6 +84,26 @@ def test_refusals(registered, layer, made):
         adapter.register(second)
 
 
+def test_a_packed_weight_with_strides_of_its_own_is_refused(registered, layer):
+    """The kernels go by its extents: other strides gave wrong numbers, one element expanded killed the process."""
+    op, packed = getattr(torch.ops.haotuner, DENSE), registered.pack_weight(DENSE, layer.weight)
+    panels, k, pw = packed.shape
+    x, bias, out = torch.randn(3, 37), layer.bias.detach(), torch.full((3, 100), -1.0)
+    turned = packed.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    spread = torch.zeros(panels, k, 2 * pw)[:, :, ::2].copy_(packed)
+    one = torch.ones(1, 1, 1).expand(panels, k, pw)
+    assert torch.equal(turned, packed) and torch.equal(spread, packed)
+    for wrong in (turned, spread, one, packed[:1].expand(panels, k, pw)):
+        with pytest.raises(ValueError, match="weight has strides"):
+            op(x, wrong)
+        with pytest.raises(ValueError, match="weight has strides"):
+            op.out(x, wrong, bias, out=out)
+    assert (out == -1).all()
+    assert torch.equal(op(x, packed.clone()), op(x, packed))
+    with pytest.raises(ValueError, match="bias must be contiguous"):
+        op(x, packed, torch.ones(1).expand(100))
+
+
 def test_registering_again_after_close(made):
     for _ in range(2):
         with haotuner.load(made.path) as pack, adapter.register(pack) as handle:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from haotuner.pack.verify import verify
 from haotuner.trace import traffic_of
 from haotuner.words.op import Op
 from tests.serving.conftest import DENSE, SMALLEST, TURNED, rows
-from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op
+from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op, rewrite
 from tests.serving.test_life import in_threads
 
 
@@ -123,8 +123,7 @@ def test_a_swap_to_a_pack_without_the_op_changes_nothing(made, other, weight):
 
 def test_the_promise_of_batch_invariance(copied, made):
     """Every micro-kernel sums one accumulator an element in the order of k, so the promise holds."""
-    document = json.loads((copied / "manifest.json").read_text())
-    (copied / "manifest.json").write_text(json.dumps({**document, "batch_invariant": True}))
+    rewrite(copied, batch_invariant=True)
     assert verify(copied) == []
     with haotuner.load(copied) as pack:
         assert pack.manifest.batch_invariant
@@ -135,8 +134,7 @@ def test_the_promise_of_batch_invariance(copied, made):
 def test_a_false_promise_of_batch_invariance_is_found(copied, monkeypatch):
     from haotuner.runtime.linear import Linear
 
-    document = json.loads((copied / "manifest.json").read_text())
-    (copied / "manifest.json").write_text(json.dumps({**document, "batch_invariant": True}))
+    rewrite(copied, batch_invariant=True)
     real = Linear.__call__
 
     def uneven(self, x, out=None):
@@ -147,3 +145,116 @@ def test_a_false_promise_of_batch_invariance_is_found(copied, monkeypatch):
 
     monkeypatch.setattr(Linear, "__call__", uneven)
     assert any("promises" in problem for problem in verify(copied))
+
+
+def test_a_capture_that_was_never_started_has_nothing_of_others(made, weight, tmp_path):
+    with haotuner.load(made.path, threads=1) as pack:
+        linear = pack.op(DENSE).bind(weight)
+        with haotuner.capture(pack):
+            linear(rows(3))
+        never = haotuner.capture(pack)
+        assert never.counts() == {}
+        with pytest.raises(UsageError, match="no call was seen"):
+            never.write(tmp_path / "trace.csv")
+
+
+def test_hand_over_to_what_is_no_other_open_pack(made, weight):
+    pack, other = haotuner.load(made.path), haotuner.load(made.path)
+    linear = pack.op(DENSE).bind(weight)
+    other.close()
+    wrong: Any
+    for wrong in (None, pack, made.path, "pack"):
+        with pytest.raises(UsageError, match="cannot be handed over"):
+            pack.hand_over(wrong)
+    with pytest.raises(PackClosed):
+        pack.hand_over(other)
+    assert linear(rows(1)).shape == (1, 100)  # nothing was closed
+    pack.close()
+
+
+def test_binding_while_another_thread_warms_up(made, weight):
+    with haotuner.load(made.path, threads=1) as pack:
+        done = threading.Event()
+
+        def bind() -> None:
+            kept: list[object] = []
+            while not done.is_set():
+                kept = [*kept[-20:], pack.op(DENSE).bind(weight)]
+
+        def warm() -> None:
+            try:
+                for _ in range(150):
+                    pack.warmup()
+            finally:
+                done.set()
+
+        in_threads(3, lambda index: warm() if index == 0 else bind())
+        assert not [linear for linear in pack.linears() if linear.owner is not pack]
+
+
+def test_binding_while_the_pack_is_handed_over(made, weight):
+    """What one thread binds while another hands the pack over is served by the new pack, or the pack is closed for it."""
+    lost = 0
+    for _ in range(60):
+        old, new = haotuner.load(made.path, threads=1), haotuner.load(made.path, threads=1)
+        bound: list[Any] = []
+
+        def bind(old: Any = old, bound: list[Any] = bound) -> None:
+            while True:
+                try:
+                    bound.append(old.op(DENSE).bind(weight))
+                except PackClosed:
+                    return
+
+        def move(old: Any = old, new: Any = new, bound: list[Any] = bound) -> None:
+            while not bound:
+                pass
+            old.hand_over(new)
+
+        in_threads(3, lambda index, bind=bind, move=move: move() if index == 0 else bind())
+        assert all(linear.owner is new for linear in bound)
+        lost += sum(not np.isfinite(linear(rows(1))).all() for linear in bound)
+        new.close()
+        for linear in bound:
+            with pytest.raises(PackClosed):
+                linear(rows(1))
+    assert lost == 0
+
+
+def test_binding_while_the_pack_is_closed(made, weight):
+    for _ in range(100):
+        pack = haotuner.load(made.path, threads=1)
+        bound: list[Any] = []
+
+        def bind(pack: Any = pack, bound: list[Any] = bound) -> None:
+            while True:
+                try:
+                    bound.append(pack.op(DENSE).bind(weight))
+                except PackClosed:
+                    return
+
+        def close(pack: Any = pack, bound: list[Any] = bound) -> None:
+            while not bound:
+                pass
+            pack.close()
+
+        in_threads(3, lambda index, bind=bind, close=close: close() if index == 0 else bind())
+        for linear in bound:
+            with pytest.raises(PackClosed):
+                linear(rows(1))
+
+
+def test_another_weight_for_the_same_linear_and_its_twin(made, weight):
+    with haotuner.load(made.path, threads=1) as pack:
+        linear = pack.op(DENSE).bind(weight, np.ones(100, np.float32))
+        twin = linear.twin()
+        before = linear(rows(4))
+        assert np.array_equal(linear.weight(), weight)
+        linear.rebind(2 * weight)
+        assert np.array_equal(linear.weight(), 2 * weight) and np.array_equal(twin(rows(4)), before)
+        assert np.allclose(linear(rows(4)), 2 * (before - 1), atol=1e-4)
+    with pytest.raises(PackClosed):
+        twin.weight()
+    with haotuner.load(made.path, threads=1) as pack:
+        turned = np.random.default_rng(3).standard_normal((16, 64), dtype=np.float32)
+        assert np.array_equal(pack.op(TURNED).bind(turned).weight(), turned)

@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.epilogue import STEPS
+from haotuner.ops.index import KINDS
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import DTYPE_BYTES, EPILOGUES, KINDS, WEIGHT_LAYOUTS, Op
+from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, Shape
 
 extents = st.integers(1, AXIS_LIMIT)
@@ -23,15 +26,18 @@ def ops(draw: st.DrawFn) -> Op:
         kind=kind,
         static=tuple(draw(st.permutations(list(static.items())))),
         dtype=draw(st.sampled_from(sorted(DTYPE_BYTES))),
-        weight=draw(st.sampled_from(WEIGHT_LAYOUTS)),
-        epilogue=tuple(draw(st.lists(st.sampled_from(EPILOGUES), unique=True))),
+        options=tuple((name, draw(st.sampled_from(option.choices))) for name, option in KINDS[kind].options.items()),
+        epilogue=tuple(draw(st.lists(st.sampled_from(sorted(STEPS)), unique=True))),
     )
 
 
 @given(ops())
 def test_an_op_parses_back_from_its_name_and_from_its_spec(op):
     assert Op.parse(op.name) == op
-    fields = [f"{axis}={extent}" for axis, extent in op.static] + [f"dtype={op.dtype}", f"weight={op.weight}"]
+    fields = [f"{axis}={extent}" for axis, extent in op.static] + [
+        f"dtype={op.dtype}",
+        *(f"{name}={value}" for name, value in op.all_options().items()),
+    ]
     fields += [f"epilogue={'+'.join(op.epilogue)}"] if op.epilogue else []
     assert Op.parse(f"{op.kind}:{','.join(fields)}") == op
 
@@ -72,7 +78,7 @@ def test_names_append_only_what_differs_from_the_defaults():
         ("dense:z=3", "has no axis 'z'; its axes are m, n, k"),
         ("dense:dtype=int8", "unknown dtype 'int8'; known: fp32"),
         ("dense:dtype=fp16,dtype=bf16", "dtype is given twice"),
-        ("dense:weight=ab", "known layouts: nk, kn"),
+        ("dense:weight=ab", "allowed are nk, kn"),
         ("dense:epilogue=tanh", "unknown epilogue 'tanh'"),
         ("dense:epilogue=bias+bias", "given twice"),
         ("dense_n1_x", "cannot read 'x'"),
@@ -186,11 +192,6 @@ def test_a_subset_of_a_device_never_has_more_than_the_whole(units):
 def test_a_subset_outside_the_device_is_refused(units):
     with pytest.raises(ValueError, match="has 8 compute units"):
         device().with_units(units)
-
-
-def test_machine_balance_needs_both_numbers():
-    assert device().machine_balance() == pytest.approx(20.0)
-    assert device(memory_gbps=None).machine_balance() is None
 
 
 def test_every_error_a_user_can_meet_has_an_exit_code_of_the_contract():

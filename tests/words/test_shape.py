@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.errors import UsageError
-from haotuner.words.shape import AXIS_LIMIT, DYNAMIC, Shape, ShapeRange, Span, Traffic
+from haotuner.words.shape import AXIS_LIMIT, DYNAMIC, Shape, ShapeRange, Span
+from haotuner.words.traffic import Traffic
 
 extents = st.integers(1, AXIS_LIMIT)
 axes = st.from_regex(r"[a-z]{1,3}", fullmatch=True)
@@ -219,3 +220,27 @@ def test_a_span_checks_itself():
 def test_a_missing_axis_is_a_key_error():
     with pytest.raises(KeyError):
         Shape.of(m=1)["n"]
+
+
+@pytest.mark.parametrize("text", ["m=1..4096;n=1..4096", "b=1..8;h=14..112;w=1..64;k=8..512:8", "m=1..2048;n=m;b=1..300"])
+def test_traffic_of_several_axes_stays_within_a_hundred_points_and_reaches_both_ends(text):
+    range_ = ShapeRange.parse(text)
+    traffic = Traffic.of_range(range_)
+    assert 90 <= len(traffic) <= 101 and sum(w for _, w in traffic) == pytest.approx(1.0)
+    assert all(shape in range_ for shape in traffic.shapes())
+    for end in ("first", "last"):
+        corner = {axis: getattr(range_.span(axis), end) for axis in range_.axes()}
+        assert Shape.of(corner) in traffic.shapes()
+    assert traffic == Traffic.of_range(range_)
+
+
+def test_traffic_of_several_axes_is_log_uniform_along_each():
+    traffic = Traffic.of_range(ShapeRange.parse("m=1..4096;n=1..4096"))
+    for axis in ("m", "n"):
+        low = sum(w for shape, w in traffic if shape[axis] <= 64)
+        assert low == pytest.approx(0.5, abs=0.06)
+
+
+def test_few_combinations_of_several_axes_come_whole():
+    traffic = Traffic.of_range(ShapeRange.parse("m=1,2,3;n=4,8"))
+    assert len(traffic) == 6

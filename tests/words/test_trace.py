@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from haotuner.errors import UsageError
 from haotuner.trace import is_trace, read_trace, traffic_of
 from haotuner.words.op import Op
-from haotuner.words.shape import Shape, Traffic
+from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
 
 OP = Op.parse("dense:n=2304,k=768")
 ROW = st.tuples(st.integers(1, 2**31 - 1), st.integers(1, 1000))
@@ -104,7 +105,7 @@ HOSTILE_CSV: dict[str, tuple[str | bytes, str]] = {
     "a weight of nan": ("m,weight\n4,nan\n", "weight 'nan'"),
     "an infinite weight": ("m,weight\n4,1e999\n", "weight '1e999'"),
     "a negative weight": ("m,weight\n4,-1\n", "weight '-1'"),
-    "an op that cannot be read": ("op,m\nconv_x,4\n", "line 2: op 'conv_x': cannot read 'x'"),
+    "an op that cannot be read": ("op,m\ndense_x,4\n", "line 2: op 'dense_x': cannot read 'x'"),
     "an open quote": ('m\n"4\n5\n', "unexpected end of data"),
     "a quote in the middle": ('m\n"4"5\n', "line 2"),
     "a field without end": ("m\n" + "4" * 200_000 + "\n", "line 2: field larger than"),

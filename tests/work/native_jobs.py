@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
-from haotuner.compile.toolchain import Toolchain
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
+from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.answers import Job
 
 MR, NR, PW, K = 3, 8, 4, 37

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.backends.cpu.processes import TIMING, process
 from haotuner.errors import WorkerLost
 from haotuner.isolate.answers import Crashed, Refused, TimedOut
 from haotuner.isolate.child import Child
-from haotuner.measure.child import TIMING, measuring_process
 from tests.work.native_jobs import ENVIRONMENT, job, job_library, mutant_library
 
 LIMIT_S = 60.0  # generous: these jobs answer in milliseconds, the machine may be busy
@@ -24,7 +24,7 @@ LIMIT_S = 60.0  # generous: these jobs answer in milliseconds, the machine may b
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Child]:
-    found = measuring_process(TIMING, ENVIRONMENT)
+    found = process(TIMING, ENVIRONMENT)
     yield found
     found.close()
 
@@ -98,7 +98,7 @@ def test_a_job_that_takes_memory_without_end_dies_alone(worker: Child, sound: Pa
 
 
 def test_the_child_outlives_the_thread_that_started_it(sound: Path) -> None:
-    own = measuring_process(TIMING, ENVIRONMENT)
+    own = process(TIMING, ENVIRONMENT)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(_child_of, own, sound).result()
     with ThreadPoolExecutor(1) as pool:
@@ -138,9 +138,9 @@ def test_kill_9_of_the_parent_leaves_nobody(tmp_path: Path) -> None:
       for (volatile int i = 0;;) i++;"""
     library = job_library(tmp_path, body)
     program = (
-        "import sys; from pathlib import Path; from haotuner.measure.child import TIMING, measuring_process\n"
+        "import sys; from pathlib import Path; from haotuner.backends.cpu.processes import TIMING, process\n"
         "from tests.work.native_jobs import ENVIRONMENT, job\n"
-        "measuring_process(TIMING, ENVIRONMENT).ask(job(Path(sys.argv[1])), 600)"
+        "process(TIMING, ENVIRONMENT).ask(job(Path(sys.argv[1])), 600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(library)])
     try:
@@ -157,7 +157,7 @@ def test_kill_9_of_the_parent_leaves_nobody(tmp_path: Path) -> None:
 
 
 def test_a_child_that_cannot_start_is_a_clear_error() -> None:
-    lost = measuring_process(TIMING, {**ENVIRONMENT, "PYTHONHOME": "/nonexistent"})
+    lost = process(TIMING, {**ENVIRONMENT, "PYTHONHOME": "/nonexistent"})
     with pytest.raises(WorkerLost, match=r"(?s)did not start: exited with status 1.*haotuner doctor"):
         lost.ask({"do": "time"}, LIMIT_S)
     lost.close()

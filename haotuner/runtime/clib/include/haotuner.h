@@ -1,5 +1,8 @@
 /* haotuner.h: open a pack and call its ops from C99 or C++, without Python and without TVM.
  *
+ * A pack is code: its library runs in the server's process with all its rights. Hashes find damage, not malice, so open only
+ * packs that you would run as a program.
+ *
  * Every function may be called from any number of threads at once, except that nothing may use a handle while or after
  * it is freed. Functions that can fail return HT_OK or a negative code and fill *error (which may be NULL). Nothing here
  * throws, aborts, prints or exits. */
@@ -15,13 +18,13 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define HT_ABI_VERSION 1
+#define HT_ABI_VERSION 1 /* functions were added since; none changed */
 
 typedef enum {
   HT_OK = 0,
   HT_BAD_TYPE = -1,     /* a tensor has another dtype or is no tensor */
   HT_BAD_VALUE = -2,    /* a tensor has another shape, stride or device, or shares memory with the output */
-  HT_PACK_INVALID = -3, /* files are missing or changed; none of the pack's code was run */
+  HT_PACK_INVALID = -3, /* files are missing or changed; none of the pack's code was run, unless its library lacks a function */
   HT_PACK_MISMATCH = -4, /* a sound pack that this CPU cannot serve */
   HT_CLOSED = -5,       /* the pack was closed */
   HT_NO_MEMORY = -6,
@@ -67,6 +70,10 @@ ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* ou
 /* The same with another thread count for this call. */
 ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,
                           ht_error* error);
+
+/* Compute an op of another kind than dense, which binds no weight: its operands in the op's order, the output last. Any thread
+ * may call; nothing may call while or after the pack is closed. Allocates nothing. */
+ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
 /* Counts since the library was mapped, over all handles of this process. */
 ht_status ht_stats(const ht_op* op, ht_counts_t* out);

@@ -1,0 +1,154 @@
+"""The judge: whether numbers are right. Drawn inputs, the reference in float64, a tolerance for each element, guard bands.
+
+One judge for every place that checks results: the measuring process, a pack's verification, races against other libraries.
+Needs numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.epilogue import STEPS
+from haotuner.ops.kind import Operand
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+Array: TypeAlias = NDArray[Any]
+GUARD = 24  # elements around every row of an output that a call must leave alone
+SENTINEL = -7.25e30  # no result of the test data comes near it; as fp16 it is -inf, which none is either
+WHOLE = 3  # drawn whole numbers are from -3 to 3: every sum of them is exact, so one missing or doubled term shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a comparison found. ``worst``: the largest error as a share of what is allowed; ``wrong``: elements over it."""
+
+    worst: float
+    wrong: int
+    at: tuple[int, ...] = ()  # the first wrong element, what it is and what it should be
+    found: float = 0.0
+    wanted: float = 0.0
+
+    def __str__(self) -> str:
+        """In words, for a message."""
+        if not self.wrong:
+            return f"right: the largest error is {self.worst:.2g} of what is allowed"
+        return f"{self.wrong} wrong results, the first at {list(self.at)}: {self.found}, want {self.wanted}"
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Numpy's type of a dtype name; TypeError for bf16 where no package brings it."""
+    return np.dtype(DTYPES[name].numpy)
+
+
+def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False) -> dict[str, Array]:
+    """Inputs and constants of one call by operand name, as they are stored; epilogue operands among them.
+
+    ``whole``: small whole numbers instead of what the kind draws (standard normal).
+    """
+    found = {}
+    for operand in op.meaning.inputs:
+        size = op.operand_shape(operand, shape)
+        found[operand.name] = _drawn(op, operand, size, rng, whole).astype(numpy_dtype(op.dtype_of(operand)))
+    extents = op.extents(shape)
+    for step in op.epilogue:
+        for name, axes in STEPS[step].operands:
+            values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
+            found[name] = values.astype(numpy_dtype(op.dtype))
+    return found
+
+
+def _drawn(op: Op, operand: Operand, size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Array:
+    if op.meaning.draw is not None and not whole:
+        return np.asarray(op.meaning.draw(rng, operand, size))
+    return _normal(size, rng, whole)
+
+
+def _normal(size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Array:
+    return rng.integers(-WHOLE, WHOLE + 1, size) if whole else rng.standard_normal(size, dtype=np.float32)
+
+
+def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
+    """The op's result in float64, epilogue included; ``inputs`` as they are stored."""
+    value = op.meaning.result(_wide(op, inputs), op.all_options())
+    for step in op.epilogue:
+        operands = {name: np.asarray(inputs[name], np.float64) for name, _ in STEPS[step].operands}
+        value = STEPS[step].apply(value, operands)
+    return np.asarray(value, np.float64)
+
+
+def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
+    eps = DTYPES[op.dtype_of(op.meaning.output)].eps
+    # Sums are kept in fp32 at least, whatever the operands' type.
+    units = np.asarray(op.meaning.tolerance(_wide(op, inputs), op.all_options()), np.float64)
+    allowed = units * min(eps, DTYPES["fp32"].eps)
+    for step in op.epilogue:
+        allowed = allowed * STEPS[step].gain + DTYPES["fp32"].eps * np.abs(want)
+    if eps > DTYPES["fp32"].eps:
+        allowed = allowed + eps * np.abs(want)
+    return np.broadcast_to(allowed, want.shape)
+
+
+def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64] | float) -> Verdict:
+    """Element by element; NaN and infinities where finite numbers are wanted are wrong."""
+    error = np.abs(np.asarray(found, np.float64) - want)
+    wrong = ~(error <= allowed)
+    if not wrong.any():
+        shares = error / np.maximum(allowed, np.finfo(np.float64).tiny)
+        return Verdict(worst=float(np.max(shares, initial=0.0, where=error > 0)), wrong=0)
+    over = np.where(np.isnan(error), np.inf, error - allowed)
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(wrong, over, -np.inf))), error.shape))
+    return Verdict(
+        worst=float("inf"), wrong=int(wrong.sum()), at=at, found=float(np.asarray(found)[at]), wanted=float(want[at])
+    )
+
+
+def check(op: Op, inputs: Mapping[str, Array], found: Array, *, whole: bool = False) -> Verdict:
+    """The result of one call against the reference; ``whole`` numbers of a kind that is exact on them allow no error."""
+    want = reference(op, inputs)
+    exact = whole and op.meaning.exact and not op.epilogue
+    return compare(found, want, 0.0 if exact else tolerance(op, inputs, want))
+
+
+class Guarded:
+    """An output inside a larger array filled with a sentinel, so that a write outside it shows."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str = "fp32", guard: int = GUARD) -> None:
+        around = tuple((1 if axis < len(shape) - 1 else guard) for axis in range(len(shape)))
+        self.outer = np.full([n + 2 * g for n, g in zip(shape, around, strict=True)], SENTINEL, numpy_dtype(dtype))
+        self._inside = tuple(slice(g, g + n) for n, g in zip(shape, around, strict=True))
+
+    @property
+    def inner(self) -> Array:
+        """The output: a view with wider strides than its shape needs."""
+        return self.outer[self._inside]
+
+    def touched(self) -> bool:
+        """Whether something outside the output was written to."""
+        outside = np.ones(self.outer.shape, bool)
+        outside[self._inside] = False
+        return not bool(np.all(self.outer[outside] == self.outer.dtype.type(SENTINEL)))
+
+
+def spaced(values: Array, gap: int) -> Array:
+    """The same values in rows further apart, with NaN between them (integers: the largest number): what must not be read."""
+    filler = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
+    room = np.full((*values.shape[:-1], values.shape[-1] + gap), filler, values.dtype)
+    room[..., : values.shape[-1]] = values
+    return room[..., : values.shape[-1]]
+
+
+def _wide(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:
+    """Inputs in float64 with the axes of their first layout."""
+    options, found = op.all_options(), {}
+    for operand in op.meaning.inputs:
+        stored, first = operand.axes(options), next(iter(operand.layouts.values()))
+        found[operand.name] = np.asarray(inputs[operand.name], np.float64).transpose([stored.index(axis) for axis in first])
+    return found

@@ -1,0 +1,134 @@
+"""OpKind and Operand: what an operator reads and writes, what it means, and how exact a result must be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from haotuner.ops.formula import Formula, evaluate
+
+AxisRole = Literal["spatial", "reduction"]
+# input: known at the call. constant: bound once, may be packed, cold in a server. output: written by the call.
+OperandRole = Literal["input", "constant", "output"]
+Extents: TypeAlias = Mapping[str, int]
+Options: TypeAlias = Mapping[str, str]
+Arrays: TypeAlias = Mapping[str, Any]  # float64 arrays by operand, axes in the order of the operand's first layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One more word of a spec beside axes, ``KEY=VALUE``: one of ``choices``, or a whole number where there are none."""
+
+    default: str
+    choices: tuple[str, ...] = ()
+
+    def allows(self, value: str) -> bool:
+        """Whether the option can have this value."""
+        return value in self.choices if self.choices else re.fullmatch(r"[0-9]{1,10}", value) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """One tensor of an operator.
+
+    ``layouts``: names of layouts, each with the axes that are its dimensions, outermost first; the first is the default.
+    ``option``: the option of a spec that names the layout; empty: the operand's own name. ``dtype``: None for the op's.
+    """
+
+    name: str
+    role: OperandRole
+    layouts: Mapping[str, tuple[str, ...]]
+    option: str = ""
+    dtype: str | None = None
+
+    def layout_option(self) -> str:
+        """The option that chooses the layout."""
+        return self.option or self.name
+
+    def axes(self, options: Options) -> tuple[str, ...]:
+        """Axes of the operand as it is stored, outermost first."""
+        first = next(iter(self.layouts))
+        return self.layouts[options.get(self.layout_option(), first)]
+
+    def shape(self, extents: Extents, options: Options) -> tuple[int, ...]:
+        """Dimensions of the operand as it is stored."""
+        return tuple(extents[axis] for axis in self.axes(options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpKind:
+    """One kind of operator.
+
+    ``reference(inputs, options)`` computes the output in float64; a ``formula`` says it, too, and programs are made from it.
+    ``tolerance(inputs, options)`` gives how far each element of the output may be off, in units of the roundoff of the
+    output's type. ``draw(rng, operand, shape)`` draws test data, standard normal where None; ``exact``: on small whole
+    numbers every order of summation gives the same bits.
+    """
+
+    name: str
+    meaning: str
+    axes: Mapping[str, AxisRole]
+    operands: tuple[Operand, ...]  # inputs and constants in the order of a call, then the output
+    flops: Callable[[Extents], int]
+    tolerance: Callable[[Arrays, Options], Any]
+    reference: Callable[[Arrays, Options], Any] | None = None  # needed where there is no formula
+    formula: Formula | None = None  # of an element of the output
+    draw: Callable[[np.random.Generator, Operand, tuple[int, ...]], Any] | None = None
+    exact: bool = False
+    own_options: Mapping[str, Option] = field(default_factory=dict)
+    example: str = ""  # a spec, for messages
+
+    def __post_init__(self) -> None:
+        names = [operand.name for operand in self.operands]
+        if len(set(names)) != len(names) or [o.role for o in self.operands].count("output") != 1:
+            raise ValueError(f"op kind {self.name}: operands need different names and exactly one output, got {names}")
+        if self.reference is None and self.formula is None:
+            raise ValueError(f"op kind {self.name}: it needs a reference or a formula")
+        used = {axis for o in self.operands for axes in o.layouts.values() for axis in axes}
+        if used != set(self.axes):
+            raise ValueError(f"op kind {self.name}: operands use the axes {sorted(used)}, declared are {sorted(self.axes)}")
+
+    @property
+    def output(self) -> Operand:
+        """The operand that is written."""
+        return next(operand for operand in self.operands if operand.role == "output")
+
+    def result(self, inputs: Arrays, options: Options) -> Any:
+        """The output in float64, from inputs with the axes of their first layout."""
+        if self.reference is not None:
+            return self.reference(inputs, options)
+        assert self.formula is not None
+        axes = {operand.name: next(iter(operand.layouts.values())) for operand in self.inputs}
+        return evaluate(self.formula, inputs, axes, next(iter(self.output.layouts.values())))
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The operands that are read, in the order of a call."""
+        return tuple(operand for operand in self.operands if operand.role != "output")
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """Every option of a spec: the layouts of operands that have several, then the kind's own."""
+        found: dict[str, Option] = {}
+        for operand in self.operands:
+            if len(operand.layouts) > 1:
+                names = tuple(operand.layouts)
+                found[operand.layout_option()] = Option(default=names[0], choices=names)
+        return {**found, **self.own_options}
+
+
+def plain(name: str, role: OperandRole, *axes: str, dtype: str | None = None) -> Operand:
+    """An operand of one layout."""
+    return Operand(name=name, role=role, layouts={"".join(axes): axes}, dtype=dtype)
+
+
+def sum_rounding(depth: int) -> float:
+    """Units of roundoff that a sum of ``depth`` terms may be off, times the sum of their magnitudes.
+
+    The error of a sum in any order grows like the root of its length (Higham 2002, section 4.2); 4 covers the reordering.
+    """
+    return float(4 * np.sqrt(depth))

@@ -1,0 +1,69 @@
+"""The facts of a manifest that people read: their types, checked when present, so that nobody meets a traceback later.
+
+A form is a type, a tuple of types, ``[form]`` for a list, ``{"key": form}`` for an object with optional keys, or
+``{str: form}`` for an object whose every value has that form.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+NUMBER = (int, float)
+PAIR = "two numbers"
+L3_LIMIT_BYTES = 1 << 36
+
+DOCUMENT: dict[str, Any] = {
+    "haotuner": str,
+    "toolchain": {str: str},
+    "verification": {"numbers": bool, "why": str},
+    "tuning": {"shapes": str, "weights": str, "seconds": NUMBER, "stopped": str},
+    "device": {"name": str, "kind": str, "l3_bytes": (*NUMBER, type(None))},
+}
+PLAN: dict[str, Any] = {
+    "predicted_us": [NUMBER],
+    "measured_us": {str: {str: NUMBER}},
+    "curves": {str: [{"kernel": str, "lead_us": [PAIR], "follow_us": NUMBER}]},
+}
+REGRET = (*NUMBER, type(None))  # null: not known, for nothing was measured
+OP: dict[Any, Any] = {"packed_ratio": NUMBER, "regret_mean": REGRET, "regret_max": REGRET, "plans": {str: PLAN}}
+
+
+def check_facts(value: Any, form: Any, where: str) -> None:
+    """ValueError names the first fact of another type than ``form`` says."""
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} must be an object")
+        for key, found in value.items():
+            inner = form.get(str, form.get(key))
+            if inner is not None:
+                check_facts(found, inner, f"{where}.{key}")
+    elif form == PAIR:
+        check_facts(value, [NUMBER], where)
+        if len(value) != 2:
+            raise ValueError(f"{where} must hold pairs of numbers")
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            raise ValueError(f"{where} must be a list")
+        for found in value:
+            check_facts(found, form[0], where)
+    elif not isinstance(value, form) or (isinstance(value, bool) and form is not bool):
+        raise ValueError(f"{where} is {value!r:.50}, of another type than that fact has")
+
+
+def check_texts(value: Any) -> None:
+    """ValueError for a text, key or value, that would steer a terminal or cannot be printed."""
+    if isinstance(value, str):
+        if not value.isprintable() and any(_steers(letter) for letter in value):
+            raise ValueError(f"the text {ascii(value[:50])} holds control characters")
+    elif isinstance(value, dict):
+        for key, found in value.items():
+            check_texts(key)
+            check_texts(found)
+    elif isinstance(value, list):
+        for found in value:
+            check_texts(found)
+
+
+def _steers(letter: str) -> bool:
+    return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cs", "Cf")  # also marks that turn the writing

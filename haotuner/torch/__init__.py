@@ -1,0 +1,27 @@
+"""PyTorch: a pack's ops as ``torch.ops.haotuner.*``, and models whose ``nn.Linear`` layers are served from a pack.
+
+    print(haotuner.torch.ops_of(model))                           # which ops the model needs: `haotuner tune --op …`
+    print(haotuner.torch.swap(model, pack))                       # in place; what was replaced, what was left and why
+    handle = haotuner.torch.register(pack)
+    y = torch.ops.haotuner.dense_n2304_k768(x, packed, bias)      # packed = handle.pack_weight(name, weight)
+
+A pack infers: gradients are refused.
+"""
+
+from __future__ import annotations
+
+from haotuner.torch.layer import PackedLinear
+from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
+from haotuner.torch.swap import Swapped, ops_of, swap, swap_linears
+
+__all__ = [
+    "PackedLinear",
+    "Registered",
+    "Swapped",
+    "ops_of",
+    "packed_tensor",
+    "register",
+    "share_threads",
+    "swap",
+    "swap_linears",
+]

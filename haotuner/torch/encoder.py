@@ -1,0 +1,40 @@
+"""``nn.TransformerEncoder`` around served layers: torch's fused paths read the layers' weights past their forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def keep_working(parent: torch.nn.Module) -> None:
+    """Send a module that holds a served layer down torch's plain path, with the results that it had before."""
+    if isinstance(parent, torch.nn.TransformerEncoderLayer):
+        parent.activation_relu_or_gelu = 0  # its fused path would read linear1.weight
+
+
+def plain_encoders(model: torch.nn.Module, served: type[torch.nn.Module]) -> None:
+    """Encoders whose first layer is served keep padded rows; torch's nested tensors would read that layer's weights."""
+    for encoder in model.modules():
+        if not isinstance(encoder, torch.nn.TransformerEncoder) or not getattr(encoder, "use_nested_tensor", False):
+            continue
+        if any(isinstance(layer, served) for layer in encoder.layers.modules()):
+            encoder.use_nested_tensor = False
+            encoder.register_forward_hook(_fill_padding, with_kwargs=True)
+
+
+def _fill_padding(encoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor | None:
+    """Padded rows as nested tensors leave them: zero, then the encoder's norm. The conditions are torch's own."""
+    given = dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)) | kwargs
+    src, padding = given["src"], given.get("src_key_padding_mask")
+    if padding is None or given.get("mask") is not None or src.dim() != 3 or encoder.layers[0].training:
+        return None
+    if not torch.backends.mha.get_fastpath_enabled() or torch.is_autocast_enabled():
+        return None
+    kept = padding.logical_not()
+    if getattr(encoder, "mask_check", True) and (
+        torch.compiler.is_compiling() or not torch._nested_tensor_from_mask_left_aligned(src, kept)
+    ):
+        return None
+    row = torch.zeros_like(output[:1, :1])
+    return torch.where(kept[..., None], output, row if encoder.norm is None else encoder.norm(row))

@@ -1,0 +1,125 @@
+"""A pack's ops under ``torch.ops.haotuner``, and packs that compute on torch's threads.
+
+Ops are made with ``Library.define`` and ``impl``: ``torch.library.custom_op`` costs seven times more a call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from haotuner.errors import UsageError
+from haotuner.runtime.dense import DenseOp
+from haotuner.runtime.linear import Linear
+from haotuner.runtime.pack import Pack
+from haotuner.runtime.refusal import REFUSED
+
+
+class Registered:
+    """Ops of one pack under ``torch.ops.haotuner``, until ``close``. The pack stays loaded as long as its ops are."""
+
+    def __init__(self, pack: Pack) -> None:
+        share_threads(pack)
+        self._pack = pack
+        self._library = torch.library.Library("haotuner", "FRAGMENT")
+        self.names = pack.ops
+        taken = [name for name in pack.ops if hasattr(torch.ops.haotuner, name)]
+        if taken:
+            raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
+        for name in pack.ops:
+            self._define(pack.op(name))
+
+    def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """The packed weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it."""
+        return packed_tensor(self._pack.op(name).bind(weight))
+
+    def close(self) -> None:
+        """Take the ops out of torch; twice is harmless."""
+        self._library._destroy()
+        for name in self.names:
+            torch.ops.haotuner.__dict__.pop(name, None)
+
+    def __enter__(self) -> Registered:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _define(self, op: DenseOp) -> None:
+        call, setting = self._pack.entry(op.entry)
+        name, n, k = op.name, op.n, op.k
+        tags = (torch.Tag.pt2_compliant_tag,)
+        self._library.define(f"{name}(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", tags=tags)
+        # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
+        self._library.define(f"{name}.out(Tensor x, Tensor packed, Tensor? bias=None, *, Tensor(a!) out) -> ()", tags=tags)
+
+        # The usual call comes first and says nothing twice: each name and each Python frame is a twentieth of the call.
+        def into(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
+            if x.requires_grad or (bias is not None and bias.requires_grad):
+                _refuse_grad(name)
+            try:
+                call(x, packed, out, setting) if bias is None else call(x, packed, out, setting, bias)
+            except ValueError:
+                if x.is_contiguous():
+                    raise
+                into(x.contiguous(), packed, bias, out=out)  # torch's own ops take any strides
+
+        def fresh(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            if x.requires_grad or (bias is not None and bias.requires_grad):
+                _refuse_grad(name)
+            try:
+                return call(x, packed, None, setting) if bias is None else call(x, packed, None, setting, bias)
+            except REFUSED:  # or torch has no exchange table, and the output comes from here
+                if x.dim() == 0:
+                    raise
+                out = x.new_empty((*x.shape[:-1], n))
+                into(x, packed, bias, out=out)
+                return out
+
+        def shape(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
+            return x.new_empty((*x.shape[:-1], n), dtype=torch.float32)
+
+        def nothing(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
+            torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
+
+        self._library.impl(name, fresh, "CPU")
+        self._library.impl(f"{name}.out", into, "CPU")
+        torch.library.register_fake(f"haotuner::{name}", shape, lib=self._library)
+        torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=self._library)
+
+
+def _refuse_grad(name: str) -> None:
+    if torch.is_grad_enabled():
+        raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+
+
+def share_threads(pack: Pack, share: bool = True) -> bool:
+    """Let packs compute on torch's OpenMP threads, in the whole process; False where torch has none of GNU's kind.
+
+    ``share=False`` goes back to the packs' own pool.
+
+    Torch's layers run between a pack's, on the same cores. Two pools there cost each other a wake-up a layer; in an encoder
+    of BERT-base's size on two cores a layer norm of 37 rows took 735 us beside a pool of our own and 11 us without. Give
+    packs as many threads as ``torch.get_num_threads()``: OpenMP starts its threads anew when the number changes. A forked
+    child goes back to a pool of its own.
+    """
+    team = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if share else None
+    address = ctypes.cast(team, ctypes.c_void_p).value if team is not None else 0
+    pack.library().function("ht_team")(address)
+    return bool(address)
+
+
+def register(pack: Pack) -> Registered:
+    """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
+
+    x is ``(…, k)`` float32 on the CPU; fakes accept symbolic sizes, so the ops go through
+    ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
+    """
+    return Registered(pack)
+
+
+def packed_tensor(linear: Linear) -> torch.Tensor:
+    """The packed weight ``(panels, k, pw)`` of a bound linear, sharing its memory."""
+    return torch.from_dlpack(linear.bound.packed)

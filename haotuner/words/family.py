@@ -1,0 +1,65 @@
+"""Family: all micro-kernels of one kind for one backend, with what they compute, ask for and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.op import Op
+
+Layout = tuple[int, ...]  # of the packed constants; opaque, and orderable so that ties are broken in one way
+
+
+class Family(Protocol):
+    """All micro-kernels of one kind for one backend.
+
+    Only a family and its backend know what the parameters of its kernels mean. Every method is pure and cheap but
+    ``schedule``, which imports the compiler.
+    """
+
+    name: str
+    backend: str  # the kind of device: "cpu", "cuda"
+
+    def serves(self, op: Op) -> bool:
+        """Whether micro-kernels of this family compute the op."""
+        ...
+
+    def suits(self, device: Device) -> bool:
+        """Whether the device is of the backend's kind and has the instructions that the programs use."""
+        ...
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """The whole search space, legal or not, in a fixed order."""
+        ...
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """What the micro-kernel computes at a time."""
+        ...
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Extent that is really computed along a parallel axis for an output of ``extent``; what is over it is padding."""
+        ...
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Layout of the packed constants that the micro-kernel reads; those of one layout can share them."""
+        ...
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """What the micro-kernel asks of a device."""
+        ...
+
+    def fuses(self, step: str) -> bool:
+        """Whether the programs compute an epilogue step (``haotuner/ops/epilogue.py``) with the tile."""
+        ...
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """The program for the backend's compiler: a TVM ``IRModule`` with a function of that global symbol."""
+        ...
+
+
+def rounded_up(tile: Tile, axis: str, extent: int) -> int:
+    """Extent computed by whole tiles: what ``computed`` is for families without a program for the rest."""
+    size = tile.extent.get(axis, 1)
+    return -(-extent // size) * size

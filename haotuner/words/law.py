@@ -1,0 +1,34 @@
+"""Law: an inequality that a micro-kernel must obey to be worth measuring; and the one that asks all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel, Refused
+from haotuner.words.op import Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the laws look at."""
+
+    kernel: MicroKernel
+    footprint: Footprint
+    op: Op
+    device: Device
+    most: Mapping[str, int]  # the largest extent of every dynamic axis in the range
+    suits: bool = True  # the device has the family's instructions
+
+
+Law = Callable[[Question], tuple[float, float] | None]
+Laws = Sequence[tuple[str, Law]]
+
+
+def refusals(question: Question, laws: Laws) -> Iterator[Refused]:
+    """Every law the kernel breaks, in order."""
+    for law, sides in laws:
+        found = sides(question)
+        if found is not None and found[0] > found[1]:
+            yield Refused(kernel=question.kernel, law=law, asked=found[0], allowed=found[1])

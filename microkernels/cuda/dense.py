@@ -1,0 +1,146 @@
+"""What the CUDA dense families share: Y[m, n] = X[m, k] · W[n, k]^T, every extent known at run time.
+
+A micro-kernel is one thread block's ``bm x bn`` tile of Y, walked along k in steps of ``bk``. The compiled function is
+``symbol(X, W, Y)``: X (m, k) and Y (m, n) have inner stride 1 and any row stride, W (n, k), or (k, n) for ``kn1``, is
+compact. ``v`` promises that k and X's row stride (for ``kn1`` also n) are multiples of v and that X and W start at
+multiples of v elements; every family pads with zeros, so no other extent is restricted. Offsets are 32-bit: each
+operand must have fewer than 2^31 elements.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.words.device import Device
+from haotuner.words.family import Layout, rounded_up
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.op import Op
+
+# Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
+# tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.
+RASTER_ROWS = 8
+# Each of an SM's four schedulers owns 16384 32-bit registers, on every architecture from sm_70 on (CUDA programming guide,
+# technical specifications): a register budget is met per scheduler, in whole warps.
+SCHEDULERS = 4
+SCHEDULER_REGISTERS = 16384
+REGISTER_STEP = 8  # registers are handed to a warp in multiples of 8 per thread
+REGISTER_LIMIT = 255  # of one thread
+# No estimate goes below it: 1024 threads of 64 registers fill an SM, more than an SM of sm_75 can hold and enough to hide
+# any latency, so a tighter budget would only cause spills.
+REGISTER_FLOOR = 64
+WARP = 32
+OLDEST_BUILT = 75  # what a CUDA 13 toolkit still builds for; before it a CUDA 12 one must be found
+TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def sm_number(arch: str) -> int:
+    """90 for ``sm_90a``, 0 for what is no CUDA architecture."""
+    match = re.fullmatch(r"sm_([0-9]+)[a-z]?", arch)
+    return int(match[1]) if match else 0
+
+
+def vector_elements(op: Op, widest: int) -> int:
+    """The largest power of two up to ``widest`` that the op's static extents let a load rely on; 1 if k is dynamic."""
+    static = dict(op.static)
+    found = widest
+    while found > 1 and any(static.get(axis, 1) % found for axis in (("k", "n") if op.option("weight") == "kn" else ("k",))):
+        found //= 2
+    return found
+
+
+def resident_blocks(threads: int, registers: int) -> int:
+    """Blocks whose registers fit an SM together; the launch bound that holds the compiler to ``registers`` a thread."""
+    warps = SCHEDULERS * (SCHEDULER_REGISTERS // (WARP * registers))
+    return max(1, warps * WARP // threads)
+
+
+def rounded_registers(registers: int) -> int:
+    """An estimate as the hardware hands registers out, within the floor and the limit of a thread."""
+    return min(max(-(-registers // REGISTER_STEP) * REGISTER_STEP, REGISTER_FLOOR), REGISTER_LIMIT)
+
+
+def grouped_tile(tirx: Any, block: Any, row_tiles: Any, column_tiles: Any) -> tuple[Any, Any]:
+    """Row and column of a block's tile, as TIRx expressions; ``RASTER_ROWS`` row tiles run down before the next column."""
+    group = tirx.truncdiv(block, column_tiles * RASTER_ROWS)
+    within = tirx.truncmod(block, column_tiles * RASTER_ROWS)
+    rows = tirx.min(row_tiles - group * RASTER_ROWS, RASTER_ROWS)
+    return group * RASTER_ROWS + tirx.truncmod(within, rows), tirx.truncdiv(within, rows)
+
+
+class CudaDense(ABC):
+    """One CUDA dense family; a subclass says its points, footprint and program."""
+
+    backend = "cuda"
+    oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
+
+    def __init__(self, name: str, dtype: str) -> None:
+        self.name = name
+        self.dtype = dtype
+
+    def serves(self, op: Op) -> bool:
+        """Dense of this dtype with something left to know at run time, no epilogue."""
+        return op.kind == "dense" and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
+
+    def suits(self, device: Device) -> bool:
+        """Whether the device has the instructions that the programs use; enough to select and predict for it."""
+        return device.kind != "cpu" and sm_number(device.arch) >= self.oldest_sm
+
+    def runs_on(self, device: Device) -> bool:
+        """Whether code can be built for the device as well."""
+        return self.suits(device) and sm_number(device.arch) >= OLDEST_BUILT
+
+    @abstractmethod
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """The search space for an op, the same on every device; :meth:`runs_on` says whether it is of use there."""
+
+    @abstractmethod
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Registers a thread is held to, shared memory and threads of one block."""
+
+    @abstractmethod
+    def ahead(self, kernel: MicroKernel) -> int:
+        """Steps along k whose operands are on their way while one step is computed."""
+
+    @abstractmethod
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Bytes that one block reads from shared memory for one element of k."""
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """What the device's units for this family's instructions reach at most; None where nobody knows."""
+        return None if device.peak_gflops is None else device.peak_gflops / 1e3
+
+    @abstractmethod
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with one function ``symbol(X, W, Y)``."""
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """A block's tile; what lies over the edges is masked."""
+        extent = {"m": kernel["bm"], "n": kernel["bn"]}
+        return Tile(extent=extent, edge={"m": "masked", "n": "masked"}, step={"k": kernel["bk"]})
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Whole tiles."""
+        return rounded_up(self.tile(kernel), axis, extent)
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """W is read as it is stored."""
+        return ()
+
+    def fuses(self, step: str) -> bool:
+        """None so far."""
+        return False
+
+    def bytes_per_element(self) -> int:
+        """Size of one element of X, W and Y."""
+        return DTYPE_BYTES[self.dtype]
+
+
+def module_of(program: Any, symbol: str) -> Any:
+    """TVM module that holds one program under a global symbol."""
+    import tvm
+
+    return tvm.IRModule({symbol: program.with_attr("global_symbol", symbol)})
