@@ -101,7 +101,7 @@ def _workers(overseer: Overseer) -> list[int]:
 
 def _is_worker(path: Path, overseer: Overseer) -> bool:
     try:
-        line = path.read_text()
-        return WORKERS in line and str(overseer.root) in line
+        line = path.read_bytes()
+        return WORKERS.encode() in line and str(overseer.root).encode() in line
     except OSError:
         return False
