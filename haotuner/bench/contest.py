@@ -22,13 +22,13 @@ COPIES = 3  # of every weight that a contender holds: as given, prepared, and in
 
 
 def raceable(op: Op) -> bool:
-    """Whether peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
+    """True if peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
     return op.kind == "dense" and op.dtype == "fp32" and not op.options and not op.epilogue and op.dynamic == ("m",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """What is to be raced. ``peers`` maps names to ``module:Class``."""
+    """Ops, shapes and contenders of one race. ``peers`` maps names to ``module:Class``."""
 
     pack: Path | None
     ops: tuple[Op, ...]

@@ -49,7 +49,7 @@ class Row:
 
     @property
     def contended(self) -> bool:
-        """Whether other load may have shaped the times."""
+        """True if other load may have shaped the times."""
         return self.foreign_cores > contention.CONTENDED_CORES or self.crowded > contention.CROWDED_BLOCKS
 
 
