@@ -41,17 +41,10 @@ class Overseer:
     patience_s: float
     program: str = PROGRAM
 
-<<<<<<< HEAD
     @property
     def told(self) -> dict[str, str]:
         """What a worker is told."""
         return {"root": str(self.root), "arch": self.arch}
-=======
-    def setup(self, tasks: Sequence[Task]) -> Setup:
-        """Setup of a worker for these tasks."""
-        fields = [asdict(task) for task in tasks]
-        return Setup(root=str(self.root), arch=self.arch, tasks=fields)
->>>>>>> main
 
     def run(self, tasks: Sequence[Task], deadline: float) -> Iterator[Answer]:
         """Answers in the order of the tasks until they end or the clock (``time.monotonic``) passes the deadline.
