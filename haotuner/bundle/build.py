@@ -19,9 +19,9 @@ from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.profile import profiles
 
 PACKAGE = Path(haotuner.__file__).parent
-# What runs on the GPU machine: floor 0, the child process and the record format, then the bundle's own modules. Only tvm-ffi
-# is needed besides.
-CARRIED = ("words", "isolate")  # whole folders
+# What runs on the GPU machine: floor 0, the child process and the record format, then the bundle's own modules. tvm-ffi
+# and numpy, which operators compute with, come as wheels.
+CARRIED = ("words", "ops", "isolate")  # whole folders
 SCRIPTS = (
     "__init__", "ceilings", "checking", "inventory", "journal", "kernels", "manifest", "operands",
     "outcome", "overseer", "peer_torch", "peer_triton", "peer_triton_kernel", "peers", "policy", "probe", "report", "run",
