@@ -9,7 +9,8 @@ from typing import Any
 
 from haotuner.backends.backend import Follow
 from haotuner.backends.cpu import ways
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
+from haotuner.backends.cpu.measuring import DENSE_SERVING, SLICED_SERVING
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.timer import CpuTimer
@@ -66,10 +67,11 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / "dense.py", TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.h"]
+        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "loops.py")]
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
-        timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "setting.py")]
-        timed += [RUNTIME_SOURCES / name for name in SERVING]
+        timed += [TIMING_SOURCES / name for name in ("timing.c", "timing_sliced.c", "sampling.h", "watch.h", "watch.c")]
+        timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py")]
+        timed += [_HERE / "setting.py", *(RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING})]
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:
