@@ -19,21 +19,22 @@ RANDOM_SHAPES = 6  # beside the boundaries, drawn with a fixed seed
 LARGEST_FLOPS = 4e9  # of one check in float64: about a second; larger m are checked through smaller ones of the same plan
 
 
-def verify(path: Path, *, seed: int = 0) -> list[str]:
+def verify(path: Path, *, seed: int = 0, most_flops: float = LARGEST_FLOPS) -> list[str]:
     """Every problem found, in words; empty when the pack is sound and right.
 
     Of a pack with several levels, the files of all are checked, and the numbers of those that this CPU can run.
+    ``most_flops``: of one check; calls of more are not made.
     """
     try:
         levels = level_hashes(parse(path / MANIFEST, read_bytes(path)))
         if levels is None:
-            return _verify_plain(path, seed)
+            return _verify_plain(path, seed, most_flops)
         problems = []
         for level in levels:
             manifest = read_level(path, level, levels)
             check_library(path, manifest)
             if not missing_flags(level):
-                problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed)]
+                problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed, most_flops)]
     except HaotunerError as error:
         return [str(error)]
     except ValueError as error:
@@ -41,7 +42,7 @@ def verify(path: Path, *, seed: int = 0) -> list[str]:
     return problems
 
 
-def _verify_plain(path: Path, seed: int) -> list[str]:
+def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     from haotuner.runtime.pack import Pack
 
     problems: list[str] = []
@@ -54,27 +55,27 @@ def _verify_plain(path: Path, seed: int) -> list[str]:
     for threads in counts:
         with Pack(path, threads) as pack:
             for op in pack.manifest.ops:
-                problems += _check_op(pack, op, threads, np.random.default_rng(seed))
+                problems += _check_op(pack, op, threads, np.random.default_rng(seed), most_flops)
     if manifest.batch_invariant:
         for op in manifest.ops:
-            problems += _check_bits(path, op, counts, np.random.default_rng(seed))
+            problems += _check_bits(path, op, counts, np.random.default_rng(seed), most_flops)
     return problems
 
 
-def _shapes(op: PackOp, rng: np.random.Generator) -> list[int]:
-    most = int(min(op.last_m + 2 * max(op.tile_rows), LARGEST_FLOPS / (2 * op.n * op.k)))
+def _shapes(op: PackOp, rng: np.random.Generator, most_flops: float) -> list[int]:
+    most = max(max(op.tile_rows) + 1, int(min(op.last_m + 2 * max(op.tile_rows), most_flops / (2 * op.n * op.k))))
     edges = {0, 1, 2, 3, op.first_m, min(op.last_m, most), min(op.last_m + 1, most), most}
     edges |= {mr + d for mr in op.tile_rows for d in (-1, 0, 1)}
     edges |= {int(m) for m in np.exp(rng.uniform(0, np.log(max(most, 2)), RANDOM_SHAPES))}
     return sorted(m for m in edges if 0 <= m <= most)
 
 
-def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator) -> list[str]:
+def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator, most_flops: float) -> list[str]:
     """The promise of a batch-invariant pack: rows of a large batch are the bits of a small one, from either end."""
     from haotuner.runtime.pack import Pack
 
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
-    shapes = [m for m in _shapes(op, rng) if m > 0]
+    shapes = [m for m in _shapes(op, rng, most_flops) if m > 0]
     x = rng.standard_normal((max(shapes), op.k), dtype=np.float32)
     whole = None
     problems = []
@@ -90,12 +91,14 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
     return problems
 
 
-def _check_op(pack, op: PackOp, threads: int, rng: np.random.Generator) -> list[str]:  # type: ignore[no-untyped-def]
+def _check_op(  # type: ignore[no-untyped-def]
+    pack, op: PackOp, threads: int, rng: np.random.Generator, most_flops: float
+) -> list[str]:
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
     linear = pack.op(op.name).bind(weight.T.copy() if op.weight == "kn" else weight)
     wide, size = weight.astype(np.float64).T, np.abs(weight).astype(np.float64).T
     problems = []
-    for m in _shapes(op, rng):
+    for m in _shapes(op, rng, most_flops):
         x = np.full((m, op.k + 3), np.nan, np.float32)  # rows further apart than k, NaN between them
         x[:, : op.k] = rng.standard_normal((m, op.k), dtype=np.float32)
         x = x[:, : op.k]
