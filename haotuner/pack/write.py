@@ -28,6 +28,10 @@ def check_destination(out: Path) -> None:
         if out.is_dir() and any(out.iterdir()):
             _check_replaceable(out)
         parent = out.resolve().parent
+        if not _is_utf8(out.resolve()):
+            raise UsageError(
+                f"--out {ascii(str(out))[1:-1]}: the path is not UTF-8 text, and no pack can be loaded from there"
+            )
         if not parent.is_dir():
             raise UsageError(f"--out {out}: the folder {parent} does not exist; create it first")
     except (OSError, ValueError) as error:  # a name that is too long; a zero byte
@@ -49,6 +53,14 @@ def _check_replaceable(out: Path) -> None:
             raise UsageError(
                 f"--out {out} holds something else than a haotuner pack; it is left as it is. Name another folder with --out"
             ) from error
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _short(path: Path) -> str:
