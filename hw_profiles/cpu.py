@@ -36,9 +36,7 @@ def cpu_info(host: Host) -> CpuInfo:
         )
     told = read_text(host.proc / "cpuinfo")
     if not told:
-        raise EnvironmentMissing(
-            f"cannot read {host.proc / 'cpuinfo'}, which tells what this CPU can do; mount /proc"
-        )
+        raise EnvironmentMissing(f"cannot read {host.proc / 'cpuinfo'}, which tells what this CPU can do; mount /proc")
     info = parse_cpuinfo(told)
     if not info.isas():
         lacking = " ".join(sorted(ISAS[-1].flags - info.flags))
