@@ -284,10 +284,6 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    setting, rows = (
-        Setting.of(tuned.task.op, tuned.kernels, lab.device),
-        [shape["m"] for shape in tuned.task.traffic.shapes()],
-    )
     plans = {
         str(table.threads): {
             "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
@@ -301,19 +297,7 @@ def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
         }
         for table in tuned.tables
     }
-    return {
-        "name": tuned.task.op.name,
-        "n": setting.n,
-        "k": setting.k,
-        "weight": tuned.task.op.option("weight"),
-        "pw": setting.pw,
-        "panels": setting.panels,
-        "first_m": min(rows),
-        "last_m": max(rows),
-        "kernels": [kernel.name for kernel in tuned.kernels],
-        "threads": [table.threads for table in tuned.tables],
-        "facts": {**_row(tuned, lab), "plans": plans},
-    }
+    return _packed(tuned, lab).entry({**_row(tuned, lab), "plans": plans})
 
 
 def _unchecked(lacking: str, *, hurried: bool) -> str:

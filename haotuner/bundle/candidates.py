@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
-from haotuner.microkernels.cuda_dense import CudaDense
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -67,7 +67,7 @@ def profile_of(arch: str) -> Device:
 
 
 def fits(family: CudaDense, kernel: MicroKernel, device: Device) -> bool:
-    """Whether one block fits the device's shared memory, registers and threads."""
+    """True if one block fits the device's shared memory, registers and threads."""
     footprint = family.footprint(kernel)
     registers = footprint.registers_per_thread * footprint.threads
     asked = (footprint.shared_bytes, registers, footprint.threads)

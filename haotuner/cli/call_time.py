@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for

@@ -15,7 +15,7 @@ from haotuner.cli.output import say
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.microkernels.cuda_dense import CudaDense
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.index import families_for
 from haotuner.select.expected_gpu import expectation_gpu
 from haotuner.select.fit_gpu import GPU_FRONTIER

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
-from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, read_manifest
+from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, SEAL, read_manifest
 from haotuner.runtime.host import LEVELS
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
@@ -75,7 +75,7 @@ def _aside(target: Path) -> Path:
 
 def _was_pack(out: Path) -> bool:
     """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
-    return {path.name for path in out.iterdir()} <= {MANIFEST, "lib", *LEVELS} and (out / MANIFEST).is_file()
+    return {path.name for path in out.iterdir()} <= {MANIFEST, SEAL, "lib", *LEVELS} and (out / MANIFEST).is_file()
 
 
 def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Callable[[Path], None]) -> Path:
@@ -87,7 +87,13 @@ def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Cal
     data = library.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     name = f"lib/{digest[:16]}.so"
-    return publish(out, {name: data, MANIFEST: as_json({"schema": PACK_SCHEMA, **document, "files": {name: digest}})}, check)
+    manifest = as_json({"schema": PACK_SCHEMA, **document, "files": {name: digest}})
+    return publish(out, {name: data, **sealed(manifest)}, check)
+
+
+def sealed(manifest: bytes) -> dict[str, bytes]:
+    """A manifest and the file that holds its hash, by path in the pack."""
+    return {MANIFEST: manifest, SEAL: (hashlib.sha256(manifest).hexdigest() + "\n").encode()}
 
 
 def as_json(document: Mapping[str, Any]) -> bytes:

@@ -48,7 +48,7 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, str]:
         room -= len(parts[-1])
         if room < 0:
             raise UsageError(
-                f"{path}: it unpacks to more than {SIZE_LIMIT_BYTES >> 20:,} MiB, the most that is imported at once; split it"
+                f"{path}: it unpacks to more than {SIZE_LIMIT_BYTES >> 20:,} MiB, the most that is imported; split it"
             )
         if not unpacker.eof:
             return b"".join(parts), "the gzip data ends early"

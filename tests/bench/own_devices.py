@@ -18,7 +18,7 @@ import numpy as np
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import open_store
 from haotuner.search.book import expectation
 from haotuner.search.probes import probe

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import best_us, can_serve, choose, mean_us
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from haotuner.cost.forest import Forest
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.records import RecordStore, open_store

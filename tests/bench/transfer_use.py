@@ -22,7 +22,7 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.measure.laboratory import GoesOn, Laboratory
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from haotuner.backends.cpu.compile import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
+from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
 from haotuner.words.kernel import MicroKernel
 from tests.work.native_jobs import job
 

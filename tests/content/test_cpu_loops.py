@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from haotuner import judge
-from haotuner.microkernels.cpu_loops import CpuLoops, inner_axis
+from haotuner.microkernels.cpu.loops import CpuLoops, inner_axis
 from haotuner.ops.dense import DENSE
 from haotuner.ops.formula import Load, Reduce
 from haotuner.ops.kind import OpKind, plain

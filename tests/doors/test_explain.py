@@ -13,21 +13,35 @@ from haotuner.backends.cpu.ways import rows_of
 from haotuner.cli import explain
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackAxis, PackOp, PackOperand
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import WAYS, Composition
 from haotuner.words.op import Op
 from tests.doors.command import haotuner
+from tests.serving.packs import put_manifest
 
 pytestmark = pytest.mark.timeout(120)
 Tuned = tuple[Path, Any]
 ONE, FOUR = "cpu_dense__mr1_nr16", "cpu_dense__mr4_nr16"
 ROWS = {ONE: 1, FOUR: 4}
-NARROW = PackOp(
-    name="dense_n16_k4096", n=16, k=4096, weight="nk", pw=16, panels=1, first_m=1, last_m=256, kernels=(ONE, FOUR),
-    tile_rows=(1, 4), threads=(2,),
-)  # fmt: skip
+
+
+def packed(n: int, k: int, panels: int = 1) -> PackOp:
+    """A dense op with two kernels, tuned for 1 to 256 rows on two threads."""
+    return PackOp(
+        name=f"dense_n{n}_k{k}", kind="dense",
+        axes=(PackAxis(name="m", extent=None, last=256), PackAxis(name="n", extent=n), PackAxis(name="k", extent=k)),
+        operands=(
+            PackOperand(name="x", role="input", dims=("m", "k"), dtype="fp32"),
+            PackOperand(name="weight", role="constant", dims=("n", "k"), dtype="fp32", packed={"pw": 16, "panels": panels}),
+            PackOperand(name="y", role="output", dims=("m", "n"), dtype="fp32"),
+        ),
+        kernels=(ONE, FOUR), tiles=({"m": 1, "n": 16}, {"m": 4, "n": 16}), threads=(2,),
+    )  # fmt: skip
+
+
+NARROW = packed(16, 4096)
 
 
 def stored(scale: float = 1.0) -> list[dict[str, Any]]:
@@ -122,21 +136,16 @@ def test_a_call_that_no_memory_holds_is_explained_and_not_timed(tuned: Tuned, ca
 
 def test_what_is_timed_is_small_enough() -> None:
     assert why_not_timed(NARROW, 256) == ""
-    assert "GFLOP" in why_not_timed(PackOp(**{**fields(NARROW), "n": 16384, "panels": 1024, "k": 16384}), 8192)
-
-
-def fields(op: PackOp) -> dict[str, Any]:
-    return {name: getattr(op, name) for name in op.__dataclass_fields__}
+    assert "GFLOP" in why_not_timed(packed(16384, 16384, 1024), 8192)
 
 
 def test_facts_of_another_type_are_an_invalid_pack(tuned: Tuned, cache: Path, tmp_path: Path) -> None:
     for change in ({"plans": 7}, {"plans": {"1": {"predicted_us": {"a": 1}}}}, {"plans": {"1": {"curves": [1]}}}):
         shutil.rmtree(tmp_path / "pack", ignore_errors=True)
         shutil.copytree(tuned[0] / "pack", tmp_path / "pack")
-        path = tmp_path / "pack" / "manifest.json"
-        written = json.loads(path.read_text())
+        written = json.loads((tmp_path / "pack" / "manifest.json").read_text())
         written["ops"][0]["facts"].update(change)
-        path.write_text(json.dumps(written))
+        put_manifest(tmp_path / "pack", json.dumps(written).encode())
         answer = haotuner("explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7", cache=cache, cwd=tmp_path)
         assert answer.code == 5, answer.err
         assert "Traceback" not in answer.err

@@ -10,7 +10,7 @@ from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
-from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, CpuDense
+from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, CpuDense
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from haotuner.measure.laboratory import GoesOn, Laboratory
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.tuning import Task
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel

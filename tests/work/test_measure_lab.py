@@ -14,7 +14,7 @@ from haotuner.backends.policy import Policy
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import Job, TimedOut
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device
 from haotuner.words.record import Failed, Record, Timed, Trial

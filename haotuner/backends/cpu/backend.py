@@ -18,7 +18,7 @@ from haotuner.backends.sources import fingerprint
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
-from haotuner.microkernels.cpu_dense import computed_columns
+from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.microkernels.index import families_for
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import Composition
@@ -66,7 +66,7 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu_dense.py", TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.h"]
+        timed = [_PACKAGE / "microkernels" / "cpu" / "dense.py", TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.h"]
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "setting.py")]
         timed += [RUNTIME_SOURCES / name for name in SERVING]

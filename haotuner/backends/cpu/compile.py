@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cpu_dense import tail_columns
+from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
 TIMING_SOURCES = Path(__file__).resolve().parent / "native"
 TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
-SERVING = ("pool.c", "plan.c", "run.c")  # in every library: what is timed is what is served
+SERVING = ("pool.c", "kinds/dense_run.c")  # in every library: what is timed is what is served
 
 
 def warm() -> None:
@@ -65,7 +65,7 @@ def measuring_library(kernels: Sequence[MicroKernel], mcpu: str, toolchain: Tool
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         table = Path(scratch) / "kernels.c"
         count = f"const int ht_kernel_count = {len(kernels)};\n"
-        table.write_text('#include "ht.h"\n' + kernel_table(kernels, "ht_kernels") + count)
+        table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
         code = Path(scratch) / "kernels.o"
         object_code(kernels, mcpu, code)
         sources = [table, TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]

@@ -14,7 +14,7 @@ from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
-from haotuner.microkernels.cpu_dense import tail_columns
+from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.words.composition import WAYS, Composition
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "../../../haotuner/runtime/clib/manifest.h"
-#include "ht.h"
+#include "kinds/dense.h"
 
 static uint64_t state;
 static uint64_t draw(void) { /* splitmix64 (Steele et al. 2014) */
@@ -69,7 +69,7 @@ static int inside(const float* data, int64_t rows, int64_t stride, int64_t inner
 }
 
 static int check(long count) {
-  static const ht_op op = {.name = "fuzz", .n = 12, .k = 8, .panels = 2, .pw = 8};
+  static const ht_dense op = {.n = 12, .k = 8, .panels = 2, .pw = 8};
   long accepted = 0;
   for (long turn = 0; turn < count; ++turn) {
     int64_t shapes[4][70], strides[4][70];
@@ -95,9 +95,9 @@ static int check(long count) {
     const DLTensor* bias = draw() % 4 ? NULL : &b;
     if (count > 1 && draw() % 4 == 0) w_strides[draw() % 3] = odd(); /* not those of the packed weight */
     DLTensor weight = {w, {kDLCPU, 0}, 3, {kDLFloat, 32, 1}, w_shape, count > 1 && draw() % 4 ? w_strides : NULL, 0};
-    ht_call call;
+    ht_dense_call call;
     ht_error error = {NULL, ""};
-    if (ht_check(&op, &x, &weight, &y, bias, &call, &error) != 0) {
+    if (ht_dense_check("fuzz", &op, &x, &weight, &y, bias, &call, &error) != 0) {
       if (error.kind == NULL || error.text[0] == 0) return 1;
       if (count == 1) printf("%s\n", error.text);
       continue;
@@ -137,15 +137,17 @@ static int plan(long count) {
       entries[m - 1] = entry;
     }
     const int part = limit % 5, rows_of_part = 1 + limit % 7; /* not drawn: kept seeds keep their outcome */
-    ht_plan one = {2, limit, entries, (int32_t)(draw() % 32), (int32_t)(draw() % 64)};
+    const int32_t row_block = (int32_t)(draw() % 32), row_block_from = (int32_t)(draw() % 64);
+    const ht_dense_plan blocks = {entries, row_block, row_block_from};
+    const ht_plan one = {2, {1, {HT_AXIS_M}, {limit}, {NULL}}, &blocks};
     if (kernels[entries[limit - 1].kernel[0]].mr > limit) return 7; /* the table's own promise */
-    const ht_op op = {.name = "fuzz", .n = 16, .k = 1, .panels = 1, .pw = 16, .kernels = kernels, .plans = &one, .plan_count = 1,
-                      .k_block = part, .k_block_from = limit, .k_block_rows = rows_of_part};
+    const ht_dense op = {.n = 16, .k = 1, .panels = 1, .pw = 16, .kernels = kernels,
+                         .k_block = part, .k_block_from = limit, .k_block_rows = rows_of_part};
     for (int probe = 0; probe < 40; ++probe) {
       int64_t m = probe < 20 ? 1 + (int64_t)(draw() % 256) : 1 + (int64_t)(draw() % 2147483647);
       if (probe == 20) m = 2147483647;
       ht_composition found;
-      ht_plan_look_up(&op, &one, m, &found);
+      ht_dense_look_up(&op, &one, m, &found);
       int64_t rows = 0;
       if (found.count < 1 || found.count > HT_MAX_PARTS || found.split < 0 || found.split > 2) return 8;
       for (int i = 0; i < found.count; ++i) {

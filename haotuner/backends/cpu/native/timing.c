@@ -1,7 +1,7 @@
 /* Times compositions through the very code that serves them (run.c, pool.c). Part of measuring libraries only. */
 #include <string.h>
 
-#include "ht.h"
+#include "kinds/dense.h"
 #include "watch.h"
 
 #define HT_EXPORT __attribute__((visibility("default")))
@@ -65,8 +65,8 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   for (int i = 0; i < 5; ++i)
     if ((t[i] = tensor(&args[i])) == NULL) return fail("arguments must be tensors");
   const int64_t* job = t[3]->data;
-  ht_op op = {.name = "candidate", .n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
-              .pw = (int32_t)job[JOB_PW], .col_block = (int32_t)job[JOB_COL_BLOCK]};
+  ht_dense op = {.n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
+                 .pw = (int32_t)job[JOB_PW], .col_block = (int32_t)job[JOB_COL_BLOCK]};
   ht_composition c = {.count = (int32_t)job[JOB_PARTS], .split = (int32_t)job[JOB_SPLIT],
                       .row_block = (int32_t)job[JOB_ROW_BLOCK], .k_block = (int32_t)job[JOB_K_BLOCK]};
   if (c.count < 1 || c.count > HT_MAX_PARTS) return fail("a composition has 1 to 4 regions");
@@ -82,19 +82,19 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   if (rows != job[JOB_M]) return fail("the regions do not cover m exactly");
   const float* weights = (const float*)((const char*)t[1]->data + t[1]->byte_offset);
   int64_t stride = op.panels * op.k * op.pw, copies = job[JOB_WEIGHTS], turn = 0;
-  ht_call call = {.x = (const float*)((const char*)t[0]->data + t[0]->byte_offset), .ldx = job[JOB_LDX], .w = weights,
+  ht_dense_call call = {.x = (const float*)((const char*)t[0]->data + t[0]->byte_offset), .ldx = job[JOB_LDX], .w = weights,
                   .y = (float*)((char*)t[2]->data + t[2]->byte_offset), .ldy = job[JOB_LDY], .m = job[JOB_M]};
   int threads = (int)job[JOB_THREADS];
   if (threads < 1 || threads > HT_MAX_THREADS) return fail("as many threads as a pool never has");
   double* samples = t[4]->data;
   int64_t room = t[4]->ndim == 2 ? t[4]->shape[1] : 0, taken = 0, bytes = copies * stride * (int64_t)sizeof(float);
-  if (ht_run(&op, &c, &call, threads) != 0) return refused();
+  if (ht_dense_run(&op, &c, &call, threads) != 0) return refused();
   int64_t begin = now_ns(), batch = 1, once = 0, seen = 0;
   while (room > 0 && once == 0) { /* how many calls make a sample */
     for (int64_t i = 0; i < batch; ++i) {
       call.w = weights + turn * stride;
       turn = turn + 1 == copies ? 0 : turn + 1;
-      if (ht_run(&op, &c, &call, threads) != 0) return refused();
+      if (ht_dense_run(&op, &c, &call, threads) != 0) return refused();
     }
     int64_t spent = now_ns() - begin;
     if (spent * 4 >= job[JOB_SAMPLE_NS]) once = spent / batch > 0 ? spent / batch : 1;
@@ -107,7 +107,7 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
     for (int64_t i = 0; i < batch; ++i) {
       call.w = weights + turn * stride;
       turn = turn + 1 == copies ? 0 : turn + 1;
-      if (ht_run(&op, &c, &call, threads) != 0) return refused();
+      if (ht_dense_run(&op, &c, &call, threads) != 0) return refused();
     }
     samples[taken] = (double)(now_ns() - start) / (double)batch;
     if (threads > 1) samples[3 * room + taken] = together(threads);

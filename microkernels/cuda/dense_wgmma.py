@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda_dense import (
+from haotuner.microkernels.cuda.dense import (
     SCHEDULER_REGISTERS,
     SCHEDULERS,
     TVM_DTYPES,

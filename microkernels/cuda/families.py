@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from haotuner.microkernels.cuda_dense import CudaDense
-from haotuner.microkernels.cuda_mma import CudaMma
-from haotuner.microkernels.cuda_simt import CudaSimt
-from haotuner.microkernels.cuda_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 
 CUDA_FAMILIES: tuple[CudaDense, ...] = (
     CudaWgmma("cuda_wgmma_fp16", "fp16"),
