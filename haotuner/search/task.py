@@ -50,6 +50,7 @@ class Task:
     seed: int = 0
     one_order: bool = False  # every element sums its terms in one order, whatever m and threads: a batch-invariant pack
     effort: Effort = field(default_factory=Effort)
+    among: tuple[MicroKernel, ...] = ()  # look at these alone if they can serve every shape: of a run that is to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan import cover
 from haotuner.request import Request
 from haotuner.select.funnel import Funnel
-from haotuner.trace import traffic_of
+from haotuner.trace import arrivals_of, traffic_of
 from haotuner.tuning import Task, Tuned, tune
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -249,8 +249,8 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
     """Manifest, report and explanations of a pack that was made without measuring, less what differs between runs."""
     with tempfile.TemporaryDirectory() as folder:
         pack = Path(folder) / "pack"
-        request = Request(ops=tuple(map(Op.parse, ops)), shapes=shapes, device=device, threads=(1, 2), out=pack,
-                          zero_measure=True, environment=dict(os.environ))  # fmt: skip
+        request = Request(ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2),
+                          out=pack, zero_measure=True, environment=dict(os.environ))  # fmt: skip
         report = producing.produce(request)
         found: Fields = {
             "report": _lines(report.document),
