@@ -27,16 +27,7 @@ SOURCE = Path(__file__).parent / "schema1"
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("old")
     pack, library = folder / "pack", folder / "pack.so"
-    flags = [
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-O2",
-        "-I",
-        str(SOURCE / "native"),
-        "-I",
-        str(Toolchain.find().include),
-    ]
+    includes: list[str | Path] = ["-I", SOURCE / "native", "-I", Toolchain.find().include]
     sources = [SOURCE / "pack_data.c", SOURCE / "kernels.c", *sorted((SOURCE / "native").glob("*.c"))]
     run(["cc", "-std=c11", "-pthread", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *includes, *sources, "-o", library])
     digest = hashlib.sha256(library.read_bytes()).hexdigest()
