@@ -4,6 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHAPES ?= dynamic
 OUT ?= pack
+# TORCH=1 runs the tests of the torch door, too. An index that has torch's CPU build gives that one for this version.
+TORCH ?=
+TORCH_VERSION ?= torch==2.13.0
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: tune test test-all check bench gpu-bundle links clean
 
@@ -15,19 +19,23 @@ links:
 $(VENV)/.installed: pyproject.toml | links
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "haotuner needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=..." >&2; exit 4; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tune,dev]'
+	$(PIP) --upgrade pip
+	$(PIP) -e '.[tune,dev]'
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.installed
+	$(PIP) '$(TORCH_VERSION)' || $(PIP) torch
 	@touch $@
 
 tune: $(VENV)/.installed
 	$(BIN)/haotuner tune --shapes $(SHAPES) --out $(OUT)
 
-# Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once.
-test: $(VENV)/.installed
+# Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.
+test: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
 
 # Every variant, fuzzers and soaks: up to an hour.
-test-all: $(VENV)/.installed
+test-all: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python -m pytest -q
 
 check: $(VENV)/.installed
@@ -37,7 +45,7 @@ check: $(VENV)/.installed
 
 # The peers are large: only the benchmark brings them.
 bench: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(PIP) -e '.[bench]'
 	$(BIN)/haotuner bench $(OUT)
 
 # One archive that a bare GPU machine can run; needs nvcc here, no GPU.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader
@@ -41,8 +42,14 @@ def main() -> None:
         )
         sys.exit(4)
     sys.meta_path.insert(0, WithoutTorch())
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # until there is something to end in order, Ctrl-C ends the process
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from haotuner.cli.app import run
+    from haotuner.cli.output import open_streams
 
+    signal.signal(signal.SIGINT, handler)
+    open_streams()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -76,7 +76,7 @@ def _normal(size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Arr
 
 def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
     """The op's result in float64, epilogue included; ``inputs`` as they are stored."""
-    value = op.meaning.reference(_wide(op, inputs), op.all_options())
+    value = op.meaning.result(_wide(op, inputs), op.all_options())
     for step in op.epilogue:
         operands = {name: np.asarray(inputs[name], np.float64) for name, _ in STEPS[step].operands}
         value = STEPS[step].apply(value, operands)

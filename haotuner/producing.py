@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.compile.pack_source import PackedOp, PackedPlan, pack_library
-from haotuner.compile.toolchain import Toolchain
-from haotuner.errors import PackInvalid, UsageError
+from haotuner.backends.backend import Backend
+from haotuner.backends.cpu.pack_source import PackedOp, PackedPlan, pack_library
+from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.index import backend_for
+from haotuner.backends.toolchain import Toolchain
+from haotuner.errors import PackInvalid
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.blind import Blind
+from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.index import families_for
+from haotuner.measure.laboratory import Laboratory
+from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request
 from haotuner.runtime.host import missing_flags
-from haotuner.starting import Start, start_of
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
@@ -107,11 +109,12 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     begin = time.monotonic()
     request.check()
     device = find_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
-    _check_device(request, device)
-    threads = _threads(request.threads, device)
+    backend = backend_for(device, request.device)
+    backend.check(device, request.device, measures=not request.zero_measure)
+    threads = backend.threads(request.threads, device)
     budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
-    start = start_of(request.model, device, families_for(request.ops[0], "cpu")[0].name, seed=request.seed)
-    with _laboratory(request, device) as lab:
+    start = start_of(request.model, device, backend.families(request.ops[0])[0].name, seed=request.seed)
+    with _laboratory(request, backend, device) as lab:
         ready = time.monotonic()
         tuned: list[Tuned] = []
         for place, op in enumerate(request.ops):
@@ -120,12 +123,12 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 op=op,
                 traffic=traffic_of(request.shapes, op),
                 threads=threads,
-                weights=request.weights,
+                cache=request.weights,
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
             )
-            family = families_for(op, "cpu")[0]
+            family = backend.families(op)[0]
             found = tune_op(task, lab, family, _named(watch, op), start.model)
             tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
@@ -161,11 +164,11 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 
 
 @contextmanager
-def _laboratory(request: Request, device: Device) -> Iterator[Lab]:
+def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Laboratory]:
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
     if request.zero_measure:
-        with closing(Blind(device, environment=request.environment, seed=request.seed)) as blind:
-            yield blind
+        with closing(PredictionsOnly(backend, device, environment=request.environment)) as nothing:
+            yield nothing
         return
     with closing(open_store(request.db or f"sqlite:///{request.out}.records.db")) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
@@ -173,20 +176,6 @@ def _laboratory(request: Request, device: Device) -> Iterator[Lab]:
         with closing(lab):
             lab.start()
             yield lab
-
-
-def _check_device(request: Request, device: Device) -> None:
-    """UsageError unless the device is one that this request can be carried out for."""
-    if device.kind != "cpu":
-        raise UsageError(
-            f"--device {request.device}: packs are written for CPUs so far, {device.id} is a GPU; look at what its "
-            f"kernels may reach with `haotuner candidates --device {device.id}`, or build them with `make gpu-bundle`"
-        )
-    if not request.zero_measure and not re.fullmatch(r"cpu(:.*)?", request.device.strip().lower()):
-        raise UsageError(
-            f"--device {request.device}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
-            "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
-        )
 
 
 def _check_of(device: Device, environment: Mapping[str, str]) -> Callable[[Path], None]:
@@ -207,24 +196,17 @@ def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
     return lambda phase, record: watch(op.name, phase, record)
 
 
-def _threads(asked: Sequence[int], device: Device) -> tuple[int, ...]:
-    found = tuple(dict.fromkeys(count or device.compute_units for count in asked or (1, 0)))
-    for count in found:
-        if not 1 <= count <= device.compute_units:
-            raise UsageError(
-                f"--threads {count}: this process may use {device.compute_units} cores; give 1..{device.compute_units}"
-            )
-    return found
-
-
 def _stopped(tuned: Sequence[Tuned]) -> str:
     reasons = {t.stopped for t in tuned}
     return next((r for r in ("signal", ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 
 
-def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
+def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
     index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
-    rows, setting = [shape["m"] for shape in tuned.task.traffic.shapes()], tuned.setting(lab)
+    rows, setting = (
+        [shape["m"] for shape in tuned.task.traffic.shapes()],
+        Setting.of(tuned.task.op, tuned.kernels, lab.device),
+    )
     return PackedOp(
         name=tuned.task.op.name,
         setting=setting,
@@ -234,7 +216,9 @@ def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
         plans=[
             PackedPlan(
                 threads=table.threads,
-                entries=[(tuple((index[k], t) for k, t in choice.parts), split) for choice, split in table.entries],
+                entries=[
+                    (tuple((index[k], t) for k, t in one.composition.parts), one.composition.share) for one in table.entries
+                ],
                 row_block=setting.row_block,
             )
             for table in tuned.tables
@@ -243,7 +227,7 @@ def _packed(tuned: Tuned, lab: Lab) -> PackedOp:
 
 
 def _document(
-    request: Request, device: Device, tuned: Sequence[Tuned], lab: Lab, start: Start, seconds: float
+    request: Request, device: Device, tuned: Sequence[Tuned], lab: Laboratory, start: Start, seconds: float
 ) -> dict[str, Any]:
     lacking = _lacking(device)
     return {
@@ -254,6 +238,7 @@ def _document(
             "shapes": request.shapes,
             "weights": request.weights,
             "seed": request.seed,
+            "effort": asdict(tuned[0].task.effort),
             "seconds": round(seconds, 3),
             "stopped": _stopped(tuned),
             "session": lab.session.id,
@@ -270,18 +255,16 @@ def _document(
     }
 
 
-def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
+def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
     plans = {
         str(table.threads): {
-            "predicted_us": [float(f"{choice.us:.{PREDICTED_DIGITS}g}") for choice, _ in table.entries],
+            "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
             "measured_us": {
-                str(m): {name: round(us, 3) for name, us in found.items()} for m, found in table.measured.items()
+                str(m): {one.label: round(us, 3) for one, us in found.items()} for m, found in table.measured.items()
             },
             "curves": {
-                split: [
-                    {"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves
-                ]
-                for split, curves in table.curves.items()
+                way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+                for way, curves in table.curves.items()
             },
         }
         for table in tuned.tables
@@ -289,10 +272,9 @@ def _op_document(tuned: Tuned, lab: Lab) -> dict[str, Any]:
     return _packed(tuned, lab).entry({**_row(tuned, lab), "plans": plans})
 
 
-def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
-    setting = tuned.setting(lab)
-    dispatch = [table.plan for table in tuned.tables]
-    cover = 1 + tuned.cover.regret
+def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
+    setting = Setting.of(tuned.task.op, tuned.kernels, lab.device)
+    cover = 1 + tuned.regret
     return {
         "name": tuned.task.op.name,
         "kernels": [kernel.name for kernel in tuned.kernels],
@@ -303,9 +285,9 @@ def _row(tuned: Tuned, lab: Lab) -> dict[str, Any]:
         "timings": tuned.timings,
         "seconds": round(tuned.seconds, 3),
         "stopped": tuned.stopped,
-        "regret_cover": tuned.cover.regret,
-        "regret_mean": cover * (1 + sum(p.regret_mean for p in dispatch) / len(dispatch)) - 1,
-        "regret_max": cover * (1 + max(p.regret_max for p in dispatch)) - 1,
+        "regret_cover": tuned.regret,
+        "regret_mean": cover * (1 + sum(t.regret_mean for t in tuned.tables) / len(tuned.tables)) - 1,
+        "regret_max": cover * (1 + max(t.regret_max for t in tuned.tables)) - 1,
         "packed_ratio": setting.panels * setting.pw / setting.n,
         "model": tuned.model,
     }

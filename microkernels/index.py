@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from haotuner.errors import NothingLegal
-from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.family import Family
 from haotuner.words.op import Op
 

@@ -7,7 +7,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line a kind of skip, so that a green run on a small machine does not pass for a full one."""
-    counted: dict[str, int] = {}
-    for report in terminalreporter.stats.get("skipped", []):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        kind = re.sub(r"^Skipped: ", "", reason).partition(":")[0]
-        counted[kind] = counted.get(kind, 0) + 1
+    counted = skips(terminalreporter)
     for kind in ("gpu", *sorted(counted.keys() - {"gpu"})):
         terminalreporter.write_line(f"skipped for {kind}: {counted.get(kind, 0)}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """After pytest's own last line, one that says how to run what was skipped for want of a package."""
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        for words in includable(skips(reporter)):
+            reporter.write_line(words)
+    return result
+
+
+def skips(reporter: pytest.TerminalReporter) -> Counter[str]:
+    """How many tests, or files that were skipped whole, for each kind of reason: ``gpu``, ``torch``, ``isa`` …"""
+    counted: Counter[str] = Counter()
+    for report in reporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        counted[kind_of(reason)] += 1
+    return counted
+
+
+def kind_of(reason: str) -> str:
+    """The first word of a skip's reason; for ``importorskip`` the package."""
+    reason = re.sub(r"^Skipped: ", "", reason)
+    missing = re.match(r"could not import '(\w+)", reason)
+    return missing[1] if missing else reason.partition(":")[0]
+
+
+def includable(counted: Mapping[str, int]) -> list[str]:
+    """What to run to include the skips that a package would."""
+    if not counted.get("torch"):
+        return []
+    return [
+        f"NOT TESTED: the torch door (torch is not installed; skipped: {counted['torch']}). `make test TORCH=1` includes it."
+    ]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOK = (
-    "import haotuner, haotuner.transfer, haotuner.microkernels.cpu_dense, haotuner.hw_profiles.find as f;"
+    "import haotuner, haotuner.transfer, haotuner.microkernels.cpu.dense, haotuner.hw_profiles.find as f;"
     "print(f.find_device('h200', measure=False).id, haotuner.__file__)"
 )
 pytest.importorskip("hatchling")  # without build isolation nothing is downloaded
@@ -62,11 +62,11 @@ def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None
         names = archive.namelist()
         archive.extractall(tmp_path / "site")
     for wanted in (
-        "haotuner/microkernels/cpu_dense.py",
+        "haotuner/microkernels/cpu/dense.py",
         "haotuner/transfer/__init__.py",
         "haotuner/hw_profiles/profiles/h200.toml",
         "haotuner/runtime/native/kinds/dense_run.c",
-        "haotuner/measure/native/timing.c",
+        "haotuner/backends/cpu/native/timing.c",
         "haotuner/transfer/models/README.md",
         "haotuner/py.typed",
     ):

@@ -1,4 +1,4 @@
-"""Modes: six ways to make the sources' knowledge and a few target measurements into a ranking of the target's kernels."""
+"""Modes: ways to make the sources' knowledge and a few target measurements into a ranking of the target's kernels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pandas as pd
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
+from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 from haotuner.transfer.residual import Residual, fit_residual
-from haotuner.transfer.sources import Sources
-from haotuner.transfer.table import NOTHING, Rows
+from haotuner.transfer.sources import Sources, copied, measured_by
+from haotuner.transfer.started import Ranks, Started
 
 MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")
+# Beside the six in reports: what ``tune`` runs. It is not chosen from; a search has no other.
+STARTED = "started"
 GUIDED = "guided"  # beside the modes in reports: from scratch, the samples chosen with the help of the analysis
 SAMPLE_FREE = ("zero-shot", "copy")
 LEARNING = tuple(mode for mode in MODES if mode not in SAMPLE_FREE)
@@ -37,6 +40,7 @@ class Pool:
     copied: Scores  # what the sources measured, near ones first, in standard units; NaN where none did
     agreed: Scores  # the same with equal say
     tasks: Rows
+    start: Ranks | None = None  # what ``tune`` would start from on this target; None: from cold
 
     def part(self, rows: Rows) -> Pool:
         """The pool of those rows only."""
@@ -47,6 +51,7 @@ class Pool:
             copied=self.copied[rows],
             agreed=self.agreed[rows],
             tasks=self.tasks[rows],
+            start=self.start,
         )
 
     def consensus(self) -> Scores:
@@ -95,6 +100,27 @@ class Pool:
         return np.asarray(level.mean + level.spread * np.where(missing, behind, self.copied), dtype=np.float64)
 
 
+def make_pool(
+    sources: Sources,
+    tables: Sequence[DeviceTable],
+    target: DeviceTable,
+    *,
+    known: Scores | None = None,
+    start: Ranks | None = None,
+) -> Pool:
+    """The target's rows with what the sources say and measured; ``known`` as ``measured_by`` gives it, if known."""
+    known = measured_by(tables, target.trials) if known is None else known
+    return Pool(
+        frame=target.frame,
+        sources=sources,
+        columns=sources.columns(target.frame),
+        copied=copied(known, sources.priors),
+        agreed=copied(known, np.ones(len(tables))),
+        tasks=target.tasks,
+        start=start,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Measured rows of a pool."""
@@ -138,7 +164,7 @@ def fit_residual_on(pool: Pool, sample: Sample, seed: int) -> Residual:
         pool.frame.iloc[sample.rows],
         pool.columns[sample.rows],
         sample.labels,
-        prior=pool.sources.prior(),
+        priors=pool.sources.column_priors(),
         spread=pool.sources.level().spread,
         seed=seed,
     )
@@ -161,6 +187,13 @@ def fit_scratch(pool: Pool, sample: Sample, seed: int) -> Forest:
     return Forest(seed=seed).fit(pool.frame.iloc[sample.rows], sample.labels)
 
 
+def fit_started(pool: Pool, sample: Sample, seed: int) -> Started:
+    """What ``tune`` runs: the blend of near sources' own models, put right by the sample. ValueError without a start."""
+    if pool.start is None:
+        raise ValueError(f"mode {STARTED} needs a model to start from; no source is near enough")
+    return Started(pool.start, seed=seed).fit(pool.frame.iloc[sample.rows], sample.labels)
+
+
 def _residual(pool: Pool, sample: Sample, seed: int) -> Scores:
     return fit_residual_on(pool, sample, seed).predict(pool.frame, pool.columns)
 
@@ -171,6 +204,7 @@ _LEARNING: Mapping[str, Callable[[Pool, Sample, int], Scores]] = {
     "continue": lambda pool, sample, seed: fit_continued(pool, sample).predict(pool.frame),
     "refit": lambda pool, sample, seed: fit_refitted(pool, sample).predict(pool.frame),
     "from-scratch": lambda pool, sample, seed: fit_scratch(pool, sample, seed).predict(pool.frame),
+    STARTED: lambda pool, sample, seed: fit_started(pool, sample, seed).predict(pool.frame),
 }
 
 

@@ -1,4 +1,4 @@
-"""How alike two devices are, from their profiles alone: the prior weight of each source."""
+"""How alike two devices are, from their profiles alone, and how far each source is believed for it: its prior."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from haotuner.cost.machine import machine
 from haotuner.cost.model import Scores
 from haotuner.words.device import Device
 
-OTHER_KIND = 4.0  # doublings; another vendor's compiler and instruction set weigh as much as a resource 16 times larger
-HALVING = 1.0  # doublings of difference that halve a source's weight (tried 0.7, 1, 1.4, and equal weights)
+OTHER_KIND = 4.0  # doublings; another vendor's compiler and instruction set count as much as a resource 16 times larger
+HALVING = 1.0  # doublings of difference that halve a source's prior (tried 0.7, 1, 1.4, and equal priors)
 # A forest over resource features interpolates between devices but does not extrapolate: with a source of the same
 # generation it ranks better than the sources' own forests (RTX 3060 and A4000: pairwise 0.80 against 0.75), without one
 # worse (TITAN RTX: 0.61 against 0.77). So its share is half beside an equal source and halves every two doublings away.
 JOINT_SHARE = 0.5
 JOINT_HALVING = 2.0
+# Doublings of difference beyond which the model of another device is no better a start than the analysis: another kind of
+# device counts four.
+FARTHEST = 12.0
 
 
 def distance(one: Device, other: Device) -> float:
@@ -29,13 +32,18 @@ def distance(one: Device, other: Device) -> float:
     return difference + (OTHER_KIND if one.kind != other.kind else 0.0)
 
 
-def weights_of(sources: Sequence[Device], target: Device) -> Scores:
-    """Prior weight of each source, summing to 1; shape ``(sources,)``."""
-    return weights_at([distance(source, target) for source in sources])
+def start_distance(one: Device, other: Device) -> float:
+    """``distance`` of one unit of each: a search runs on one, so a device is at distance 0 from parts of itself."""
+    return distance(one.with_units(1), other.with_units(1))
 
 
-def weights_at(distances: Sequence[float]) -> Scores:
-    """The same for known distances."""
+def priors_of(sources: Sequence[Device], target: Device) -> Scores:
+    """Prior of each source, summing to 1; shape ``(sources,)``."""
+    return priors_at([distance(source, target) for source in sources])
+
+
+def priors_at(distances: Sequence[float]) -> Scores:
+    """Prior of each source from its distance in doublings, summing to 1; shape ``(sources,)``."""
     raw = np.exp2(-np.asarray(distances) / HALVING)
     return np.asarray(raw / raw.sum(), dtype=np.float64)
 

@@ -1,10 +1,10 @@
-"""Tables from records, with everything that is wrong with the records said."""
+"""Device tables from records, with everything that is wrong with the records said."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,28 +15,33 @@ from haotuner.cost.features import frame as frame_of
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
 from haotuner.errors import UnknownDevice, UsageError
-from haotuner.transfer.sanity import check_agreement, check_times
-from haotuner.transfer.table import Table
+from haotuner.transfer.device_table import DeviceTable
 from haotuner.words.demand import Demand, Problem
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape
+from haotuner.words.units import SAME, gap_of
+
+# Beyond any boost clock and any cache that hides the operands: the times are in another unit.
+FASTEST = 20.0  # best efficiency of a device's records; hot operands of tiny products reach a few times the roofline
+SLOWEST = 1e-6  # even a kernel of one thread on a GPU of 10^4 lanes stays above it
+_AGAIN = "import them into a new store with the right unit or --device"
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
+class _FamilyName:
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class TrialGroup:
     """Trials that features are computed of together."""
 
     part: Device  # what of the device their threads run on
-    family: _Family
+    family: _FamilyName
     op: str
-    weights: str
+    cache: str  # whether weights are cold or hot in the caches
     trials: Sequence[Trial]
     pairs: Sequence[tuple[MicroKernel, Shape]]
 
@@ -46,13 +51,13 @@ class Group:
 
 
 @dataclass(slots=True)
-class Read:
+class DeviceTables:
     """What became of some records: tables by family and device, and what was left out and why."""
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[DeviceTable] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def of(self, family: str) -> list[Table]:
+    def of(self, family: str) -> list[DeviceTable]:
         """The tables of one family, by device id."""
         return sorted((t for t in self.tables if t.family == family), key=lambda t: t.device.id)
 
@@ -66,7 +71,7 @@ class Read:
         return tuple(sorted({table.family for table in self.tables}))
 
 
-def read_records(records: Iterable[Record], find_device: Callable[[str], Device]) -> Read:
+def read_records(records: Iterable[Record], find_device: Callable[[str], Device]) -> DeviceTables:
     """Tables of all single-kernel records whose family has a cost model.
 
     A trial measured several times counts once, with the median of its medians. Failed trials, compositions, unknown
@@ -76,7 +81,7 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
     Raises:
         UsageError: no usable record; says why.
     """
-    read = Read()
+    read = DeviceTables()
     known = {name for name, _ in DEMANDS}
     groups: dict[tuple[str, str], dict[Trial, list[float]]] = {}
     for record in records:
@@ -110,8 +115,8 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
     return read
 
 
-def _table(device: Device, family: str, times: dict[Trial, list[float]], left_out: Counter[str]) -> Table:
-    check_agreement(device, family, times)
+def _table(device: Device, family: str, times: dict[Trial, list[float]], left_out: Counter[str]) -> DeviceTable:
+    _check_agreement(device, family, times)
     with np.errstate(divide="ignore", invalid="ignore"):  # rows whose features are no numbers go below
         trials, demands = demands_of(device, family, list(times))
         frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
@@ -128,7 +133,7 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
     labels = np.log(least / np.array([statistics.median(times[trial]) for trial in trials]))
     names = [f"{t.op} {t.shape} threads={t.threads} weights={t.weights}" for t in trials]
     known = {name: code for code, name in enumerate(sorted(set(names)))}
-    table = Table(
+    table = DeviceTable(
         device=device,
         family=family,
         frame=frame,
@@ -137,11 +142,11 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
         tasks=np.array([known[name] for name in names], dtype=np.int64),
         task_names=tuple(known),
     )
-    check_times(table)
+    _check_times(table)
     return table
 
 
-def retold(table: Table, device: Device) -> Table:
+def retold(table: DeviceTable, device: Device) -> DeviceTable:
     """The same measurements with the features of another device: what a wrong profile would say."""
     trials, demands = demands_of(device, table.family, list(table.trials))
     frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
@@ -155,7 +160,7 @@ def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[T
     demands = []
     for group in groups:
         try:
-            wanted = demand(group.part, group.family, group.problem(), group.pairs, weights=group.weights)
+            wanted = demand(group.part, group.family, group.problem(), group.pairs, weights=group.cache)
         except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
             raise UsageError(
                 f"records of another schema: {family} of {group.op} on {device.id}: {_lacking(error)}"
@@ -170,21 +175,21 @@ def _lacking(error: Exception) -> str:
     return said if " " in said else f"the op has no extent {said!r}"
 
 
-def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[Group]:
+def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[TrialGroup]:
     """Trials by op, thread count and state of weights, in that order."""
     groups: dict[tuple[str, int, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.op, trial.threads, trial.weights), []).append(trial)
     return [
-        Group(
+        TrialGroup(
             part=device if device.kind != "cpu" else device.with_units(min(threads, device.compute_units)),
-            family=_Family(family),
+            family=_FamilyName(family),
             op=op,
-            weights=weights,
+            cache=cache,
             trials=group,
             pairs=[(_kernel(trial), trial.shape) for trial in group],
         )
-        for (op, threads, weights), group in sorted(groups.items())
+        for (op, threads, cache), group in sorted(groups.items())
     ]
 
 
@@ -195,13 +200,13 @@ def _kernel(trial: Trial) -> MicroKernel:
         raise UsageError(f"a record of another schema: {error}") from error
 
 
-def check_rankable(tables: Sequence[Table], family: str) -> None:
+def check_rankable(tables: Sequence[DeviceTable], family: str) -> None:
     """UsageError where no device has a task of two kernels: nothing could be ranked."""
     if not any(table.groups() for table in tables):
         raise UsageError(f"{family}: no device has a task of two measured kernels to rank; import or measure more")
 
 
-def table_of(read: Read, family: str, target: str) -> tuple[Table, list[Table]]:
+def table_of(read: DeviceTables, family: str, target: str) -> tuple[DeviceTable, list[DeviceTable]]:
     """The target's table of a family and those of all other devices.
 
     Raises:
@@ -213,3 +218,33 @@ def table_of(read: Read, family: str, target: str) -> tuple[Table, list[Table]]:
         found = ", ".join(table.device.id for table in tables)
         raise UsageError(f"no records of {family} on {target}; found {found or 'none on any device'}{read.why_not(target)}")
     return mine[0], [table for table in tables if table.device.id != target]
+
+
+def _check_agreement(device: Device, family: str, times: Mapping[Trial, Sequence[float]]) -> None:
+    """UsageError where times of one trial are too far apart to be times of one kernel in one unit."""
+    for trial, found in times.items():
+        if max(found) > SAME * min(found):
+            raise UsageError(
+                f"records of {family} on {device.id} in mixed units: {trial.kernel} took {min(found):.4g} and "
+                f"{max(found):.4g} us; {_AGAIN}"
+            )
+
+
+def _check_times(table: DeviceTable) -> None:
+    """UsageError where times cannot be microseconds on that device, all or some of them."""
+    where, best = f"records of {table.family} on {table.device.id}", float(np.exp(table.labels.max()))
+    if not SLOWEST < best < FASTEST:
+        relation = "above" if best >= FASTEST else "below"
+        raise UsageError(
+            f"{where}: the best is {best:.3g} times the roofline, {relation} anything possible; are the times microseconds, "
+            f"and of this device? If not, {_AGAIN}"
+        )
+    for rows in table.groups():
+        times = np.sort(np.exp(-table.labels[rows])).tolist()  # of one task, so shares of the roofline are times
+        gap = gap_of(times)
+        if gap is not None and not gap.accident:
+            raise UsageError(
+                f"{where}: {gap.count - gap.fast} kernels of {gap.count} are {gap.factor:.0f} times slower than the next, "
+                f"up to {times[-1] / times[0]:.0f} times slower than the best; mixed units? If not all are microseconds, "
+                f"{_AGAIN}"
+            )

@@ -1,113 +1,193 @@
-"""Report: means over seeds with bootstrap intervals, as plain dictionaries that JSON can hold."""
+"""Report: every target of every family under both splits as one document that JSON can hold, worked out in processes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from joblib import Parallel, delayed
 
-from haotuner.transfer.judging import KEYS
-from haotuner.transfer.modes import GUIDED, MODES
-from haotuner.transfer.search import LONGEST_WALK, REACH, Point, Run
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.transfer.choose_mode import ModeChoice
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.evaluate import CURVE_AT, SPLITS, Evaluation, report_of, runs_of, why_unscorable
+from haotuner.transfer.reading import DeviceTables
+from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 
-RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
-INTERVAL = (5.0, 95.0)  # percentiles
-CURVE_AT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # measurements at which curves are told
-_SHARES = ("picked", "notes")
-_SLOWEST = 1e-3  # share of the best that stands for a task of which nothing was measured yet
+SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs
+Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
+Given = TypeVar("Given")
+Asked = TypeVar("Asked")
 
 
-def report_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """Report of one family on one target from the runs of all seeds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsOfTarget:
+    """Some seeds of one target of one family under one split: what one process works on at a time."""
 
-    ``modes`` (the six, and *guided* as ``search.run`` has it), ``chosen``, ``baselines`` and ``measurements_to`` are means
-    over seeds; ``intervals`` repeats modes and chosen with the ends of 90 % bootstrap intervals; ``regret`` is 1 - best
-    found / best after n measurements, ``latency`` the time of the best found over that of the best.
+    family: str
+    evaluation: Evaluation
+    seeds: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
+        asked = self.evaluation
+        counts, seeds = (",".join(map(str, numbers)) for numbers in (asked.counts, self.seeds))
+        return f"evaluate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds}"
+
+
+def report(
+    read: DeviceTables,
+    *,
+    families: Sequence[str] = (),
+    counts: Sequence[int] = (0, 16, 32, 64, 128),
+    seeds: int = 20,
+    processes: int = 1,
+    tell: Callable[[str], None] = lambda _: None,
+    kept: Mapping[str, Answer] = MappingProxyType({}),
+    keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
+) -> dict[str, Any]:
+    """Both splits on every target of every family that two devices measured.
+
+    Args:
+        read: the device tables.
+        families: only these; empty means all that at least two devices measured.
+        counts: target sample counts.
+        seeds: seeds of every evaluation.
+        processes: how many work at the same time.
+        tell: told after each part.
+        kept: answers of an earlier, interrupted report on the same records, by key.
+        keep: given each new answer with its key.
+
+    Raises:
+        UsageError: no family that two devices measured.
+        HaotunerError: a process died.
     """
-    modes = [mode for mode in (*MODES, GUIDED) if any(mode in run.modes for run in runs)]
-    counts = {mode: sorted({count for run in runs for count in run.modes.get(mode, {})}) for mode in modes}
-    of_mode = {m: {str(c): [r.modes[m][c] for r in runs if c in r.modes.get(m, {})] for c in counts[m]} for m in modes}
-    of_chosen = {str(count): [run.chosen[count] for run in runs] for count in sorted(runs[0].chosen)}
-    walked = [name for name in (*modes, "chosen") if all(name in run.measurements for run in runs)]
+    named = families or read.families()
+    shared = [name for name in named if len(read.of(name)) > 1 and any(table.groups() for table in read.of(name))]
+    if not shared:
+        found, left = ", ".join(read.families()), "; ".join(read.left_out)
+        raise UsageError(
+            f"no family was measured on two devices, with two kernels of one task on one; the store has {found}"
+            + (f"; left out: {left}" if left else "")
+        )
+    jobs = {job.key: job for job in _jobs(read, shared, tuple(counts), seeds, tell)}
+    answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
+    runs: dict[tuple[str, str, str], list[SimulatedRun]] = {}
+    for key, job in jobs.items():
+        asked = job.evaluation
+        runs.setdefault((job.family, asked.split, asked.target), []).extend(map(run_of, answers[key]["found"]))
+    document: dict[str, Any] = {"families": {}, "seeds": seeds, "counts": list(counts)}
+    for family in shared:
+        devices = {table.device.id: _facts(table) for table in read.of(family)}
+        document["families"][family] = {"devices": devices, "splits": {}}
+    for (family, split, target), of_seeds in sorted(runs.items()):
+        document["families"][family]["splits"].setdefault(split, {})[target] = report_of(of_seeds)
+    return document | {"work_s": sum(answer["seconds"] for answer in answers.values()), "jobs": processes}
+
+
+def answers_of(
+    work: Callable[[Given, Asked], Any],
+    given: Given,
+    jobs: Mapping[str, Asked],
+    *,
+    processes: int,
+    tell: Callable[[str], None] = lambda _: None,
+    kept: Mapping[str, Answer] = MappingProxyType({}),
+    keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
+) -> dict[str, Answer]:
+    """``work(given, job)`` of every job with the seconds it took, by key; what was kept is not worked out again.
+
+    Raises:
+        HaotunerError: a process died. What ``work`` raises comes through as it is.
+    """
+    answers = {key: kept[key] for key in jobs if key in kept}
+    for key, answer in _worked_out(work, given, {key: job for key, job in jobs.items() if key not in kept}, processes):
+        keep(key, answer)
+        answers[key] = answer
+        tell(f"{key}: {answer['seconds']:.0f} s")
+    return answers
+
+
+def _worked_out(
+    work: Callable[[Given, Asked], Any], given: Given, jobs: Mapping[str, Asked], processes: int
+) -> Iterator[tuple[str, Answer]]:
+    """Each answer as it is done; the first jobs start first, so the longest should come first."""
+    parallel = Parallel(
+        n_jobs=max(1, min(processes, len(jobs))),
+        return_as="generator_unordered",
+        max_nbytes=None,  # tables travel as copies: maps of files would be read-only, and LightGBM wants to own its rows
+        initializer=_leave_ctrl_c_to_the_parent,
+    )
+    try:
+        yield from parallel(delayed(_timed)(work, given, key, job) for key, job in jobs.items())
+    except BrokenProcessPool as gone:
+        raise HaotunerError("a process of the report died; is there enough memory? try --jobs 1") from gone
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    """A terminal sends Ctrl-C to all processes; the first one ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _timed(work: Callable[[Given, Asked], Any], given: Given, key: str, job: Asked) -> tuple[str, Answer]:
+    started = time.monotonic()
+    found = work(given, job)
+    return key, {"found": found, "seconds": time.monotonic() - started}
+
+
+def _jobs(
+    read: DeviceTables, families: Iterable[str], counts: tuple[int, ...], seeds: int, tell: Callable[[str], None]
+) -> Iterator[SeedsOfTarget]:
+    for family in families:
+        for split in SPLITS:
+            for table in sorted(read.of(family), key=len, reverse=True):  # the long ones first
+                asked = Evaluation(target=table.device.id, counts=counts, split=split, seeds=seeds)
+                others = [other for other in read.of(family) if other is not table]
+                lacking = why_unscorable(table, others, split, range(seeds))
+                if lacking:
+                    tell(f"left out: {family} on {table.device.id}, {split}: {lacking}")
+                    continue
+                for first in range(0, seeds, SEEDS_A_JOB):
+                    part = tuple(range(first, min(first + SEEDS_A_JOB, seeds)))
+                    yield SeedsOfTarget(family=family, evaluation=asked, seeds=part)
+
+
+def _runs(read: DeviceTables, job: SeedsOfTarget) -> list[dict[str, Any]]:
+    return [plain(run) for run in runs_of(read, job.family, job.evaluation, seeds=job.seeds)]
+
+
+def _facts(table: DeviceTable) -> dict[str, Any]:
+    best = float(table.efficiency().max())
+    return {"rows": len(table), "tasks": list(table.task_names), "best_share_of_roofline": best}
+
+
+def plain(run: SimulatedRun) -> dict[str, Any]:
+    """Everything of a run that a report tells, as values that JSON can hold; curves at ``CURVE_AT`` only."""
     return {
-        "modes": {mode: {count: _mean(points) for count, points in by.items()} for mode, by in of_mode.items()},
-        "measurements_to": {
-            name: {f"{share:.2f}": float(np.mean([run.measurements[name][share] for run in runs])) for share in REACH}
-            for name in walked
-        },
-        "measurements_limit": LONGEST_WALK,
-        "chosen": {count: {**_verdict(runs, int(count)), **_mean(points)} for count, points in of_chosen.items()},
-        "baselines": {
-            name: _mean([run.baselines[name] for run in runs if name in run.baselines])
-            for name in sorted({name for run in runs for name in run.baselines})
-        },
-        "intervals": {
-            "modes": {mode: {count: _interval(points) for count, points in by.items()} for mode, by in of_mode.items()},
-            "chosen": {count: _interval(points) for count, points in of_chosen.items()},
-        },
-        "regret": {
-            name: {str(n): float(np.mean([1.0 - run.curves[name][n - 1] for run in runs])) for n in CURVE_AT}
-            for name in walked
-        },
-        "latency": {
-            name: {str(n): float(np.mean([1.0 / max(run.curves[name][n - 1], _SLOWEST) for run in runs])) for n in CURVE_AT}
-            for name in walked
-        },
-        "seeds": len(runs),
+        "modes": {mode: {str(count): point for count, point in by.items()} for mode, by in run.modes.items()},
+        "chosen": {str(count): point for count, point in run.chosen.items()},
+        "choices": {str(count): asdict(choice) for count, choice in run.choices.items()},
+        "baselines": run.baselines,
+        "measurements": {mode: {str(share): n for share, n in to.items()} for mode, to in run.measurements.items()},
+        "curves": {mode: [float(curve[n - 1]) for n in CURVE_AT] for mode, curve in run.curves.items()},
     }
 
 
-def joined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One report from those of several families: numbers averaged, the mode chosen most often, whatever one family has.
-
-    A share (of seeds that picked a mode, or had a note) is 0 in a family that lacks it.
-    """
-    return {str(key): _join(str(key), [report[key] for report in reports if key in report]) for key in _keys(reports)}
-
-
-def _join(name: str, values: Sequence[Any]) -> Any:
-    if name in _SHARES:
-        return {key: float(np.mean([shares.get(key, 0.0) for shares in values])) for key in _keys(values)}
-    if isinstance(values[0], Mapping):
-        return joined(values)
-    if isinstance(values[0], list):
-        return [_join(name, list(parts)) for parts in zip(*values, strict=True)]
-    if isinstance(values[0], str):
-        return Counter(values).most_common(1)[0][0]
-    if all(value == values[0] for value in values):
-        return values[0]  # the number of seeds stays a whole one
-    numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if numbers else None
-
-
-def _keys(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for report in reports for key in report))
-
-
-def _verdict(runs: Sequence[Run], count: int) -> dict[str, Any]:
-    verdicts = [run.verdicts[count] for run in runs]
-    gauges = [verdict.gauge for verdict in verdicts if verdict.gauge is not None]
-    picked = Counter(verdict.mode for verdict in verdicts)
-    notes = Counter(verdict.note for verdict in verdicts if verdict.note)
-    return {
-        "mode": picked.most_common(1)[0][0],
-        "gauge": float(np.mean(gauges)) if gauges else None,
-        "picked": {mode: times / len(runs) for mode, times in sorted(picked.items())},
-        "notes": {note: times / len(runs) for note, times in sorted(notes.items())},
-    }
-
-
-def _mean(points: Sequence[Point]) -> Point:
-    return _each(points, lambda values: float(np.mean(values)))
-
-
-def _each(points: Sequence[Point], of: Callable[[Sequence[float]], Any]) -> dict[str, Any]:
-    return {key: of([point[key] for point in points]) for key in KEYS}
-
-
-def _interval(points: Sequence[Point]) -> dict[str, list[float]]:
-    """Ends of the bootstrap interval of each mean over seeds (Efron 1979, percentile method)."""
-    draws = np.random.default_rng(0).integers(0, len(points), (RESAMPLES, len(points)))
-    return _each(points, lambda values: [float(e) for e in np.percentile(np.asarray(values)[draws].mean(axis=1), INTERVAL)])
+def run_of(told: Mapping[str, Any]) -> SimulatedRun:
+    """The run of what ``plain`` gave; its curves are NaN where they were not told."""
+    run = SimulatedRun(baselines=dict(told["baselines"]))
+    run.modes = {mode: {int(count): dict(point) for count, point in by.items()} for mode, by in told["modes"].items()}
+    run.chosen = {int(count): dict(point) for count, point in told["chosen"].items()}
+    run.choices = {int(count): ModeChoice(**choice) for count, choice in told["choices"].items()}
+    run.measurements = {mode: {float(share): n for share, n in to.items()} for mode, to in told["measurements"].items()}
+    for mode, values in told["curves"].items():
+        run.curves[mode] = np.full(LONGEST_WALK, np.nan)
+        run.curves[mode][np.array(CURVE_AT) - 1] = values
+    return run

@@ -1,7 +1,8 @@
 """Residual mode: a stack of the sources, trees on what it leaves, the target's own forest, each as far as it proves itself.
 
-How much to believe the trees and the own forest is decided by held-out samples: where sources are good both only add
-noise, where sources mislead the own forest must be able to take over.
+The *stack* is a linear blend of what the sources say, moved away from its priors as far as the samples prove. How much to
+believe the trees and the own forest is decided by held-out samples: where sources are good both only add noise, where
+sources mislead the own forest must be able to take over.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from sklearn.linear_model import Ridge, RidgeCV
 
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
-from haotuner.transfer.stacking import Stack, fit_stack
-from haotuner.transfer.table import Rows
+from haotuner.transfer.device_table import Rows
 
+# Penalty on moving away from the priors, in measurements' worth; the first keeps them.
+PENALTIES = (1e6, 100.0, 30.0, 10.0, 3.0, 1.0)
+# Standard errors by which the leave-one-out error must fall before the priors are loosened: with 1 or less, 16 samples
+# picked from the top of a ranking turn good coefficients into worse ones (RTX A4000, pairwise 0.75 to 0.65).
+PROOF = 2.0
+BELIEF = 2.0  # measurements' worth of belief in the expected spread
 BAG = 4  # residual forests, averaged: one forest of 16 rows is mostly chance
 # Few trees that learn fast: 50 and 100 at half the rate took 0.15 s longer over 64,000 rows, and were level with 16 and 32
 # samples (convolution, three seeds: pairwise accuracy within 0.002, best@10 the same).
@@ -26,7 +33,56 @@ FOLDS = 4
 # (belief in the residual trees, part of the target's own forest), from the least to the most departure from the stack.
 # Half belief comes first: on every target of the trials it was as good as none or better, from 16 rows up.
 STEPS = ((0.5, 0.0), (1.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 0.5), (1.0, 0.75))
-PROOF = 0.75  # standard errors by which a step must lower the held-out squared error to be worth its noise
+STEP_PROOF = 0.75  # standard errors by which a step must lower the held-out squared error to be worth its noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A linear blend of columns: prediction = level + (columns - centre) @ coefficients."""
+
+    level: float
+    centre: Scores
+    coefficients: Scores
+    penalty: float  # that leave-one-out chose
+
+    def predict(self, columns: Scores) -> Scores:
+        """Log efficiency of shape ``(rows,)``."""
+        return np.asarray(self.level + (columns - self.centre) @ self.coefficients, dtype=np.float64)
+
+
+def fit_stack(columns: Scores, priors: Scores, spread: float, rows: Rows, labels: Scores) -> Stack:
+    """Ridge regression around the priors, its penalty chosen by the leave-one-out errors that RidgeCV has in closed form.
+
+    Args:
+        columns: ``(rows, k)`` in standard units; all rows of the target.
+        priors: ``(k,)``, how far each column is believed before any measurement.
+        spread: log efficiency that one standard unit is believed to be worth.
+        rows: the measured rows.
+        labels: their log efficiency.
+    """
+    seen = columns[rows]
+    centre, level = seen.mean(axis=0), float(labels.mean())
+    offset, target = seen - centre, labels - level
+    blend = offset @ priors
+    # one number first: what a unit of the believed blend is worth here
+    worth = float((blend @ target + BELIEF * spread) / (blend @ blend + BELIEF))
+    start = max(worth, 0.0) * priors
+    rest = target - offset @ start
+    penalty = _proved_penalty(offset, rest)
+    moved = np.asarray(Ridge(alpha=penalty).fit(offset, rest).coef_, dtype=np.float64)
+    return Stack(level=level, centre=centre, coefficients=start + moved, penalty=penalty)
+
+
+def _proved_penalty(offset: Scores, rest: Scores) -> float:
+    """The last of ``PENALTIES`` whose leave-one-out errors are proved to be lower than those of the choice before it."""
+    chosen = 0
+    if len(rest) > 1:  # of one row alone there is nothing to leave out
+        errors = RidgeCV(alphas=PENALTIES, store_cv_results=True).fit(offset, rest).cv_results_
+        for at in range(1, len(PENALTIES)):
+            gain = errors[:, chosen] - errors[:, at]
+            if gain.mean() > PROOF * gain.std() / np.sqrt(len(rest)):
+                chosen = at
+    return PENALTIES[chosen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +114,7 @@ class Residual:
 
 
 def fit_residual(
-    frame: pd.DataFrame, columns: Scores, labels: Scores, *, prior: Scores, spread: float, seed: int
+    frame: pd.DataFrame, columns: Scores, labels: Scores, *, priors: Scores, spread: float, seed: int
 ) -> Residual:
     """Fit on measured rows.
 
@@ -66,7 +122,7 @@ def fit_residual(
         frame: features of the measured rows.
         columns: what the sources say of them, ``(rows, k)``.
         labels: their log efficiency.
-        prior: believed weights of the columns, ``(k,)``.
+        priors: how far each column is believed before any measurement, ``(k,)``.
         spread: log efficiency believed to be one unit of a column.
         seed: of folds and forests.
     """
@@ -76,20 +132,20 @@ def fit_residual(
         out = order[fold::FOLDS]
         kept = np.setdiff1d(order, out)
         if len(kept) and len(out):
-            parts = _parts(frame, columns, labels, kept, prior, spread, seed, bag=BAG // 2)
+            parts = _parts(frame, columns, labels, kept, priors, spread, seed, bag=BAG // 2)
             for values, said in zip(held, parts.said(frame.iloc[out], columns[out]), strict=True):
                 values[out] = said
     step = _proved(labels, held) if len(labels) >= 2 * FOLDS else STEPS[0]
     every = np.arange(len(labels))
     return Residual(
-        parts=_parts(frame, columns, labels, every, prior, spread, seed, bag=BAG), step=step, held_out=_mix(held, step)
+        parts=_parts(frame, columns, labels, every, priors, spread, seed, bag=BAG), step=step, held_out=_mix(held, step)
     )
 
 
 def _parts(
-    frame: pd.DataFrame, columns: Scores, labels: Scores, rows: Rows, prior: Scores, spread: float, seed: int, bag: int
+    frame: pd.DataFrame, columns: Scores, labels: Scores, rows: Rows, priors: Scores, spread: float, seed: int, bag: int
 ) -> Parts:
-    stack = fit_stack(columns, prior, spread, rows, labels[rows])
+    stack = fit_stack(columns, priors, spread, rows, labels[rows])
     part, left = frame.iloc[rows], labels[rows] - stack.predict(columns[rows])
     trees = tuple(Forest(seed=seed * BAG + i, settings=TREES).fit(part, left) for i in range(bag))
     return Parts(stack=stack, trees=trees, own=Forest(seed=seed, settings=OWN).fit(part, labels[rows]))
@@ -102,10 +158,10 @@ def _mix(said: Sequence[Scores], step: tuple[float, float]) -> Scores:
 
 
 def _proved(labels: Scores, held: Sequence[Scores]) -> tuple[float, float]:
-    """The first step that no later one beats by ``PROOF`` standard errors of the difference."""
+    """The first step that no later one beats by ``STEP_PROOF`` standard errors of the difference."""
     errors = [(labels - _mix(held, step)) ** 2 for step in STEPS]
     for at, step in enumerate(STEPS):
         gains = [errors[at] - later for later in errors[at + 1 :]]
-        if all(gain.mean() <= PROOF * gain.std() / np.sqrt(len(labels)) for gain in gains):
+        if all(gain.mean() <= STEP_PROOF * gain.std() / np.sqrt(len(labels)) for gain in gains):
             return step
     return STEPS[-1]

@@ -14,8 +14,8 @@ import pandas as pd
 
 from haotuner.cost.features import PROGRAM_NAMES
 from haotuner.cost.model import Scores
-from haotuner.transfer.beliefs import Beliefs
-from haotuner.transfer.table import Rows
+from haotuner.transfer.device_table import Rows
+from haotuner.transfer.gp_prior import GpPriors
 
 # Of a batch, this goes to the most promising, since measured kernels are found kernels, and the rest to chance,
 # since a model is as good as its examples. 0.5 loses 0.02 of best@1 at 64 samples, 0.75 loses 0.01 to 0.02 of pairwise
@@ -77,16 +77,16 @@ def next_batch(
     owed = (HEARD_LATER if len(taken) else HEARD) * len(said)
     tops = [free[np.argsort(-each[free], kind="stable")][: max(best, _SHORTLIST)] for each in said]
     rows = np.unique(np.concatenate([*tops, taken]))
-    beliefs = Beliefs([each[rows] for each in said], places[rows], tasks[rows], spread)
+    priors = GpPriors([each[rows] for each in said], places[rows], tasks[rows], spread)
     # models that were learnt from these rows are not to be praised for knowing them
-    beliefs.learn(np.searchsorted(rows, taken).tolist(), [measure(row) for row in taken.tolist()], judge=False)
+    priors.update(np.searchsorted(rows, taken).tolist(), [measure(row) for row in taken.tolist()], judge=False)
     chosen: list[int] = []
     for turn in range(best):
         asked = turn % len(said) if turn < owed else None
-        worth = beliefs.bare(asked) if asked == len(opinions) else beliefs.improvement(asked)
+        worth = priors.prior(asked) if asked == len(opinions) else priors.expected_improvement(asked)
         place = int(np.argmax(worth))
         chosen.append(int(rows[place]))
-        beliefs.learn([place], [measure(chosen[-1])])
+        priors.update([place], [measure(chosen[-1])])
     chosen += rng.permutation(np.setdiff1d(free, chosen))[: count - len(chosen)].tolist()
     return np.array(chosen, dtype=np.int64)
 

@@ -17,10 +17,10 @@ from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
-from haotuner.transfer.memory import Memory, program_keys
-from haotuner.transfer.nearness import joint_share, weights_of
-from haotuner.transfer.table import Table
+from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
+from haotuner.transfer.nearness import joint_share, priors_of
 from haotuner.words.device import Device
+from haotuner.words.record import Trial
 
 # Measured on GEMM and convolution records: slope 0 copies, 1 trusts the analysis fully. Half lifted pairwise accuracy on
 # five of eight targets and cost none more than 0.005; 1 lost up to 0.03 on two.
@@ -55,50 +55,72 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPrograms:
+    """What a source measured of single programs, as residuals: measured less what its forest predicts. Keys ascend."""
+
+    keys: Keys
+    residuals: Scores
+
+    @staticmethod
+    def of(frame: pd.DataFrame, residuals: Scores) -> KnownPrograms:
+        """The residuals of measured rows; rows of one program are averaged."""
+        keys, where = np.unique(program_keys(frame), return_inverse=True)
+        totals = np.bincount(where, weights=residuals, minlength=len(keys))
+        return KnownPrograms(keys=keys, residuals=totals / np.bincount(where, minlength=len(keys)))
+
+    def find(self, asked: Keys) -> Scores:
+        """The residual of each program by its key; 0 where the source did not measure it."""
+        if not len(self.keys):
+            return np.zeros(len(asked))
+        at = np.minimum(np.searchsorted(self.keys, asked), len(self.keys) - 1)
+        return np.where(self.keys[at] == asked, self.residuals[at], 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Fitted forests of the sources of one family, with prior weights for one target."""
+    """Fitted forests of the sources of one family, with priors for one target."""
 
     ids: tuple[str, ...]
     forests: tuple[Forest, ...]
-    memories: tuple[Memory, ...]  # what each forest gets wrong of the programs that its source measured
+    known_programs: tuple[KnownPrograms, ...]  # what each forest gets wrong of the programs that its source measured
     scales: tuple[Scale, ...]  # of each source's own labels
     analytic: Scale  # of the analytic log efficiency over all sources
-    weights: Scores  # prior, summing to 1
+    priors: Scores  # how far each source is believed before any measurement, summing to 1
     joint: Forest  # over all sources and all features
-    share: float  # prior share of the joint forest
+    joint_share: float  # how far the joint forest is believed; the sources' own forests have the rest
 
     def columns(self, frame: pd.DataFrame) -> Scores:
         """What each source, the joint forest and the analysis say of each row in standard units; ``(rows, sources + 2)``."""
         keys = program_keys(frame)
         said = [
-            scale.units(forest.predict(frame) + memory.find(keys))
-            for forest, memory, scale in zip(self.forests, self.memories, self.scales, strict=True)
+            scale.units(forest.predict(frame) + known.find(keys))
+            for forest, known, scale in zip(self.forests, self.known_programs, self.scales, strict=True)
         ]
         joint = _pooled(self.scales).units(self.joint.predict(frame))
         return np.stack([*said, joint, self.analytic.units(np.asarray(frame[_PRIOR], dtype=np.float64))], axis=1)
 
     def blend(self, columns: Scores) -> Scores:
         """The prior blend in standard units: the zero-shot ranking."""
-        return np.asarray(columns @ self.prior(), dtype=np.float64)
+        return np.asarray(columns @ self.column_priors(), dtype=np.float64)
 
     def zero_shot(self, columns: Scores) -> Scores:
         """The blend as log efficiency."""
         level = self.level()
         return np.asarray(level.mean + level.spread * self.blend(columns), dtype=np.float64)
 
-    def prior(self) -> Scores:
-        """Weights of the columns before any measurement; the analysis has none, it is inside the sources' forests."""
-        return np.array([*(1.0 - self.share) * self.weights, self.share, 0.0], dtype=np.float64)
+    def column_priors(self) -> Scores:
+        """How far each column is believed before any measurement; the analysis has 0, it is inside the sources' forests."""
+        return np.array([*(1.0 - self.joint_share) * self.priors, self.joint_share, 0.0], dtype=np.float64)
 
     def level(self) -> Scale:
         """Level and spread of log efficiency that the sources lead one to expect."""
         return Scale(
-            mean=float(self.weights @ np.array([scale.mean for scale in self.scales])),
-            spread=float(self.weights @ np.array([scale.spread for scale in self.scales])),
+            mean=float(self.priors @ np.array([scale.mean for scale in self.scales])),
+            spread=float(self.priors @ np.array([scale.spread for scale in self.scales])),
         )
 
 
-def learn_sources(tables: Sequence[Table], target: Device, *, seed: int) -> Sources:
+def learn_sources(tables: Sequence[DeviceTable], target: Device, *, seed: int) -> Sources:
     """Fit the sources of one family for a target device.
 
     Raises:
@@ -111,19 +133,19 @@ def learn_sources(tables: Sequence[Table], target: Device, *, seed: int) -> Sour
     return Sources(
         ids=tuple(table.device.id for table in tables),
         forests=forests,
-        memories=tuple(
-            Memory.of(table.frame, table.labels - forest.predict(table.frame))
+        known_programs=tuple(
+            KnownPrograms.of(table.frame, table.labels - forest.predict(table.frame))
             for table, forest in zip(tables, forests, strict=True)
         ),
         scales=scales,
         analytic=Scale.of(np.concatenate([np.asarray(table.frame[_PRIOR], dtype=np.float64) for table in tables])),
-        weights=weights_of([table.device for table in tables], target),
+        priors=priors_of([table.device for table in tables], target),
         joint=_joint(tables, scales, seed),
-        share=joint_share([table.device for table in tables], target),
+        joint_share=joint_share([table.device for table in tables], target),
     )
 
 
-def _joint(tables: Sequence[Table], scales: Sequence[Scale], seed: int) -> Forest:
+def _joint(tables: Sequence[DeviceTable], scales: Sequence[Scale], seed: int) -> Forest:
     """One forest over every source; each has the same say and the same spread, whatever its rows and its range.
 
     Without equal spreads the device with the slowest kernels decides every split (AMD: 1 to 100, NVIDIA: 1 to 7).
@@ -131,13 +153,13 @@ def _joint(tables: Sequence[Table], scales: Sequence[Scale], seed: int) -> Fores
     frame = pd.concat([table.frame for table in tables], ignore_index=True)
     level = _pooled(scales)
     units = np.concatenate([scale.units(table.labels) for table, scale in zip(tables, scales, strict=True)])
-    mass = np.concatenate([np.full(len(table), 1.0 / len(table)) for table in tables])
+    sample_weight = np.concatenate([np.full(len(table), 1.0 / len(table)) for table in tables])
     return Forest(seed=seed, settings=JOINT_TREES).fit(
-        frame, level.mean + level.spread * units, mass * len(mass) / len(tables)
+        frame, level.mean + level.spread * units, sample_weight * len(sample_weight) / len(tables)
     )
 
 
-def plain(tables: Sequence[Table], target: Table, seed: int) -> Scores:
+def plain(tables: Sequence[DeviceTable], target: DeviceTable, seed: int) -> Scores:
     """What one LightGBM forest over all features of all sources says of a target's rows, without any of the above.
 
     The way of TenSet's joint model (Zheng et al., 2021); the figure that transfer is to improve on.
@@ -152,3 +174,24 @@ def _pooled(scales: Sequence[Scale]) -> Scale:
     return Scale(
         mean=float(np.mean([scale.mean for scale in scales])), spread=float(np.mean([scale.spread for scale in scales]))
     )
+
+
+def measured_by(sources: Sequence[DeviceTable], trials: Sequence[Trial]) -> Scores:
+    """Each source's measurement of each trial in standard units, ``(trials, sources)``; NaN where it has none."""
+    said = np.full((len(trials), len(sources)), np.nan)
+    for column, table in enumerate(sources):
+        units = Scale.of(table.labels).units(table.labels)
+        known = dict(zip(table.trials, units.tolist(), strict=True))
+        said[:, column] = [known.get(trial, np.nan) for trial in trials]
+    return said
+
+
+def copied(said: Scores, priors: Scores) -> Scores:
+    """Mean over the sources that measured a trial, by their priors, shape ``(trials,)``; NaN if none did.
+
+    With one prior of 1 this copies that source, with equal priors it is the mean of all.
+    """
+    there = ~np.isnan(said)
+    mass = there @ priors
+    total = np.where(there, said, 0.0) @ priors
+    return np.asarray(np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.nan), dtype=np.float64)

@@ -14,6 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.library import checked_manifest
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, Span
@@ -126,8 +127,10 @@ def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str)
     for held in manifest.ops:
         if held.name == op:
             times = _inside(held.facts, "plans", str(threads), "measured_us", str(m))
-            if isinstance(times, Mapping) and times.get(composition):
-                return float(times[composition] / min(times.values()) - 1)
+            if isinstance(times, Mapping) and times and composition:
+                timed = {Composition.parse(label): us for label, us in times.items()}
+                served = timed.get(Composition.parse(composition))
+                return float(served / min(timed.values()) - 1) if served else None
     return None
 
 

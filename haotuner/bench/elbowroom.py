@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from haotuner.backends.cpu.crowding import CROWDED, Patience
 from haotuner.bench.contender import MACHINE
 from haotuner.bench.lineup import Lineup
 from haotuner.bench.process import Down
-from haotuner.measure.crowding import CROWDED, Patience
 
 LOOK_LIMIT_S = 20.0
 Block = Mapping[str, Any]

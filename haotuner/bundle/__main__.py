@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from haotuner.backends.cuda.toolkit import find_toolkit
 from haotuner.bundle.build import assemble, pack
 from haotuner.bundle.candidates import choose, profile_of
 from haotuner.bundle.libraries import Nvcc
 from haotuner.bundle.suites import SUITES
-from haotuner.compile.cuda_toolkit import find_toolkit
 from haotuner.errors import HaotunerError
 
 ARCHS = "sm_80,sm_90a"

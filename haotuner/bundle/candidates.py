@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
-from haotuner.microkernels.cuda_dense import CudaDense
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from haotuner.backends.cuda.compile import compile_source, cuda_source
+from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, Toolkit, run_tool
 from haotuner.bundle.candidates import Choice
 from haotuner.bundle.manifest import Entry, digest
-from haotuner.compile.cuda import compile_source, cuda_source
-from haotuner.compile.cuda_toolkit import COMPILE_SECONDS, Toolkit, run_tool
 
 NATIVE = Path(__file__).parent / "native"
 PROBE_SOURCES = ("probe_machine.cu", "probe_check.cu", "probe_peaks.cu", "probe_subsets.cu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,6 +15,7 @@ from haotuner.cli.devices import devices
 from haotuner.cli.doctor import doctor
 from haotuner.cli.explain import explain
 from haotuner.cli.inspect import inspect
+from haotuner.cli.output import OutputLost, ReaderLeft, give_up_stdout, say, tell, writing
 from haotuner.cli.records import records_app
 from haotuner.cli.transfer import transfer_app
 from haotuner.cli.tune import tune
@@ -43,7 +43,7 @@ _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"haotuner {__version__}")
+        say(f"haotuner {__version__}")
         raise typer.Exit()
 
 
@@ -58,10 +58,16 @@ def run(arguments: Sequence[str]) -> int:
     """Exit code of one command line: 0 ok, 1 failure, 2 usage, 3 stopped, 4 environment, 5 verification failed."""
     try:
         code = app(list(arguments), standalone_mode=False)
-        sys.stdout.flush()
+        with writing():
+            sys.stdout.flush()
         return _stopped() if code == _INTERRUPTED else int(code or 0)
+    except ReaderLeft:
+        give_up_stdout()
+        return 0
     except HaotunerError as error:
-        print(f"haotuner: {error}", file=sys.stderr)
+        if isinstance(error, OutputLost):
+            give_up_stdout()
+        tell(f"haotuner: {error}")
         return error.exit_code
     except _USAGE as error:
         error.show()  # type: ignore[attr-defined]
@@ -70,12 +76,9 @@ def run(arguments: Sequence[str]) -> int:
         return _stopped() if error.exit_code == _INTERRUPTED else int(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _stopped()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; the interpreter flushes once more
-        return 0
 
 
 def _stopped() -> int:
     """Exit code of a verb that Ctrl-C, or a second signal to `tune`, ended."""
-    print("haotuner: stopped", file=sys.stderr)
+    tell("haotuner: stopped")
     return 3

@@ -21,6 +21,7 @@ from haotuner.bench.contest import raceable
 from haotuner.bench.plot import check_plot, draw
 from haotuner.bench.result import Json as Document
 from haotuner.bench.table import cells, closing, header, line
+from haotuner.cli.output import say, tell, writing
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
@@ -86,21 +87,21 @@ def bench(
         with _progress(contest.rows(), quiet=quiet, verbose=verbose) as watch:
             found = finish(contest, facts_of(pack, device), watch)
     except KeyboardInterrupt:
-        typer.echo("haotuner: stopped before the first row was raced", err=True)
+        tell("haotuner: stopped before the first row was raced")
         raise typer.Exit(3) from None
     if plot is not None:
         draw(found, plot)
     if json_output:
-        typer.echo(json.dumps(found, indent=1))
+        say(json.dumps(found, indent=1))
     else:
         _print(found, list(contest.peers), verbose=verbose)
     if found["summary"]["contended"]:
-        typer.echo("haotuner: every row was contended; see `contended` in the rows", err=True)
+        tell("haotuner: every row was contended; see `contended` in the rows")
     if found["stopped"]:
-        typer.echo(f"haotuner: stopped; {len(found['rows'])} of {contest.rows()} rows were raced", err=True)
+        tell(f"haotuner: stopped; {len(found['rows'])} of {contest.rows()} rows were raced")
         raise typer.Exit(3)
     if any(row["ours_us"] is None for row in found["rows"]):
-        typer.echo("haotuner: the pack itself failed in some rows; see `failed` there", err=True)
+        tell("haotuner: the pack itself failed in some rows; see `failed` there")
         raise typer.Exit(1)
 
 
@@ -135,7 +136,7 @@ def _progress(rows: int, *, quiet: bool, verbose: bool) -> Iterator[Watch | None
         yield None
         return
     if not sys.stderr.isatty() or verbose:
-        yield lambda row, done, all_rows: typer.echo(f"{done}/{all_rows} {line(row)}", err=True)
+        yield lambda row, done, all_rows: tell(f"{done}/{all_rows} {line(row)}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
@@ -155,12 +156,11 @@ def _print(found: Document, peers: list[str], *, verbose: bool) -> None:
     for row in found["rows"]:
         table.add_row(*cells(row, shown), style="dim" if row["contended"] else None)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-    console.print(table)
-    console.print()
-    for text in closing(found):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    lines = closing(found)
     for row in found["rows"] if verbose else ():
-        for name, failed in row["failed"].items():
-            console.print(f"{row['op']} {row['shape']} {name}: {failed['detail']}", markup=False, highlight=False)
+        lines += [f"{row['op']} {row['shape']} {name}: {failed['detail']}" for name, failed in row["failed"].items()]
     if verbose:
-        console.print(", ".join(f"{name} {version}" for name, version in found["versions"].items()), markup=False)
+        lines.append(", ".join(f"{name} {version}" for name, version in found["versions"].items()))
+    with writing():
+        console.print(table)
+    say("\n" + "\n".join(lines))

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from haotuner.backends.cuda.toolkit import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say
 from haotuner.cli.requested import Json, Quiet, Verbose, ops_of
-from haotuner.compile.cuda_toolkit import why_not_built
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.microkernels.cuda_dense import CudaDense
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.index import families_for
 from haotuner.select.expected_gpu import expectation_gpu
 from haotuner.select.fit_gpu import GPU_FRONTIER
@@ -57,25 +58,25 @@ def candidates(
             "device": target.id, "op": wanted.name, "kept": [c.kernel.name for c in kept], "refused": refused,
             "families": families, "without": without, "not_built": lacking,
         }  # fmt: skip
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
         return
     if not quiet:
         for name, funnel in funnels.items():
-            typer.echo(f"{wanted.name} on {target.id}: {name}: {funnel.line()}")
+            say(f"{wanted.name} on {target.id}: {name}: {funnel.line()}")
         for why in without.values():
-            typer.echo(why)
+            say(why)
         if lacking:
-            typer.echo(f"no code is built for {target.id}: {lacking}; its kernels can be selected and predicted")
-        typer.echo(columns([("refused by", "count"), *((law, str(n)) for law, n in refused.items())]))
+            say(f"no code is built for {target.id}: {lacking}; its kernels can be selected and predicted")
+        say(columns([("refused by", "count"), *((law, str(n)) for law, n in refused.items())]))
         if verbose:
             examples = [refusal for funnel in funnels.values() for refusal in funnel.examples]
             rows = [(r.law, f"{r.asked:g}", f"{r.allowed:g}", r.kernel.name) for r in examples]
-            typer.echo(columns([("law", "asked", "allowed", "kernel"), *rows]))
+            say(columns([("law", "asked", "allowed", "kernel"), *rows]))
     shown = kept if verbose or quiet else kept[:SHOWN]
     listed = [(c.kernel.name, f"{c.score:.3f}", str(c.footprint.registers_per_thread)) for c in shown]
-    typer.echo(columns([("kept", "expected share of roofline", "registers"), *listed]))
+    say(columns([("kept", "expected share of roofline", "registers"), *listed]))
     if len(shown) < len(kept):
-        typer.echo(f"... and {len(kept) - len(shown)} more; -v prints all")
+        say(f"... and {len(kept) - len(shown)} more; -v prints all")
 
 
 def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funnel], dict[str, str]]:
@@ -96,7 +97,7 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
 def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Score:
     if isinstance(family, CudaDense):
         return expectation_gpu(op, family, device, traffic)
+    from haotuner.initial_model import start_of
     from haotuner.search.book import expectation  # the models and their libraries take a second to import
-    from haotuner.starting import start_of
 
     return expectation(op, family, device, "cold", start_of(None, device, family.name).model)  # as tune would

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.cache_folder import cache_folder
+from haotuner.cli.output import say
 from haotuner.hw_profiles.find import Listed, list_devices
 from haotuner.words.device import Device
 
@@ -24,14 +25,14 @@ def devices(
     """List the devices that --device accepts: this host's CPU and GPUs, then the profiles."""
     listed = list_devices(cache_dir=cache_folder(os.environ))
     if json_output:
-        typer.echo(json.dumps({"devices": [_as_json(entry) for entry in listed]}, indent=1))
+        say(json.dumps({"devices": [_as_json(entry) for entry in listed]}, indent=1))
     elif quiet:
-        typer.echo("\n".join(entry.ask for entry in listed))
+        say("\n".join(entry.ask for entry in listed))
     elif verbose:
-        typer.echo("\n\n".join(in_full(entry.ask, entry.device) for entry in listed))
+        say("\n\n".join(in_full(entry.ask, entry.device) for entry in listed))
     else:
         header = ("--device", "id", "kind", "arch", "units", "memory", "GB/s", "fp32 TFLOP/s", "source")
-        typer.echo(columns([header, *(_row(entry) for entry in listed)]))
+        say(columns([header, *(_row(entry) for entry in listed)]))
 
 
 def device_json(device: Device) -> dict[str, Any]:

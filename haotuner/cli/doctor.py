@@ -14,6 +14,7 @@ import typer
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.checkup import PEERS, PINNED, TUNING, Check, checkup, installed
 from haotuner.cli.devices import columns, device_json, in_full
+from haotuner.cli.output import say, tell
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.host import Host
@@ -34,25 +35,23 @@ def doctor(
     """
     host, cache_dir = Host.here(), cache_folder(os.environ)
     if not quiet:
-        typer.echo(
-            "haotuner doctor: looking at this host; the first time it measures peak and bandwidth for about 2 s", err=True
-        )
+        tell("haotuner doctor: looking at this host; the first time it measures peak and bandwidth for about 2 s")
     checks = checkup(host=host, cache_dir=cache_dir, folder=Path.cwd(), version=installed)
     missing = [check for check in checks if check.status == "missing"]
     if json_output:
-        typer.echo(json.dumps(_document(checks, host, cache_dir), indent=1))
+        say(json.dumps(_document(checks, host, cache_dir), indent=1))
     else:
         shown = [c for c in checks if not quiet or c.status in ("missing", "warning")]
         if shown:
-            typer.echo(_table(shown))
+            say(_table(shown))
         if verbose and not any(c.name == "platform" for c in missing):
             device = find_device("cpu", measure=False, cache_dir=cache_dir, host=host)
-            typer.echo(f"\n{in_full('cpu', device)}")
+            say(f"\n{in_full('cpu', device)}")
     if missing:
         todo = "; ".join(f"{check.name}: {check.remedy or check.found}" for check in missing)
         raise EnvironmentMissing(f"tuning on this host cannot work yet: {todo}")
     if not json_output and not quiet:
-        typer.echo("\nTuning on this host's CPU can work: `haotuner tune --shapes dynamic`")
+        say("\nTuning on this host's CPU can work: `haotuner tune --shapes dynamic`")
 
 
 def _table(checks: list[Check]) -> str:

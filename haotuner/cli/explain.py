@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.runtime.pack import Pack
-from haotuner.words.kernel import MicroKernel
+from haotuner.words.composition import WAYS, Composition
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
@@ -45,26 +47,29 @@ def explain(
         unverified = opened.manifest.unverified
         measured = _measure(opened, entry, m, weights)
     plan = entry.facts.get("plans", {}).get(str(count), {})
-    chosen = "+".join(f"{r.kernel}*{r.tiles}" for r in composition.regions)
+    rows_of = dict(zip(entry.kernels, entry.tile_rows, strict=True))
+    regions = composition.boxes(rows_of.__getitem__, {"m": m, "n": entry.n})
     predicted = _predicted(plan, m)
-    second = _runner_up(entry, plan, m, chosen, composition.split)
+    second = _runner_up(rows_of, plan, m, composition)
     document: dict[str, Any] = {
         "op": name,
         "shape": {"m": m},
         "threads": count,
-        "split": composition.split,
+        "split": composition.share,
         "weights": weights,
         "unverified": unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
-        "regions": [{"kernel": r.kernel, "m": list(r.box["m"]), "n": list(r.box["n"])} for r in composition.regions],
+        "regions": [
+            {"kernel": r.kernel, **(box := {axis: list(ends) for axis, ends in r.box.items()}), "box": box} for r in regions
+        ],
         "predicted_us": predicted,
         "measured_us": measured,
         "runner_up": second,
     }
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     else:
-        _print(document, chosen)
+        _print(document)
 
 
 def _rows(shape: str) -> int:
@@ -82,31 +87,27 @@ def _predicted(plan: dict[str, Any], m: int) -> float | None:
     return float(known[m - 1]) if m <= len(known) else float(known[-1]) * m / len(known)
 
 
-def _runner_up(entry: PackOp, plan: dict[str, Any], m: int, chosen: str, split: str) -> dict[str, Any] | None:
+def _runner_up(rows_of: Mapping[str, int], plan: dict[str, Any], m: int, chosen: Composition) -> dict[str, Any] | None:
     """The best other composition of the kept kernels: as timed when the pack was tuned, else as the curves predict."""
-    timed = {name: us for name, us in plan.get("measured_us", {}).get(str(m), {}).items() if name != f"{chosen}@{split}"}
+    timed = {Composition.parse(label): us for label, us in plan.get("measured_us", {}).get(str(m), {}).items()}
+    timed.pop(chosen, None)
     if timed:
-        name = min(timed, key=lambda n: (timed[n], n))
-        return {
-            "composition": name.partition("@")[0],
-            "split": name.partition("@")[2],
-            "us": timed[name],
-            "from": "measured",
-        }
+        best = min(timed, key=lambda one: (timed[one], one))
+        return {"composition": best.text, "split": best.share, "us": timed[best], "from": "measured"}
     found = []
     for way, curves in plan.get("curves", {}).items():
-        for other in alternatives([_curve(c) for c in curves], m, 3):
-            if (other.name, way) != (chosen, split):
-                found.append((other.us, other.name, way))
+        for other in alternatives([_curve(c, rows_of) for c in curves], m, 3, way):
+            if other.composition != chosen:
+                found.append((other.us, other.composition.text, way))
     if not found:
         return None
-    us, name, way = min(found)
-    return {"composition": name, "split": way, "us": us, "from": "predicted"}
+    us, text, way = min(found)
+    return {"composition": text, "split": way, "us": us, "from": "predicted"}
 
 
-def _curve(stored: dict[str, Any]) -> Curve:
+def _curve(stored: dict[str, Any], rows_of: Mapping[str, int]) -> Curve:
     points = {int(tiles): float(us) for tiles, us in stored["lead_us"]}
-    return Curve.of(stored["kernel"], MicroKernel.parse(stored["kernel"])["mr"], points, float(stored["follow_us"]))
+    return Curve.of(stored["kernel"], rows_of[stored["kernel"]], points, float(stored["follow_us"]))
 
 
 def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
@@ -132,19 +133,19 @@ def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
     return statistics.median(samples)
 
 
-def _print(document: dict[str, Any], chosen: str) -> None:
-    m, split = document["shape"]["m"], {"serial": "one thread", "n": "threads share columns", "m": "threads share rows"}
+def _print(document: dict[str, Any]) -> None:
+    m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    typer.echo(f"{document['op']} m={m}, plan for {document['threads']} threads, {split[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {WAYS[document['split']]}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
-    typer.echo(columns([("kernel", "rows", "columns"), *rows]))
+    say(columns([("kernel", "rows", "columns"), *rows]))
     predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
-    typer.echo(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
+    say(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
     if document["unverified"]:
-        typer.echo("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
+        say("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
     second: dict[str, Any] | None = document["runner_up"]
     if second is None:
-        typer.echo("no other composition of the kept kernels covers this shape")
+        say("no other composition of the kept kernels covers this shape")
         return
-    times = f"{second['us']:.1f} us {second['from']}, {split[second['split']]}"
-    typer.echo(f"runner-up: {second['composition']} ({times})")
+    times = f"{second['us']:.1f} us {second['from']}, {WAYS[second['split']]}"
+    say(f"runner-up: {second['composition']} ({times})")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import typer
-
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose
 from haotuner.pack.manifest import Manifest, read_manifest
 
@@ -16,18 +15,18 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     """Print a pack's device, tuning run, ops and kernels."""
     manifest = read_manifest(pack)
     if json_output:
-        typer.echo(json.dumps({"path": str(pack), **manifest.document}, indent=1))
+        say(json.dumps({"path": str(pack), **manifest.document}, indent=1))
         return
     if not quiet:
-        typer.echo(columns(_head(pack, manifest)))
-        typer.echo("")
+        say(columns(_head(pack, manifest)))
+        say("")
     header = ("op", "m", "threads", "kernels", "packed", "regret mean", "regret max")
-    typer.echo(columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)]))
+    say(columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)]))
     if verbose:
         for op in manifest.ops:
-            typer.echo(f"\n{op.name}")
+            say(f"\n{op.name}")
             for kernel in op.kernels:
-                typer.echo(f"  {kernel}")
+                say(f"  {kernel}")
 
 
 def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import safe, tell
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed
 
@@ -98,6 +99,6 @@ class Watcher:
 
     def _say(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(safe(text), markup=False, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
@@ -69,9 +70,9 @@ def import_(
         if isinstance(one, _Refused):
             failures.append(one)
         elif not (quiet or json_output):
-            typer.echo(_told(one, None if verbose else _SHOWN))
+            say(_told(one, None if verbose else _SHOWN))
     if json_output:
-        typer.echo(json.dumps({"files": outcomes}, indent=1))
+        say(json.dumps({"files": outcomes}, indent=1))
     if failures:
         raise _together(failures, len(files))
 
@@ -94,9 +95,9 @@ def export_(
         wanted = store.records(op=op, device_id=_held(store, device) if device is not None else None, session=session)
         written = export(wanted, out, form, replace=force)
     if json_output:
-        typer.echo(json.dumps({"path": str(out), "format": form, "records": written}))
+        say(json.dumps({"path": str(out), "format": form, "records": written}))
     elif not quiet:
-        typer.echo(f"{out}: {written} records" + (f", {out.stat().st_size} bytes of {form}" if verbose else ""))
+        say(f"{out}: {written} records" + (f", {out.stat().st_size} bytes of {form}" if verbose else ""))
 
 
 @records_app.command()
@@ -106,13 +107,11 @@ def check(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _
         problems = store.check()
         sessions = store.sessions()
     if json_output:
-        typer.echo(json.dumps({"ok": not problems, "problems": problems}, indent=1))
+        say(json.dumps({"ok": not problems, "problems": problems}, indent=1))
     elif not quiet or problems:
-        typer.echo("\n".join(problems) or f"{db}: sound")
+        say("\n".join(problems) or f"{db}: sound")
         if verbose:
-            typer.echo(
-                "\n".join(f"session {one.id}: {one.what or 'no description'}" for one in sessions) or "no tuning session"
-            )
+            say("\n".join(f"session {one.id}: {one.what or 'no description'}" for one in sessions) or "no tuning session")
     if problems:
         raise typer.Exit(1)
 
@@ -123,13 +122,13 @@ def list_(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _
     with _store(db, write=False) as store:
         groups = _groups(store)
     if json_output:
-        typer.echo(json.dumps({"groups": groups}, indent=1))
+        say(json.dumps({"groups": groups}, indent=1))
         return
     if quiet:
-        typer.echo("\n".join(dict.fromkeys(group["session"] for group in groups)))
+        say("\n".join(dict.fromkeys(group["session"] for group in groups)))
         return
     header = ("session", "device", "op", "timed", "failed", *(("fingerprint",) if verbose else ()))
-    typer.echo(columns([header, *(tuple(str(group[name]) for name in header) for group in groups)]))
+    say(columns([header, *(tuple(str(group[name]) for name in header) for group in groups)]))
 
 
 @contextlib.contextmanager

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-import typer
-
 from haotuner.bench.compare import compare as race
+from haotuner.cli.output import tell
 from haotuner.hw_profiles.find import find_device
 from haotuner.producing import Report
 from haotuner.request import Request
@@ -63,7 +62,7 @@ def compare(request: Request, report: Report, against: str, *, quiet: bool) -> S
     shapes = [Shape.of(m=m) for m in Span(first=rows[0], last=rows[-1]).sample(QUICK_SHAPES)]
     seconds = min(QUICK_S, QUICK_ROW_S * len(ops) * len(threads) * len(shapes))
     if not quiet:
-        typer.echo(f"racing against {', '.join(peers)} for about {seconds:.0f} s", err=True)
+        tell(f"racing against {', '.join(peers)} for about {seconds:.0f} s")
     device: Device = find_device(request.device, cache_dir=request.cache)
     found = race(
         request.out,

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from haotuner.cli.output import tell
 from haotuner.cli.place import check_place
 from haotuner.errors import UsageError
 
@@ -29,7 +29,7 @@ def telling(*, quiet: bool, verbose: bool) -> Iterator[Any]:
     if quiet:
         yield lambda _: None
     elif verbose:
-        yield lambda text: typer.echo(text, err=True)
+        yield lambda text: tell(text)
     elif sys.stderr.isatty():
         with Progress(
             TextColumn("{task.description}"),
@@ -46,7 +46,7 @@ def telling(*, quiet: bool, verbose: bool) -> Iterator[Any]:
         def say(text: str) -> None:
             if time.monotonic() - last[0] >= _LINE_EVERY_S:
                 last[0] = time.monotonic()
-                typer.echo(text, err=True)
+                tell(text)
 
         yield say
 

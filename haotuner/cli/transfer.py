@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
-from haotuner.cli.place import check_place, plots_beside
+from haotuner.cli.output import say, tell
+from haotuner.cli.place import check_place
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import keeping, telling
-from haotuner.cli.transfer_input import counts_of, known_device, known_families, read_store, shared_families
-from haotuner.errors import UsageError
+from haotuner.cli.transfer_input import counts_of, device_tables, known_device, known_families, read_store
 
 # LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others; say how well that works.", no_args_is_help=True)
@@ -23,7 +23,6 @@ _Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store:
 _Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device: a profile's id, cpu, cuda, cuda:N.")]
 _Family = Annotated[list[str] | None, typer.Option("--family", help="Only this family of kernels; repeatable.")]
 _Seeds = Annotated[int, typer.Option("--seeds", help="Random splits and samples to average over.")]
-_FewSeeds = Annotated[int, typer.Option("--seeds", min=1, help="Seeds of the forests to average over.")]
 
 
 @transfer_app.command()
@@ -38,8 +37,8 @@ def fit(
     verbose: Verbose = False,
 ) -> None:
     """Write a cost model for the target, for `haotuner tune --model FILE`; records of other devices are its sources."""
-    from haotuner.transfer.fitting import fit_model
-    from haotuner.transfer.kept import save_model
+    from haotuner.transfer.fit import fit_model
+    from haotuner.transfer.saved_model import save_model
 
     check_place(out)
     device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
@@ -51,21 +50,21 @@ def fit(
             "out": str(out),
             "target": target,
             "family": fitted.family,
-            "mode": fitted.verdict.mode,
-            "gauge": fitted.verdict.gauge,
+            "mode": fitted.choice.mode,
+            "gauge": fitted.choice.accuracy,
             "sources": list(fitted.sources),
             "rows": fitted.rows,
             "note": fitted.note,
         }
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     elif not quiet:
         sources = ", ".join(fitted.sources) or "no other device"
-        typer.echo(f"{out}: {fitted.family} on {target}, {fitted.verdict.mode} from {sources}, {fitted.rows} own rows")
-    if fitted.verdict.of_modes and verbose and not quiet:
-        said = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.verdict.of_modes.items())
-        typer.echo(f"gauge, pairwise accuracy on own rows held out: {said}", err=True)
+        say(f"{out}: {fitted.family} on {target}, {fitted.choice.mode} from {sources}, {fitted.rows} own rows")
+    if fitted.choice.accuracies and verbose and not quiet:
+        said = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.choice.accuracies.items())
+        tell(f"gauge, pairwise accuracy on own rows held out: {said}")
     if fitted.note and not quiet:
-        typer.echo(f"note: {fitted.note}", err=True)
+        tell(f"note: {fitted.note}")
 
 
 @transfer_app.command()
@@ -85,10 +84,13 @@ def evaluate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Score every mode on a target whose records are known: zero-shot, residual, continue, refit, copy, from-scratch."""
-    from haotuner.transfer.evaluate import Question, evaluate
+    """Score every mode on a target whose records are known.
 
-    question = Question(
+    Modes: zero-shot, residual, continue, refit, copy, from-scratch; and started, which is what `haotuner tune` runs.
+    """
+    from haotuner.transfer.evaluate import Evaluation, evaluate
+
+    asked = Evaluation(
         target=known_device(target).id,
         counts=counts_of("--samples", samples),
         split=split,
@@ -98,60 +100,20 @@ def evaluate(
     read = read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, family)
     with telling(quiet=quiet, verbose=verbose) as tell:
-        report = evaluate(read, question, tell)
+        report = evaluate(read, asked, tell)
     if json_output:
-        typer.echo(json.dumps(report, indent=1))
+        say(json.dumps(report, indent=1))
     else:
-        typer.echo(_table(report))
-
-
-@transfer_app.command()
-def ablate(
-    db: _Db,
-    family: _Family = None,
-    seeds: _FewSeeds = 5,
-    json_output: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-) -> None:
-    """What resource features add over program-only features, on devices that training never saw."""
-    from haotuner.transfer.ablation import ablate
-
-    read = read_store(db, quiet=quiet, verbose=verbose)
-    for report in _each([ablate(read, name, seeds=seeds) for name in shared_families(read, family)], json_output):
-        rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in report["means"].items()]
-        typer.echo(columns([(report["family"], "pairwise", "best@1", "best@5", "best@10"), *rows]))
-        for source in ("device out", "own samples"):
-            by = {name: scores[source] for name, scores in report["objectives"].items()}
-            rows = [(name, *(f"{value:.3f}" for value in scores.values())) for name, scores in by.items()]
-            typer.echo("\n" + columns([(f"objective, {source}", "pairwise", "best@1", "best@5", "best@10"), *rows]))
-
-
-@transfer_app.command()
-def permute(
-    db: _Db,
-    family: _Family = None,
-    seeds: _FewSeeds = 5,
-    json_output: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-) -> None:
-    """Swap devices' profiles: a model that uses the hardware must rank worse with a wrong one."""
-    from haotuner.transfer.permutation import permute
-
-    read = read_store(db, quiet=quiet, verbose=verbose)
-    for report in _each([permute(read, name, seeds=seeds) for name in shared_families(read, family)], json_output):
-        low, high = report["interval"]
-        typer.echo(
-            f"{report['family']}: swapping two profiles costs {report['mean_cost']:.3f} of pairwise accuracy "
-            f"(90 % interval {low:.3f} to {high:.3f})"
-        )
+        say(_table(report))
 
 
 @transfer_app.command()
 def report(
-    db: _Db,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write; plots go into a folder beside it.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")],
+    db: Annotated[str | None, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="Kernel Tuner's cache files, instead of a store.")
+    ] = None,
     family: _Family = None,
     seeds: _Seeds = 20,
     samples: Annotated[str, typer.Option("--samples", help="Target sample counts.")] = "0,16,32,64,128",
@@ -164,84 +126,33 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write the transfer page: every target of every family under both splits, with tables, plots and tests."""
-    from haotuner.transfer.page import page
-    from haotuner.transfer.plots import draw, pyplot_or_say
-    from haotuner.transfer.survey import survey
+    """Write a page of scores: every mode on every target of every family under both splits."""
+    from haotuner.cli.transfer_page import page
+    from haotuner.transfer import report as reports
 
     check_place(out)
-    folder, counts = plots_beside(out), counts_of("--samples", samples)
-    read = read_store(db, quiet=quiet, verbose=verbose)
+    counts = counts_of("--samples", samples)
+    read = device_tables(db, data, quiet=quiet, verbose=verbose)
     known_families(read, family)
-    pyplot_or_say()  # before minutes are spent, but what was asked is looked at first
     with telling(quiet=quiet, verbose=verbose) as tell, keeping(numbers) as (kept, keep):
-        document = survey(
+        document = reports.report(
             read,
             families=family or (),
             counts=counts,
             seeds=seeds,
-            jobs=jobs or os.cpu_count() or 1,
+            processes=jobs or os.cpu_count() or 1,
             tell=tell,
             kept=kept,
             keep=keep,
         )
-    plots = {}
-    for name, facts in document["families"].items():
-        for split, reports in facts["splits"].items():
-            picture = folder / f"{name}-{split}.png"
-            draw(reports, f"{name}, {split}", picture)
-            plots[name, split] = picture.relative_to(out.parent).as_posix()
     asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
-    words = f"haotuner transfer report --db URL --out {out.name}{asked}"
-    out.write_text(page(document, words, plots), encoding="utf-8")
+    source = "--db URL" if data is None else "--data FOLDER"
+    command = f"haotuner transfer report {source} --out {out.name}{asked}"
+    out.write_text(page(document, command), encoding="utf-8")
     if json_output:
-        typer.echo(json.dumps(document, indent=1))
+        say(json.dumps(document, indent=1))
     elif not quiet:
-        typer.echo(
-            f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work"
-        )
-
-
-@transfer_app.command()
-def speed(
-    db: _Db,
-    target: _Target,
-    family: _Family = None,
-    rows: Annotated[str, typer.Option("--rows", help="Row counts to score.")] = "4000,64000",
-    json_output: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-) -> None:
-    """Time features and predictions of the target's transferred model on one core."""
-    from haotuner.transfer.speed import time_scoring
-
-    device, counts = known_device(target).id, counts_of("--rows", rows, least=1)
-    read = read_store(db, quiet=quiet, verbose=verbose)
-    known_families(read, family)
-    both = [name for name in shared_families(read) if any(table.device.id == device for table in read.of(name))]
-    names = family or both
-    if not names or set(names) - set(both):
-        raise UsageError(
-            f"the speed of a transfer to {device} needs records of it and of another device; the store has both for "
-            f"{', '.join(both) or 'no family'}; import more with: haotuner records import FILE --db URL"
-        )
-    found = [time_scoring(read, device, name, counts) for name in names]
-    if json_output:
-        typer.echo(json.dumps({"target": device, "families": found}, indent=1))
-        return
-    kinds = ("features", "zero-shot", "residual", "own forest")
-    table: list[tuple[str, ...]] = [("family", "rows", *kinds)]
-    for each in found:
-        for count, times in each["rows"].items():
-            table.append((each["family"], count, *(f"{times[kind] * 1e3:.0f} ms" for kind in kinds)))
-    typer.echo(columns(table))
-
-
-def _each(reports: list[dict[str, Any]], json_output: bool) -> list[dict[str, Any]]:
-    """The reports of families that are still to be told in words: none where JSON was asked for, which is printed."""
-    if json_output:
-        typer.echo(json.dumps({"families": reports}, indent=1))
-    return [] if json_output else reports
+        say(f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work")
 
 
 def _table(report: dict[str, Any]) -> str:

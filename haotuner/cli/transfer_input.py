@@ -3,36 +3,74 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from haotuner.cli.cache_folder import cache_folder
-from haotuner.errors import UsageError
+from haotuner.cli.output import tell
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.records.importing import load_kernel_tuner
 from haotuner.words.device import Device
+from haotuner.words.record import Record
 
 if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
-    from haotuner.transfer.reading import Read
+    from haotuner.transfer.reading import DeviceTables
 
 
-def read_store(db: str, *, quiet: bool, verbose: bool) -> Read:
+def device_tables(db: str | None, data: Path | None, *, quiet: bool, verbose: bool) -> DeviceTables:
+    """The tables of a store, or of a folder of Kernel Tuner's cache files; UsageError unless one of them is named."""
+    if (db is None) == (data is None):
+        raise UsageError("name the records to read: either --db URL, a record store, or --data FOLDER, files to import")
+    return read_folder(data, quiet=quiet, verbose=verbose) if data else read_store(str(db), quiet=quiet, verbose=verbose)
+
+
+def read_store(db: str, *, quiet: bool, verbose: bool) -> DeviceTables:
     """The tables of a store; what was left out, and with ``verbose`` what was not, goes to stderr."""
-    from haotuner.transfer.reading import read_records
-
     store = open_store(db, write=False)
     try:
-        read = read_records(store.records(), known_device)
+        return _read(store.records(), quiet=quiet, verbose=verbose)
     finally:
         store.close()
+
+
+def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
+    """The tables of every Kernel Tuner cache file in a folder and those below it; nothing is stored.
+
+    Files that are none, or whose kernels or devices are unknown, are left out, which goes to stderr.
+
+    Raises:
+        UsageError: no folder, or no file of it can be used.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"--data {folder} is no folder; name one that holds Kernel Tuner's cache files (*.json, *.json.gz)")
+    found: list[Record] = []
+    refused: list[str] = []
+    for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz"))):
+        try:
+            found += load_kernel_tuner(path, find_device=known_device).records
+        except HaotunerError as error:
+            refused.append(str(error))
+    if not found:
+        why = "; ".join(refused[:3]) or "it holds no *.json and no *.json.gz"
+        raise UsageError(f"--data {folder} holds no Kernel Tuner cache file that can be used: {why}")
+    for reason in () if quiet else refused:
+        tell(f"left out: {reason}")
+    return _read(found, quiet=quiet, verbose=verbose)
+
+
+def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTables:
+    from haotuner.transfer.reading import read_records
+
+    read = read_records(records, known_device)
     if not quiet:
         for reason, count in read.left_out.most_common():
-            typer.echo(f"left out {count}: {reason}", err=True)
+            tell(f"left out {count}: {reason}")
         for table in read.tables if verbose else ():
             rows = f"{len(table)} rows of {len(table.task_names)} tasks"
-            typer.echo(f"{table.family} on {table.device.id}: {rows}", err=True)
+            tell(f"{table.family} on {table.device.id}: {rows}")
     return read
 
 
@@ -41,7 +79,7 @@ def known_device(name: str) -> Device:
     return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
 
 
-def known_families(read: Read, asked: Sequence[str] | None) -> Sequence[str]:
+def known_families(read: DeviceTables, asked: Sequence[str] | None) -> Sequence[str]:
     """The families asked for, or all of the store; UsageError names those that it has not."""
     known = read.families()
     if unknown := [name for name in asked or () if name not in known]:
@@ -49,7 +87,7 @@ def known_families(read: Read, asked: Sequence[str] | None) -> Sequence[str]:
     return asked or known
 
 
-def shared_families(read: Read, asked: Sequence[str] | None = None) -> list[str]:
+def shared_families(read: DeviceTables, asked: Sequence[str] | None = None) -> list[str]:
     """Those of the families asked for, or of all, that at least two devices measured; UsageError if one asked for is not."""
     names = known_families(read, asked)
     found = [family for family in names if len(read.of(family)) > 1]

@@ -15,6 +15,7 @@ import typer
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
+from haotuner.cli.output import say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, ops_of, seconds_of, threads_of
 from haotuner.request import BUDGET_PER_OP_S, Request
@@ -98,7 +99,7 @@ def tune(
     if not quiet:
         what = ", ".join(o.name for o in request.ops)
         how = "from predictions alone" if zero_measure else f"{cores} cores, at most {budget_s:.0f} s"
-        typer.echo(f"tuning {what} for {shapes} on {device}, {how}", err=True)
+        tell(f"tuning {what} for {shapes} on {device}, {how}")
     from haotuner.cli.speed import compare
     from haotuner.producing import produce
 
@@ -109,12 +110,12 @@ def tune(
     if against != "none" and report.stopped != "signal" and not zero_measure:
         speed = compare(request, report, against, quiet=quiet)
     if json_output:
-        typer.echo(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
+        say(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
     else:
-        typer.echo(_table(report, speed))
+        say(_table(report, speed))
         if speed is not None:
-            typer.echo(speed.note())
-        typer.echo(_closing(report, verbose=verbose))
+            say(speed.note())
+        say(_closing(report, verbose=verbose))
     if not report.complete:
         raise typer.Exit(3)
 
@@ -127,7 +128,7 @@ def _signals(watcher: Watcher) -> Iterator[None]:
         if watcher.stop:
             raise KeyboardInterrupt
         watcher.stop = True
-        typer.echo("\nstopping: writing a pack from what is measured; once more to stop at once", err=True)
+        tell("\nstopping: writing a pack from what is measured; once more to stop at once")
 
     kept = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -145,7 +146,7 @@ def _table(report: Report, speed: Speed | None) -> str:
         measured = f"{entry['measured']} of {entry['candidates']}"
         for table in tuned.tables:
             ratios = [] if speed is None else [speed.cell(entry["name"], table.threads, peer) for peer in peers]
-            regret = (1 + entry["regret_cover"]) * (1 + table.plan.regret_mean) - 1
+            regret = (1 + entry["regret_cover"]) * (1 + table.regret_mean) - 1
             lost = "-" if report.document["unverified"] else f"{regret:.1%}"
             rows.append((entry["name"], str(table.threads), str(len(entry["kernels"])), measured, lost, *ratios))
     for table in report.tuned[0].tables if speed is not None and len(report.tuned) > 1 else ():

@@ -6,6 +6,7 @@ import json
 
 import typer
 
+from haotuner.cli.output import say, tell
 from haotuner.cli.requested import Json, PackFolder, Quiet
 from haotuner.pack.verify import verify as problems_of
 
@@ -14,11 +15,11 @@ def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) ->
     """Check every file's hash, the host, and the results of every op against float64; exit 5 when something is wrong."""
     problems = problems_of(pack)
     if json_output:
-        typer.echo(json.dumps({"ok": not problems, "problems": problems}, indent=1))
+        say(json.dumps({"ok": not problems, "problems": problems}, indent=1))
     else:
         for problem in problems:
-            typer.echo(problem, err=True)
+            tell(problem)
         if not quiet:
-            typer.echo(f"{pack}: {'verified' if not problems else f'{len(problems)} problems'}")
+            say(f"{pack}: {'verified' if not problems else f'{len(problems)} problems'}")
     if problems:
         raise typer.Exit(5)

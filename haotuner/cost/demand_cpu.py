@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, k_block
 from haotuner.words.demand import Asked, Column, Demand
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers

@@ -1,4 +1,4 @@
-"""The file of a saved model: nothing in it reaches LightGBM before its hash is right (damaged text crashes it).
+"""The file of a saved model: nothing in it reaches LightGBM before its hash and every tree are right (else it may crash).
 
 Line 1: magic and the sha256 of all that follows. Line 2: the header as JSON: what kind of model, feature version and
 columns, settings, and the length of each text. The rest: LightGBM's texts, one after the other.
@@ -6,12 +6,9 @@ columns, settings, and the length of each text. The rest: LightGBM's texts, one 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +16,12 @@ from typing import Any
 
 from haotuner.cost.features import FEATURES_VERSION, NAMES
 from haotuner.cost.forest import Forest
+from haotuner.cost.tree_text import check_trees
 from haotuner.errors import UsageError
+from haotuner.files import read_regular, written_aside
 
 _MAGIC = "haotuner-model-1"
+SIZE_LIMIT_BYTES = 256 << 20  # the shipped ones have 0.2 MB
 _KEYS = {"kind", "features_version", "features", "lengths", "state"}
 
 
@@ -53,16 +53,13 @@ def write(path: Path, saved: Saved) -> None:
     digest = hashlib.sha256(body.encode()).hexdigest()
     if not path.name:
         raise UsageError(f"cannot write the model {str(path)!r}: that names no file; name the file to write")
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        if path.exists() and not path.is_file():  # the rename would put a file where a folder, device or pipe was
-            raise UsageError(f"cannot write the model {path}: it is no regular file; name a new file, or one to replace")
-        aside.write_text(f"{_MAGIC} {digest}\n{body}", encoding="utf-8", newline="\n")
-        aside.replace(path)
+        with written_aside(path) as aside:
+            aside.write_text(f"{_MAGIC} {digest}\n{body}", encoding="utf-8", newline="\n")
     except OSError as error:
-        with contextlib.suppress(OSError):  # its folder may be no folder: that is the error to tell, not this
-            aside.unlink(missing_ok=True)
-        raise UsageError(f"cannot write the model {path}: {error.strerror}; give a path in a folder that exists") from error
+        raise UsageError(
+            f"cannot write the model {path}: {error.strerror}; name a new file in a folder that exists, or one to replace"
+        ) from error
 
 
 def damaged(path: Path, what: str) -> UsageError:
@@ -77,7 +74,7 @@ def read(path: Path) -> Saved:
         UsageError: the file cannot be read, is damaged, or is of another version; the text says which.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, SIZE_LIMIT_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the model {path}: {error.strerror}; make one with: haotuner transfer fit") from error
     first, _, body = raw.partition(b"\n")
@@ -145,22 +142,10 @@ def _cut(path: Path, rest: bytes, lengths: Sequence[int]) -> tuple[str, ...]:
     texts, at = [], 0
     for length in lengths:
         text = rest[at : at + length]
-        if not text.isascii() or not _trees_are_whole(text):
-            raise damaged(path, f"bytes {at} to {at + length} of its trees are no whole forest")
-        texts.append(text.decode("ascii"))
+        try:
+            texts.append(text.decode("ascii"))
+            check_trees(texts[-1])
+        except ValueError as error:
+            raise damaged(path, f"bytes {at} to {at + length} of its trees are no whole forest: {error}") from error
         at += length
     return tuple(texts)
-
-
-def _trees_are_whole(text: bytes) -> bool:
-    """Whether every tree lies where the head of LightGBM's text says; of one that is cut LightGBM aborts the process."""
-    head, _, trees = text.partition(b"\n\n")
-    sizes = re.search(rb"^tree_sizes=([0-9 ]*)$", head, re.MULTILINE)
-    if not head.startswith(b"tree\n") or sizes is None:
-        return False
-    at = 0
-    for number, size in enumerate(sizes[1].split()):
-        if not trees.startswith(b"Tree=%d\n" % number, at):
-            return False
-        at += int(size)
-    return trees.startswith(b"end of trees", at)

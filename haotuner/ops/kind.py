@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from haotuner.ops.formula import Formula, evaluate
+
 AxisRole = Literal["spatial", "reduction"]
 # input: known at the call. constant: bound once, may be packed, cold in a server. output: written by the call.
 OperandRole = Literal["input", "constant", "output"]
@@ -61,9 +63,10 @@ class Operand:
 class OpKind:
     """One kind of operator.
 
-    ``reference(inputs, options)`` computes the output in float64. ``tolerance(inputs, options)`` gives how far each element
-    of the output may be off, divided by the unit roundoff of the output's type. ``draw(rng, operand, shape)`` draws test
-    data, standard normal where None; ``exact``: on small whole numbers every order of summation gives the same bits.
+    ``reference(inputs, options)`` computes the output in float64; a ``formula`` says it, too, and programs are made from it.
+    ``tolerance(inputs, options)`` gives how far each element of the output may be off, in units of the roundoff of the
+    output's type. ``draw(rng, operand, shape)`` draws test data, standard normal where None; ``exact``: on small whole
+    numbers every order of summation gives the same bits.
     """
 
     name: str
@@ -71,8 +74,9 @@ class OpKind:
     axes: Mapping[str, AxisRole]
     operands: tuple[Operand, ...]  # inputs and constants in the order of a call, then the output
     flops: Callable[[Extents], int]
-    reference: Callable[[Arrays, Options], Any]
     tolerance: Callable[[Arrays, Options], Any]
+    reference: Callable[[Arrays, Options], Any] | None = None  # needed where there is no formula
+    formula: Formula | None = None  # of an element of the output
     draw: Callable[[np.random.Generator, Operand, tuple[int, ...]], Any] | None = None
     exact: bool = False
     own_options: Mapping[str, Option] = field(default_factory=dict)
@@ -82,6 +86,8 @@ class OpKind:
         names = [operand.name for operand in self.operands]
         if len(set(names)) != len(names) or [o.role for o in self.operands].count("output") != 1:
             raise ValueError(f"op kind {self.name}: operands need different names and exactly one output, got {names}")
+        if self.reference is None and self.formula is None:
+            raise ValueError(f"op kind {self.name}: it needs a reference or a formula")
         used = {axis for o in self.operands for axes in o.layouts.values() for axis in axes}
         if used != set(self.axes):
             raise ValueError(f"op kind {self.name}: operands use the axes {sorted(used)}, declared are {sorted(self.axes)}")
@@ -90,6 +96,14 @@ class OpKind:
     def output(self) -> Operand:
         """The operand that is written."""
         return next(operand for operand in self.operands if operand.role == "output")
+
+    def result(self, inputs: Arrays, options: Options) -> Any:
+        """The output in float64, from inputs with the axes of their first layout."""
+        if self.reference is not None:
+            return self.reference(inputs, options)
+        assert self.formula is not None
+        axes = {operand.name: next(iter(operand.layouts.values())) for operand in self.inputs}
+        return evaluate(self.formula, inputs, axes, next(iter(self.output.layouts.values())))
 
     @property
     def inputs(self) -> tuple[Operand, ...]:

@@ -7,30 +7,36 @@ rows as it can, give or take ``BACK`` tiles; the rest is one or two regions from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import MAX_REGIONS
+from haotuner.words.composition import COLUMNS, MAX_REGIONS, Composition, Part, Planned
 
 BACK = 3  # tiles the leading region may give up: leaving the last few to two middling kernels can beat one tiny remainder
-Part = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One composition: regions as (kernel, tiles), the leading one first, and its expected time."""
-
-    parts: tuple[Part, ...]
-    us: float
+class Tiled(Protocol):
+    """What has tiles of so many rows: a curve, a probe."""
 
     @property
-    def name(self) -> str:
-        """``KERNEL*tiles+KERNEL*tiles``, as trials name it."""
-        return "+".join(f"{kernel}*{tiles}" for kernel, tiles in self.parts)
+    def rows(self) -> int:
+        """Extent of a tile along the covered axis."""
+        ...
+
+
+def covers_every(tiled: Tiled) -> bool:
+    """Whether its tiles alone cover every shape exactly. A plan needs one such micro-kernel: any shape may arrive."""
+    return tiled.rows == 1
+
+
+def can_serve(every: Iterable[Tiled]) -> bool:
+    """Whether together they cover every shape."""
+    return any(map(covers_every, every))
 
 
 class Fillers:
@@ -55,14 +61,14 @@ class Fillers:
 
     def _single(self, rows: int) -> Part:
         curve = self._curves[int(self._who[rows])]
-        return curve.kernel, rows // curve.mr
+        return Part(curve.kernel, rows // curve.rows)
 
 
 def alone_us(curves: Sequence[Curve], limit: int) -> NDArray[np.float64]:
     """What each curve takes behind a leading region for 0..``limit`` rows; inf where its tiles do not cover them exactly."""
     alone = np.full((len(curves), limit + 1), np.inf)
     for costs, curve in zip(alone, curves, strict=True):
-        costs[curve.mr :: curve.mr] = curve.follow_us * np.arange(1, limit // curve.mr + 1)
+        costs[curve.rows :: curve.rows] = curve.follow_us * np.arange(1, limit // curve.rows + 1)
     return alone
 
 
@@ -90,16 +96,16 @@ class Leads:
         rest = np.zeros(us.shape, np.int64)
         back = np.arange(BACK + 1)[:, None]
         for index, curve in enumerate(curves):
-            tiles = rows // curve.mr - back
+            tiles = rows // curve.rows - back
             fits = tiles >= 1
             us[index] = np.where(fits, curve.lead(np.maximum(tiles, 1)), np.inf)
-            rest[index] = np.where(fits, rows - tiles * curve.mr, 0)
+            rest[index] = np.where(fits, rows - tiles * curve.rows, 0)
         return Leads(us, rest)
 
 
 def best_us(curves: Sequence[Curve], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64], Fillers]:
     """For each m: the least cost, and which (curve, tiles given up) reaches it as ``curve * (BACK+1) + back``; -1: none."""
-    fillers = Fillers(curves, (BACK + 1) * max(curve.mr for curve in curves))
+    fillers = Fillers(curves, (BACK + 1) * max(curve.rows for curve in curves))
     leads = Leads.of(curves, rows)
     every = (leads.us + fillers.us[leads.rest]).reshape(-1, len(rows))
     code = every.argmin(axis=0)
@@ -107,44 +113,44 @@ def best_us(curves: Sequence[Curve], rows: NDArray[np.int64]) -> tuple[NDArray[n
     return best, np.where(np.isfinite(best), code, -1), fillers
 
 
-def mean_us(us: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Geometric mean over the traffic, in which every shape counts by its weight and none by its size; inf if one is."""
-    return float(np.exp(weights @ np.log(us) / weights.sum()))
+def mean_us(us: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
+    """Geometric mean over the traffic, in which every shape counts by its share and none by its size; inf if one is."""
+    return float(np.exp(shares @ np.log(us) / shares.sum()))
 
 
-def choose(curves: Sequence[Curve], rows: Sequence[int]) -> list[Choice]:
-    """The best composition of each m; ValueError if some m cannot be covered exactly."""
+def choose(curves: Sequence[Curve], rows: Sequence[int], share: str = COLUMNS) -> list[Planned]:
+    """The best composition of each m, shared by threads in that way; ValueError if some m cannot be covered exactly."""
     wanted = np.asarray(rows, np.int64)
     best, code, fillers = best_us(curves, wanted)
     found = []
     for m, us, coded in zip(wanted.tolist(), best.tolist(), code.tolist(), strict=True):
         if coded < 0 or not np.isfinite(us):
-            raise ValueError(f"m={m} cannot be covered exactly by row tiles of {sorted({c.mr for c in curves})}")
+            raise ValueError(f"m={m} cannot be covered exactly by row tiles of {sorted({c.rows for c in curves})}")
         curve, back = curves[coded // (BACK + 1)], coded % (BACK + 1)
-        found.append(_choice(curve, m // curve.mr - back, m, fillers, us))
+        found.append(Planned(_composed(curve, m // curve.rows - back, m, fillers, share), us))
     return found
 
 
-def alternatives(curves: Sequence[Curve], m: int, count: int) -> list[Choice]:
+def alternatives(curves: Sequence[Curve], m: int, count: int, share: str = COLUMNS) -> list[Planned]:
     """The ``count`` cheapest compositions of one m with different leading regions, cheapest first."""
-    fillers = Fillers(curves, (BACK + 1) * max(curve.mr for curve in curves))
-    found: dict[tuple[Part, ...], Choice] = {}
+    fillers = Fillers(curves, (BACK + 1) * max(curve.rows for curve in curves))
+    found: dict[Composition, float] = {}
     for curve in curves:
         for back in range(BACK + 1):
-            tiles = m // curve.mr - back
-            rest = m - tiles * curve.mr
+            tiles = m // curve.rows - back
+            rest = m - tiles * curve.rows
             if tiles < 1 or not np.isfinite(fillers.us[rest]):
                 continue
             us = float(curve.lead(np.array([tiles]))[0] + fillers.us[rest])
-            choice = _choice(curve, tiles, m, fillers, us)
-            if choice.parts not in found or us < found[choice.parts].us:
-                found[choice.parts] = choice
-    return sorted(found.values(), key=lambda c: (c.us, len(c.parts), c.name))[:count]
+            composition = _composed(curve, tiles, m, fillers, share)
+            found[composition] = min(us, found.get(composition, np.inf))
+    ranked = sorted(found, key=lambda one: (found[one], len(one.parts), one.text))
+    return [Planned(one, found[one]) for one in ranked[:count]]
 
 
-def _choice(curve: Curve, tiles: int, m: int, fillers: Fillers, us: float) -> Choice:
+def _composed(curve: Curve, tiles: int, m: int, fillers: Fillers, share: str) -> Composition:
     parts = {curve.kernel: tiles}
-    for kernel, more in fillers.parts(m - tiles * curve.mr):
+    for kernel, more in fillers.parts(m - tiles * curve.rows):
         parts[kernel] = parts.get(kernel, 0) + more  # one region a kernel
     assert len(parts) <= MAX_REGIONS
-    return Choice(tuple(parts.items()), us)
+    return Composition(tuple(Part(*part) for part in parts.items()), share)

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from haotuner.plan.compose import BACK, best_us
+from haotuner.plan.compose import BACK, best_us, can_serve, covers_every
 from haotuner.plan.curves import Curve
 from haotuner.plan.greedy import greedy
+from haotuner.words.family import Layout
 
 # A tile of every height that small shapes ask for: on Zen 5 (n=1000 k=600 cold, all kernels timed) the mean loss against
 # them all is 4.3, 3.5, 2.9, 2.5, 2.3 % with 8, 10, 12, 14, 16 kernels and the shapes' 99th percentile 26, 26, 19, 11, 10 %.
@@ -27,21 +28,21 @@ PENALTY = 0.0015  # of the objective for each kernel, half of it in time: less t
 SHORTLIST = 3  # best in bulk of a tile height and layout that the program sees, beside the best alone, behind and as leads
 COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
 WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
-POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; figures in plan/README
+POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; docs/decisions/048
 RUNNERS_UP = 2  # layouts solved exactly after a greedy look at all; the greedy order was right in every trial
 SOLVE_LIMIT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Aim:
-    """What a plan is to come near: the least time of every shape, and the shapes' weights."""
+    """What a plan is to come near: the least time of every shape, and the shapes' shares."""
 
     best_us: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    shares: NDArray[np.float64]
 
     def parts(self, us: NDArray[np.float64], shape: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float64]:
-        """Of the objective, for times of the shapes at these places; together the weights' sum at the least times."""
-        return np.asarray(self.weights[shape] * (us / self.best_us[shape]) ** POWER, np.float64)
+        """Of the objective, for times of the shapes at these places; together the shares' sum at the least times."""
+        return np.asarray(self.shares[shape] * (us / self.best_us[shape]) ** POWER, np.float64)
 
     def of(self, us: NDArray[np.float64]) -> float:
         """The objective of a plan by its time at every shape."""
@@ -62,45 +63,45 @@ class Cover:
         return self.objective_us / self.unlimited_us - 1
 
 
-def cover(layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weights: NDArray[np.float64]) -> Cover:
-    """The best set of one layout. ``layouts``: panel width to curves; ``rows`` and ``weights`` of shape ``(shapes,)``.
+def cover(layouts: Mapping[Layout, Sequence[Curve]], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> Cover:
+    """The best set of one layout. ``layouts``: curves by layout; ``rows`` and ``shares`` of shape ``(shapes,)``.
 
     The objective is the mean square of each shape's slow-down, so that large shapes do not drown small ones.
     A one-row kernel is always kept, so that any m can be served, those outside the traffic too. ValueError if there is none.
     """
-    looked = {pw: best_us(curves, rows) for pw, curves in layouts.items() if curves}
-    per_layout = {pw: us for pw, (us, _, _) in looked.items()}
-    feasible = {pw: us for pw, us in per_layout.items() if any(c.mr == 1 for c in layouts[pw])}
+    looked = {layout: best_us(curves, rows) for layout, curves in layouts.items() if curves}
+    per_layout = {layout: us for layout, (us, _, _) in looked.items()}
+    feasible = {layout: us for layout, us in per_layout.items() if can_serve(layouts[layout])}
     if not feasible:
-        raise ValueError("no panel width has kernels that cover every m exactly; a one-row kernel is needed in one of them")
+        raise ValueError("no layout has kernels that cover every shape exactly; a one-row kernel is needed in one of them")
     unlimited = np.min(list(per_layout.values()), axis=0)
-    aim = _Aim(unlimited, weights)
-    listed = {pw: _shortlist(layouts[pw], _leads(layouts[pw], looked[pw][1])) for pw in feasible}
-    greedy = {pw: _greedy(listed[pw], rows, aim, MAX_KEPT) for pw in feasible}
-    value = {pw: _value(kept, rows, aim) for pw, kept in greedy.items()}
-    best = min(value, key=lambda pw: (value[pw], pw))
+    aim = _Aim(unlimited, shares)
+    listed = {layout: _shortlist(layouts[layout], _leads(layouts[layout], looked[layout][1])) for layout in feasible}
+    greedy = {layout: _greedy(listed[layout], rows, aim, MAX_KEPT) for layout in feasible}
+    value = {layout: _value(kept, rows, aim) for layout, kept in greedy.items()}
+    best = min(value, key=lambda layout: (value[layout], layout))
     kept = _solve(greedy[best], listed[best], rows, aim)
-    for pw in sorted(feasible, key=lambda pw: (value[pw], pw))[1:RUNNERS_UP]:
-        if aim.of(feasible[pw]) + PENALTY < _value(kept, rows, aim):  # with all its kernels it could still win
-            other = _solve(greedy[pw], listed[pw], rows, aim)
+    for layout in sorted(feasible, key=lambda layout: (value[layout], layout))[1:RUNNERS_UP]:
+        if aim.of(feasible[layout]) + PENALTY < _value(kept, rows, aim):  # with all its kernels it could still win
+            other = _solve(greedy[layout], listed[layout], rows, aim)
             kept = min(kept, other, key=lambda found: _value(found, rows, aim))
     cost = best_us(kept, rows)[0]
-    return Cover(kept=kept, objective_us=float(weights @ cost), unlimited_us=float(weights @ unlimited))
+    return Cover(kept=kept, objective_us=float(shares @ cost), unlimited_us=float(shares @ unlimited))
 
 
 def sketch(
-    layouts: Mapping[int, Sequence[Curve]], rows: NDArray[np.int64], weights: NDArray[np.float64]
+    layouts: Mapping[Layout, Sequence[Curve]], rows: NDArray[np.int64], shares: NDArray[np.float64]
 ) -> tuple[Curve, ...]:
     """What ``cover`` would keep first, roughly and in milliseconds: the greedy set of the best of a few layouts.
 
     The kernels stand in the order in which they were worth adding. Empty if no layout has a one-row kernel.
     """
-    costs = {pw: best_us(curves, rows)[0] for pw, curves in layouts.items() if any(c.mr == 1 for c in curves)}
+    costs = {layout: best_us(curves, rows)[0] for layout, curves in layouts.items() if can_serve(curves)}
     if not costs:
         return ()
-    aim = _Aim(np.min(list(costs.values()), axis=0), weights)
-    promising = sorted(costs, key=lambda pw: (aim.of(costs[pw]), pw))[: RUNNERS_UP + 1]
-    sets = [_greedy(_shortlist(layouts[pw]), rows, aim, SKETCHED) for pw in promising]
+    aim = _Aim(np.min(list(costs.values()), axis=0), shares)
+    promising = sorted(costs, key=lambda layout: (aim.of(costs[layout]), layout))[: RUNNERS_UP + 1]
+    sets = [_greedy(_shortlist(layouts[layout]), rows, aim, SKETCHED) for layout in promising]
     return min(sets, key=lambda kept: _value(kept, rows, aim))
 
 
@@ -111,8 +112,8 @@ def _leads(curves: Sequence[Curve], codes: NDArray[np.int64]) -> list[Curve]:
 
 def _shortlist(curves: Sequence[Curve], wanted: Sequence[Curve] = ()) -> list[Curve]:
     kept = {curve.kernel: curve for curve in wanted}
-    for mr in sorted({curve.mr for curve in curves}):
-        same = [curve for curve in curves if curve.mr == mr]
+    for height in sorted({curve.rows for curve in curves}):
+        same = [curve for curve in curves if curve.rows == height]
         for key in (_alone, _bulk, _behind):
             for curve in _ranked(same, key)[: 1 if key is not _bulk else SHORTLIST]:
                 kept[curve.kernel] = curve
@@ -144,7 +145,7 @@ class _Last(dict[int, list[tuple[float, int]]]):
         self._curves = curves
 
     def __missing__(self, rows: int) -> list[tuple[float, int]]:
-        fitting = [(rows // c.mr * c.follow_us, at) for at, c in enumerate(self._curves) if rows % c.mr == 0]
+        fitting = [(rows // c.rows * c.follow_us, at) for at, c in enumerate(self._curves) if rows % c.rows == 0]
         self[rows] = sorted(fitting)
         return self[rows]
 
@@ -161,22 +162,22 @@ def _columns(curves: Sequence[Curve], m: int, worth_us: float, last: _Last) -> l
         if us < found.get(key, np.inf):
             found[key] = us
 
-    ones = [index for index, curve in enumerate(curves) if curve.mr == 1]
+    ones = [index for index, curve in enumerate(curves) if covers_every(curve)]
     for a, lead in enumerate(curves):
         for back in range(BACK + 1):
-            tiles = m // lead.mr - back
+            tiles = m // lead.rows - back
             if tiles < 1:
                 break
-            us, rest = float(lead.lead(np.array([tiles]))[0]), m - tiles * lead.mr
+            us, rest = float(lead.lead(np.array([tiles]))[0]), m - tiles * lead.rows
             if rest == 0:
                 note(us, a)
                 continue
             for c in ones:
                 note(us + rest * curves[c].follow_us, a, c)
             for b, second in enumerate(curves if us < worth_us else ()):
-                most = rest // second.mr
+                most = rest // second.rows
                 for more in range(most, max(most - 1 - BACK, 0), -1):
-                    left, so_far = rest - more * second.mr, us + more * second.follow_us
+                    left, so_far = rest - more * second.rows, us + more * second.follow_us
                     if so_far > worth_us:
                         continue
                     if left == 0:
@@ -214,7 +215,7 @@ def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.i
                 entries += [(row, column, 1.0) for column in using] + [(row, count + kernel, -1.0)]
                 row += 1
     entries += [(row, count + kernel, 1.0) for kernel in range(kernels)]
-    entries += [(row + 1, count + kernel, 1.0) for kernel in range(kernels) if curves[kernel].mr == 1]
+    entries += [(row + 1, count + kernel, 1.0) for kernel in range(kernels) if covers_every(curves[kernel])]
     data, (at, column) = [e[2] for e in entries], ([e[0] for e in entries], [e[1] for e in entries])
     matrix = coo_matrix((data, (at, column)), shape=(row + 2, count + kernels)).tocsr()
     low = np.concatenate([np.ones(equal), np.full(row - equal, -np.inf), [1, 1]])

@@ -23,19 +23,19 @@ class Curve:
     """Cost of ``t`` row tiles of one micro-kernel over all columns, in microseconds."""
 
     kernel: str
-    mr: int
+    rows: int  # extent of a tile along the covered axis
     lead_us: tuple[tuple[int, float], ...]  # (tiles, time) measured with the weight in the tuned state
     follow_us: float  # one more row tile behind another region
 
     @staticmethod
-    def of(kernel: str, mr: int, points: Mapping[int, float], follow_us: float) -> Curve:
+    def of(kernel: str, rows: int, points: Mapping[int, float], follow_us: float) -> Curve:
         """Curve through measured points, made non-decreasing in t (noise must not make more work cheaper)."""
         ordered = sorted(points.items())
         best, fixed = np.inf, []
         for tiles, us in reversed(ordered):
             best = min(best, us)
             fixed.append((tiles, best))
-        return Curve(kernel=kernel, mr=mr, lead_us=tuple(reversed(fixed)), follow_us=follow_us)
+        return Curve(kernel=kernel, rows=rows, lead_us=tuple(reversed(fixed)), follow_us=follow_us)
 
     def lead(self, tiles: NDArray[np.int64]) -> Floats:
         """Time of a leading region; beyond the last point the last slope goes on, before the first the cost is constant.

@@ -11,24 +11,24 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.plan.compose import BACK, Leads, alone_us, fill_us
+from haotuner.plan.compose import BACK, Leads, alone_us, covers_every, fill_us
 from haotuner.plan.curves import Curve
 
 Value = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
 
 
 def greedy(curves: Sequence[Curve], rows: NDArray[np.int64], value: Value, most: int) -> tuple[Curve, ...]:
-    """Adds what helps most until nothing does, beginning with the one-row kernel that is best alone.
+    """Adds what helps most until nothing does, beginning with the best alone of those that cover every shape.
 
     Args:
-        curves: the candidates; one has a single row.
+        curves: the candidates; one of them covers every shape.
         rows: m of every shape, ``(shapes,)``.
         value: of several sets of as many kernels, from their times ``(sets, shapes)`` and that number; lower is better.
         most: kernels that a set may have.
     """
     leads = Leads.of(curves, rows)
-    alone = alone_us(curves, (BACK + 1) * max(curve.mr for curve in curves))
-    kept = [min((i for i, c in enumerate(curves) if c.mr == 1), key=lambda i: curves[i].lead_us[0][1])]
+    alone = alone_us(curves, (BACK + 1) * max(curve.rows for curve in curves))
+    kept = [min((i for i, c in enumerate(curves) if covers_every(c)), key=lambda i: curves[i].lead_us[0][1])]
     best = value(_least(leads, alone, [], kept), 1)[0]
     while len(kept) < most:
         options = [i for i in range(len(curves)) if i not in kept]

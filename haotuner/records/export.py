@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from haotuner.errors import EnvironmentMissing, HaotunerError, UsageError
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.files import kind_of, written_aside
 from haotuner.records.codec import encode, line
-from haotuner.records.place import umask
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Failed, Record, Timed
 
@@ -42,31 +39,27 @@ def export(records: Iterable[Record], path: Path, form: str, *, replace: bool = 
         replace: whether a file at ``path`` may be replaced.
 
     Raises:
-        UsageError: unknown format, something in the way, or records that the format cannot hold together.
+        UsageError: unknown format, anything but a regular file in the way, or records that the format cannot hold together.
         EnvironmentMissing: the place is not writable, or Parquet's library is not installed.
     """
     writer = FORMATS.get(form)
     if writer is None:
         raise UsageError(f"unknown format {form!r}; known: {', '.join(FORMATS)}")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file, such as {path / f'records.{form}'}")
-    if path.exists() and not replace:
-        raise UsageError(f"{path} exists; add --force to replace it, or name another file")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
-        os.close(handle)
-        try:
-            written = writer(records, Path(name))
-            Path(name).chmod(0o666 & ~umask())  # mkstemp made it private
-            Path(name).replace(path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
-    except HaotunerError:
-        raise
+        if found := kind_of(path, follow=False):
+            raise UsageError(f"{path} is {found}; name a new file, such as {_beside(path, form)}, or a file to replace")
+        if path.exists() and not replace:
+            raise UsageError(f"{path} exists; add --force to replace it, or name another file")
+        with written_aside(path) as aside:
+            written = writer(records, aside)
     except OSError as error:
         raise EnvironmentMissing(f"cannot write {path}: {error.strerror}; name a writable place with free space") from error
     return written
+
+
+def _beside(path: Path, form: str) -> Path:
+    """A file of that format that may be written: in the folder named, or beside what was named."""
+    return (path if path.is_dir() else path.parent) / f"records.{form}"
 
 
 def _jsonl(records: Iterable[Record], path: Path) -> int:

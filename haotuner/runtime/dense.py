@@ -9,8 +9,8 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Bound, Linear
-from haotuner.words.composition import SPLITS, Composition, Region
-from haotuner.words.limits import MAX_PARTS
+from haotuner.words.composition import Composition, Part
+from haotuner.words.limits import MAX_PARTS, SHARES
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -53,19 +53,14 @@ class DenseOp:
         return linear
 
     def composition(self, m: Any, threads: int | None = None) -> Composition:
-        """How m rows are served, from the library's own look-up; ``expected_us`` is not known here and is 0."""
+        """How m rows are served, from the library's own look-up."""
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
             raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
         if threads is not None and threads not in self._op.threads:
             raise UsageError(f"{self.name}: threads={threads!r} has no plan; it has plans for {self._op.threads}")
         index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
         values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
-        place = self._pack.place(self._op)
-        self._pack.library().function("ht_look_up")(place, index, int(m), values)
-        regions, row = [], 0
-        for part in range(int(values[0])):
-            kernel, tiles = self._op.kernels[int(values[2 + 2 * part])], int(values[3 + 2 * part])
-            last = row + tiles * self._op.tile_rows[int(values[2 + 2 * part])]
-            regions.append(Region(kernel=kernel, box={"m": (row, last), "n": (0, self._op.n)}, tiles=tiles))
-            row = last
-        return Composition(regions=tuple(regions), expected_us=0.0, split=SPLITS[int(values[1])])
+        self._pack.library().function("ht_look_up")(self._pack.place(self._op), index, int(m), values)
+        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
+        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
+        return Composition(parts, SHARES[int(values[1])])

@@ -14,9 +14,9 @@ from haotuner.cost.model import Analytic, CostModel, Unsure
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
 from haotuner.plan.curves import Curve
-from haotuner.search.probes import Probe, uses
+from haotuner.search.probes import Probe, rows_of, uses
 from haotuner.words.device import Device
-from haotuner.words.family import Family
+from haotuner.words.family import Family, Layout
 from haotuner.words.kernel import Candidate, MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
@@ -38,11 +38,11 @@ class Book:
         device: Device,
         probes: Sequence[Probe],
         *,
-        weights: str,
+        cache: str,
         seed: int,
         model: CostModel | None = None,
     ) -> None:
-        self.op, self.family, self.device, self.weights = op, family, device.with_units(1), weights
+        self.op, self.family, self.device, self.cache = op, family, device.with_units(1), cache
         self.probes = {p.kernel.name: p for p in probes}
         self.us: dict[str, float] = {}  # trial key -> median
         self.failed: set[str] = set()
@@ -52,7 +52,7 @@ class Book:
         self._learned = model is not None
         pairs = [(p.kernel, trial.shape) for p in probes for _, trial in p.lead]
         self._row_of = {trial.key(): i for i, trial in enumerate(t for p in probes for _, t in p.lead)}
-        self._frame = features(self.device, family, op, pairs, weights=weights)
+        self._frame = features(self.device, family, op, pairs, weights=cache)
         self._roof = np.asarray(roofline_us(self.device, op, [shape for _, shape in pairs]), np.float64)
         self._groups = np.array([i for i, p in enumerate(probes) for _ in p.lead])
         self._predict()
@@ -144,7 +144,7 @@ class Book:
         every = []
         for one in self.probes.values():
             row_at = {tiles: self._row_of[trial.key()] for tiles, trial in one.lead}
-            every.append([row_at[min(tiles, max(row_at))] for tiles in uses(one.kernel["mr"])])
+            every.append([row_at[min(tiles, max(row_at))] for tiles in uses(one.rows)])
         return np.unique(np.array(every, np.int64).T, axis=0)
 
     def _labelled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -162,11 +162,11 @@ class Book:
         us = none if doubt == MEASURED_ONLY else self._predicted * np.exp(doubt * self._spread)
         return [self._curve(self.probes[name], us) for name in names if name not in self.failed]
 
-    def layouts(self, names: Sequence[str], doubt: float = 0.0) -> dict[int, list[Curve]]:
-        """The same by panel width."""
-        found: dict[int, list[Curve]] = {}
+    def layouts(self, names: Sequence[str], doubt: float = 0.0) -> dict[Layout, list[Curve]]:
+        """Curves by the layout of the weight that the kernels read; ``names`` and ``doubt`` as of ``curves``."""
+        found: dict[Layout, list[Curve]] = {}
         for name, curve in zip((n for n in names if n not in self.failed), self.curves(names, doubt), strict=True):
-            found.setdefault(self.probes[name].kernel["pw"], []).append(curve)
+            found.setdefault(self.probes[name].layout, []).append(curve)
         return found
 
     def _curve(self, probe: Probe, predicted: NDArray[np.float64]) -> Curve:
@@ -178,11 +178,11 @@ class Book:
             follow_us = us / tiles
         else:
             follow_us = follow * probe.follow_scale
-        return Curve.of(probe.kernel.name, probe.kernel["mr"], points, follow_us)
+        return Curve.of(probe.kernel.name, probe.rows, points, follow_us)
 
 
 def expectation(
-    op: Op, family: Family, device: Device, weights: str, model: CostModel | None = None
+    op: Op, family: Family, device: Device, cache: str, model: CostModel | None = None
 ) -> Callable[[Sequence[MicroKernel]], NDArray[np.float64]]:
     """The score of kernels for selection: the share of the roofline that a model (None: the analytic one) expects of each.
 
@@ -191,8 +191,9 @@ def expectation(
     ranks = Analytic() if model is None else model
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        pairs = [(k, Shape.of(m=tiles * k["mr"])) for k in kernels for tiles in uses(k["mr"])]
-        said = ranks.predict(features(device.with_units(1), family, op, pairs, weights=weights))
+        axis, rows = op.dynamic[0], [rows_of(family, kernel, op) for kernel in kernels]
+        pairs = [(k, Shape.of({axis: tiles * r})) for k, r in zip(kernels, rows, strict=True) for tiles in uses(r)]
+        said = ranks.predict(features(device.with_units(1), family, op, pairs, weights=cache))
         return np.asarray(np.exp(said).reshape(len(kernels), -1), np.float64)
 
     return score

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from haotuner.measure.lab import GoesOn, Lab
+from haotuner.backends.backend import Backend
+from haotuner.backends.index import backend_for
+from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import rows_of, shared, ways
 from haotuner.search.probes import DENSE_ROWS, probe
+from haotuner.search.task import Task
+from haotuner.words.composition import SERIAL, Composition
+from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
 from haotuner.words.record import Timed, Trial
 from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
 
-ALONE = "@serial"  # how the name of what one thread does ends
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
 EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference
 SAMPLES = 32  # larger shapes at which compositions are timed for each thread count
@@ -34,112 +35,106 @@ ALONE_US = 20.0
 CLOSE = 1.15
 REPEATS = 2  # the second and third time
 
-Times = Mapping[int, Mapping[str, float]]  # m -> "composition@split" -> us
+Times = Mapping[int, Mapping[Composition, float]]  # extent -> composition -> us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
     """What was timed of one op with one thread count."""
 
-    op: Op
+    task: Task
     threads: int
-    kept: tuple[Curve, ...]
     rows: Mapping[str, int]  # ways to share the work -> rows up to which each is one
     curves: Mapping[str, Sequence[Curve]]  # by the same ways
     limit: int  # rows of the table
     measured: Times
 
 
-def curves(
-    lab: Lab,
-    op: Op,
-    kept: Sequence[Curve],
-    traffic: Traffic,
-    threads: Sequence[int],
-    weights: str,
-    goes_on: GoesOn,
-    *,
-    one_order: bool = False,
-) -> list[Timings]:
+def curves(lab: Laboratory, task: Task, family: Family, kept: Sequence[Curve], goes_on: GoesOn) -> list[Timings]:
     """Measure dense curves of the kept kernels, and say what they are for every thread count; compositions come later."""
-    if threads and goes_on(None):
+    if task.threads and goes_on(None):
         lab.gather([curve.kernel for curve in kept])
-    limit = min(max(shape["m"] for shape in traffic.shapes()), TABLE_LIMIT)
-    alone = [_dense(lab, op, curve, limit, weights, goes_on) for curve in kept] if threads else []
-    return [_timings(op, count, kept, alone, limit, one_order=one_order) for count in threads]
+    axis = task.op.dynamic[0]
+    limit = min(max(shape[axis] for shape in task.traffic.shapes()), TABLE_LIMIT)
+    alone = [_dense(lab, task, family, curve, limit, goes_on) for curve in kept] if task.threads else []
+    backend = backend_for(lab.device)
+    return [_timings(backend, task, count, alone, limit) for count in task.threads]
 
 
-def _timings(op: Op, threads: int, kept: Sequence[Curve], alone: Sequence[Curve], limit: int, *, one_order: bool) -> Timings:
+def _timings(backend: Backend, task: Task, threads: int, alone: Sequence[Curve], limit: int) -> Timings:
     """Of one thread count, before any composition was timed."""
-    rows = {way: rows_of(way, op, threads, limit) for way in ways(op, threads, one_order=one_order)}
+    ways = backend.ways(task.op, threads, one_order=task.one_order)
+    rows = {way: backend.rows_of(way, task.op, threads, limit) for way in ways}
     rows = {way: most for way, most in rows.items() if most > 0}
     return Timings(
-        op=op,
+        task=task,
         threads=threads,
-        kept=tuple(kept),
         rows=rows,
-        curves={way: [shared(curve, way, op, threads) for curve in alone] for way in rows},
+        curves={way: [backend.shared(curve, way, task.op, threads) for curve in alone] for way in rows},
         limit=limit,
         measured={},
     )
 
 
-def contend(lab: Lab, timings: Sequence[Timings], traffic: Traffic, weights: str, goes_on: GoesOn) -> list[Timings]:
-    """The same with compositions timed at sampled shapes where they were not yet, in an order that may stop anywhere.
+def contend(lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
+    """Time compositions at sampled shapes where they were not timed yet, in an order that may stop anywhere.
 
-    Shapes at which not all of them could be timed are left out: the best of a few is not the best.
+    Returns the timings with these times. Shapes at which not all of them could be timed are left out: the best of a few is
+    not the best.
     """
     measured = [dict(t.measured) for t in timings]
-    for m in _spread(_samples(traffic, min((t.limit for t in timings), default=1))):
+    for m in _spread(_samples(timings[0].task, min(t.limit for t in timings)) if timings else []):
         for t, found in zip(timings, measured, strict=True):
             if m in found:
                 continue
-            seen = _contend(lab, t, m, weights, goes_on)
+            seen = _contend(lab, t, m, goes_on)
             if seen:
                 found[m] = seen
     return [replace(t, measured=dict(sorted(found.items()))) for t, found in zip(timings, measured, strict=True)]
 
 
-def again(lab: Lab, timings: Sequence[Timings], weights: str, goes_on: GoesOn) -> list[Timings]:
-    """The same with the close ones of small shapes timed in more processes, too: the geometric mean of all counts.
+def again(lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
+    """Time the compositions of small shapes that are close to the best there in two more processes.
 
-    What has fallen behind after one process is not timed in the next (a race, as Maron & Moore, NIPS 1993). One new process
-    times what all thread counts ask for.
+    Returns the timings with geometric means. What has fallen behind after one process is not timed in the next (a race, as
+    Maron & Moore, NIPS 1993). One new process times what all thread counts ask for.
     """
-    times = [{m: {name: [us] for name, us in found.items()} for m, found in t.measured.items()} for t in timings]
+    times = [{m: {one: [us] for one, us in found.items()} for m, found in t.measured.items()} for t in timings]
     for repeat in range(1, REPEATS + 1):
         trials = {
-            (place, m, name): _trial(t.op, name, m, t.threads, weights, repeat)
+            (place, m, one): _trial(t, one, m, repeat)
             for place, t in enumerate(timings)
             for m, found in times[place].items()
-            for name in _close({name: _mean(us) for name, us in found.items()}, t.threads)
+            for one in _close({one: _mean(us) for one, us in found.items()}, t.threads)
             if m <= EVERY_UP_TO
         }
         if any(lab.known(trial) is None for trial in trials.values()) and goes_on(None):
             lab.renew()
-        for (place, m, name), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
+        for (place, m, one), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
             if isinstance(record.outcome, Timed):
-                times[place][m][name].append(record.outcome.median_us)
-    means = [{m: {name: _mean(us) for name, us in found.items()} for m, found in by.items()} for by in times]
+                times[place][m][one].append(record.outcome.median_us)
+    means = [{m: {one: _mean(us) for one, us in found.items()} for m, found in by.items()} for by in times]
     return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
 
 
-def _dense(lab: Lab, op: Op, curve: Curve, limit: int, weights: str, goes_on: GoesOn) -> Curve:
+def _dense(lab: Laboratory, task: Task, family: Family, curve: Curve, limit: int, goes_on: GoesOn) -> Curve:
     """A kernel's curve on one thread through more points."""
     kernel = MicroKernel.parse(curve.kernel)
     # A flat tile in bulk is never a plan, and costs the most time to look at.
-    rows = tuple(r for r in DENSE_ROWS if kernel["mr"] >= 4 or r <= 32 * kernel["mr"])
-    wanted = probe(kernel, op, lab.device, limit, weights=weights, rows=rows)
+    rows = tuple(r for r in DENSE_ROWS if curve.rows >= 4 or r <= 32 * curve.rows)
+    wanted = probe(kernel, task.op, family, lab.device, limit, cache=task.cache, rows=rows)
     points = dict(curve.lead_us)
     records = lab.measure([t for _, t in wanted.lead], goes_on)
     for (tiles, _), record in zip(wanted.lead, records, strict=False):
         if isinstance(record.outcome, Timed):
             points[tiles] = record.outcome.median_us
-    return Curve.of(curve.kernel, curve.mr, points, curve.follow_us)
+    return Curve.of(curve.kernel, curve.rows, points, curve.follow_us)
 
 
-def _samples(traffic: Traffic, limit: int) -> list[int]:
-    rows = sorted({min(shape["m"], limit) for shape in traffic.shapes()})
+def _samples(task: Task, limit: int) -> list[int]:
+    """Extents of the traffic at which compositions are timed: every small one, and some of the others."""
+    axis = task.op.dynamic[0]
+    rows = sorted({min(shape[axis], limit) for shape in task.traffic.shapes()})
     small = [m for m in rows if m <= EVERY_UP_TO]
     large = rows[len(small) :]
     picks = np.unique(np.round(np.linspace(0, len(large) - 1, min(SAMPLES, len(large)))).astype(int))
@@ -153,66 +148,57 @@ def _spread(shapes: Sequence[int]) -> list[int]:
     return [shapes[at] for at in order]
 
 
-def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[str, float]:
+def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[Composition, float]:
     """What the curves say of each way's best compositions."""
-    return {f"{c.name}@{way}": c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS)}
+    return {c.composition: c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS, way)}
 
 
-def _names(timings: Timings, m: int) -> list[str]:
+def _asked(timings: Timings, m: int) -> list[Composition]:
     """The compositions to time: the best of every way to share, then the next best of all.
 
     Those of one thread beside them only where a call may be one thread's at all, which is told from twice the limit on.
     """
     said = foretold({way: found for way, found in timings.curves.items() if m <= timings.rows[way]}, m)
-    ranked = sorted(said, key=lambda name: (said[name], name))
-    alone = [name for name in ranked if name.endswith(ALONE)]
-    together = [name for name in ranked if name not in alone]
+    ranked = sorted(said, key=lambda one: (said[one], one))
+    alone = [one for one in ranked if one.share == SERIAL]
+    together = [one for one in ranked if one.share != SERIAL]
     if not together:
         return alone[: CONTENDERS if m <= FEWER_BEYOND else FEWER]
     if alone and said[alone[0]] > 2 * ALONE_US:
         alone = []
-    first = {name.partition("@")[2]: name for name in reversed(together)}.values()
+    first = {one.share: one for one in reversed(together)}.values()
     most = max(SHARED if m <= FEWER_BEYOND else FEWER, len(first))
     return alone + list(dict.fromkeys([*first, *together]))[:most]
 
 
-def _contend(lab: Lab, timings: Timings, m: int, weights: str, goes_on: GoesOn) -> dict[str, float]:
+def _contend(lab: Laboratory, timings: Timings, m: int, goes_on: GoesOn) -> dict[Composition, float]:
     """Times of the best few compositions; none if time ran out before the last."""
-    names = _names(timings, m)
-    records = lab.measure([_trial(timings.op, name, m, timings.threads, weights) for name in names], goes_on)
-    if len(records) < len(names):
+    asked = _asked(timings, m)
+    records = lab.measure([_trial(timings, one, m) for one in asked], goes_on)
+    if len(records) < len(asked):
         return {}
     return {
-        name: record.outcome.median_us
-        for name, record in zip(names, records, strict=True)
+        one: record.outcome.median_us
+        for one, record in zip(asked, records, strict=True)
         if isinstance(record.outcome, Timed)
     }
 
 
-def _trial(op: Op, name: str, m: int, threads: int, weights: str, repeat: int = 0) -> Trial:
-    """What times ``composition@split``."""
-    composition, _, split = name.partition("@")
-    serial = split == "serial"
-    return Trial(
-        op=op.name,
-        kernel=composition,
-        shape=Shape.of(m=m),
-        threads=1 if serial else threads,
-        weights=weights,
-        split="n" if serial else split,
-        repeat=repeat,
-    )
+def _trial(timings: Timings, composition: Composition, m: int, repeat: int = 0) -> Trial:
+    task = timings.task
+    shape = Shape.of({task.op.dynamic[0]: m})
+    return Trial.of(task.op.name, composition, shape, threads=timings.threads, cache=task.cache, repeat=repeat)
 
 
-def _close(times: Mapping[str, float], threads: int) -> list[str]:
+def _close(times: Mapping[Composition, float], threads: int) -> list[Composition]:
     """Compositions within ``CLOSE`` of the best of those that may be chosen."""
     near = times if threads == 1 else worth_sharing(times)
-    return [name for name, us in near.items() if us <= min(near.values()) * CLOSE]
+    return [one for one, us in near.items() if us <= min(near.values()) * CLOSE]
 
 
-def worth_sharing(times: Mapping[str, float]) -> dict[str, float]:
+def worth_sharing(times: Mapping[Composition, float]) -> dict[Composition, float]:
     """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
-    shared = {name: us for name, us in times.items() if us <= ALONE_US or not name.endswith(ALONE)}
+    shared = {one: us for one, us in times.items() if us <= ALONE_US or one.share != SERIAL}
     return shared or dict(times)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.plan.compose import choose
+from haotuner.plan.compose import choose, covers_every
 from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
@@ -33,7 +33,7 @@ BOLDER = (OPTIMISM, 2 * OPTIMISM, 4 * OPTIMISM)
 
 
 def points(
-    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], weights: NDArray[np.float64]
+    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64]
 ) -> dict[str, list[Trial]]:
     """At most ``POINTS`` trials without a time, by kernel, those that carry most of the traffic; empty if all have one.
 
@@ -42,29 +42,28 @@ def points(
 
     A kernel of one row comes first: every plan needs one, and a run that is cut short should have seen it.
     """
+    axis = book.op.dynamic[0]
     first: list[Trial] = []
-    expected = sketch(book.layouts(ordered), rows, weights)[:1]
+    expected = sketch(book.layouts(ordered), rows, shares)[:1]
     for optimism in BOLDER:
         layouts = book.layouts(ordered, -optimism)
         if expected and optimism == OPTIMISM:
-            width = book.probes[expected[0].kernel].kernel["pw"]
-            layouts = {width: layouts[width]}
-        kept = sketch(layouts, rows, weights)
-        rests = rests_on(kept, book.probes, rows, weights) if kept else {}
-        more = sorted(
-            book.open(rests.keys() - set(first)), key=lambda trial: (-rests[trial], trial.kernel, trial.shape["m"])
-        )
+            layout = book.probes[expected[0].kernel].layout
+            layouts = {layout: layouts[layout]}
+        kept = sketch(layouts, rows, shares)
+        rests = rests_on(kept, book.probes, rows, shares) if kept else {}
+        more = sorted(book.open(rests.keys() - set(first)), key=lambda t: (-rests[t], t.kernel, t.shape[axis]))
         first += more[: POINTS - len(first)]
         if len(first) >= FEW:
             break
     found: dict[str, list[Trial]] = {}
     for trial in first:
         found.setdefault(trial.kernel, []).append(trial)
-    return dict(sorted(found.items(), key=lambda item: book.probes[item[0]].kernel["mr"] != 1))
+    return dict(sorted(found.items(), key=lambda item: not covers_every(book.probes[item[0]])))
 
 
 def rests_on(
-    curves: Sequence[Curve], probes: Mapping[str, Probe], rows: NDArray[np.int64], weights: NDArray[np.float64]
+    curves: Sequence[Curve], probes: Mapping[str, Probe], rows: NDArray[np.int64], shares: NDArray[np.float64]
 ) -> dict[Trial, float]:
     """Share of the traffic that the best compositions of these curves take from each leading trial.
 
@@ -72,8 +71,8 @@ def rests_on(
     was no better for knowing it.
     """
     found: dict[Trial, float] = {}
-    for choice, weight in zip(choose(curves, rows.tolist()), weights.tolist(), strict=True):
-        (kernel, tiles), *_ = choice.parts
+    for planned, weight in zip(choose(curves, rows.tolist()), shares.tolist(), strict=True):
+        (kernel, tiles), *_ = planned.composition.parts
         at, trials = [t for t, _ in probes[kernel].lead], [trial for _, trial in probes[kernel].lead]
         high = min(int(np.searchsorted(at, tiles)), len(at) - 1)
         low = max(high - 1, 0) if tiles < at[high] else high

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.measure.setting import Setting
-from haotuner.microkernels.cpu_dense import computed_columns
+from haotuner.backends.index import backend_for
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
+from haotuner.words.family import Family, Layout
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
 
-# One tile (small m is all about the weight stream), about 32 rows (decode batches), about 256 (in bulk the curve is a line).
+# One tile (small shapes are all about the weight stream), about 32 rows (decode batches), about 256 (in bulk the curve is a
+# line).
 PROBE_ROWS = (1, 32, 256)
 # And two tiles, whatever their height: from there on the next panel can be fetched while rows pass, and a straight line from
 # one tile to 32 rows had missed it by 20 % (8x48 at m=16, cold, n=k=1024: 164 us, 201 on the line).
 PROBE_TILES = (2,)
+FOLLOW_TILES = 2  # of what is timed behind another region: the first still warms L1 for the second
 # The kept kernels get a denser curve: doubling steps, where a straight line between errs under 2 %.
 DENSE_ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
@@ -26,40 +29,55 @@ class Probe:
     """Trials of one micro-kernel for one op: leading regions by tiles, and the region that follows another."""
 
     kernel: MicroKernel
+    rows: int  # extent of a tile along the op's dynamic axis
+    layout: Layout
     lead: tuple[tuple[int, Trial], ...]
     follow: Trial
-    follow_scale: float  # the follow trial computes a column block; times this it is all columns that are computed
+    follow_scale: float  # times it, the follow trial is one tile over the whole output
 
     def trials(self) -> tuple[Trial, ...]:
         """All of them, the cheapest first."""
         return (self.follow, *(trial for _, trial in self.lead))
 
 
-def uses(mr: int, rows: tuple[int, ...] = PROBE_ROWS, most_rows: int = max(PROBE_ROWS)) -> tuple[int, ...]:
-    """Row tiles of a kernel in each of its uses: those of ``rows``, then two tiles. Uses of a tall tile may coincide."""
-    asked = (*(round(min(row, most_rows) / mr) for row in rows), *(min(t, most_rows // mr) for t in PROBE_TILES))
+def rows_of(family: Family, kernel: MicroKernel, op: Op) -> int:
+    """Extent of a micro-kernel's tile along the op's one dynamic axis."""
+    return family.tile(kernel).extent[op.dynamic[0]]
+
+
+def uses(tile: int, rows: tuple[int, ...] = PROBE_ROWS, most_rows: int = max(PROBE_ROWS)) -> tuple[int, ...]:
+    """Tiles of a kernel in each of its uses, from the rows of one: those of ``rows``, then two tiles.
+
+    Uses of a tall tile may coincide.
+    """
+    asked = (*(round(min(row, most_rows) / tile) for row in rows), *(min(t, most_rows // tile) for t in PROBE_TILES))
     return tuple(max(1, tiles) for tiles in asked)
 
 
 def probe(
     kernel: MicroKernel,
     op: Op,
+    family: Family,
     device: Device,
     most_rows: int,
     *,
-    weights: str,
+    cache: str,
     threads: int = 1,
     rows: tuple[int, ...] = PROBE_ROWS,
 ) -> Probe:
     """The trials of one kernel; no shape has more than about ``most_rows`` rows."""
-    mr = kernel["mr"]
+    axis, tile = op.dynamic[0], rows_of(family, kernel, op)
+    alone = Composition.of(kernel.name)
     lead = tuple(
-        (t, Trial(op=op.name, kernel=kernel.name, shape=Shape.of(m=t * mr), threads=threads, weights=weights))
-        for t in sorted(set(uses(mr, rows, most_rows)))
+        (tiles, Trial.of(op.name, alone, Shape.of({axis: tiles * tile}), threads=threads, cache=cache))
+        for tiles in sorted(set(uses(tile, rows, most_rows)))
     )
-    nr, n = kernel["nr"], op["n"]
-    columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
-    block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
-    # Two tiles: the first still warms L1 for the second, as it does behind another region.
-    follow = Trial(op=block.name, kernel=kernel.name, shape=Shape.of(m=2 * mr), weights="hot")
-    return Probe(kernel=kernel, lead=lead, follow=follow, follow_scale=computed_columns(kernel, n) / columns / 2)
+    behind = backend_for(device).follow(op, kernel, device, FOLLOW_TILES)
+    return Probe(
+        kernel=kernel,
+        rows=tile,
+        layout=family.layout(kernel),
+        lead=lead,
+        follow=behind.trial,
+        follow_scale=behind.scale,
+    )

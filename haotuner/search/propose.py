@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.plan.compose import choose, mean_us
+from haotuner.plan.compose import can_serve, choose, covers_every, mean_us
 from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
@@ -22,11 +22,11 @@ FIRST_BATCH = 16  # kernels before a model learnt here has a say: twice what LEA
 NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts
 STARTED_BATCH = 4  # kernels of a round with a model learnt elsewhere, where its plan rests on measured times alone
 EXPLORE = 0.25  # of a batch goes to kernels that no plan asks for: a model is only as good as its examples
-LAYOUTS = 3  # panel widths in the race; the others are explored only
+LAYOUTS = 3  # in the race; the others are explored only
 
 
 def rounds(
-    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], weights: NDArray[np.float64], seed: int
+    book: Book, ordered: Sequence[str], rows: NDArray[np.int64], shares: NDArray[np.float64], seed: int
 ) -> Iterator[dict[str, list[Trial]]]:
     """Trials to measure, by kernel, until nothing is left to ask; what was noted and learned meanwhile decides the next.
 
@@ -37,10 +37,10 @@ def rounds(
     rng = np.random.default_rng(seed)
     first = True
     while True:
-        batch = points(book, ordered, rows, weights) if book.started else {}
+        batch = points(book, ordered, rows, shares) if book.started else {}
         if not batch:
             size = STARTED_BATCH if book.started else FIRST_BATCH if first else NEXT_BATCH
-            asked = propose(book, ordered, rows, weights, size, rng, as_set=first and not book.started)
+            asked = propose(book, ordered, rows, shares, size, rng, as_set=first and not book.started)
             batch = {name: book.open(book.probes[name].trials()) for name in asked}
         if not batch:
             return
@@ -52,7 +52,7 @@ def propose(
     book: Book,
     ordered: Sequence[str],
     rows: NDArray[np.int64],
-    weights: NDArray[np.float64],
+    shares: NDArray[np.float64],
     size: int,
     rng: np.random.Generator,
     *,
@@ -64,22 +64,22 @@ def propose(
     front, because every plan needs one and a run that is cut short should have seen it.
     """
     if as_set:
-        kept = [curve.kernel for curve in sketch(book.layouts(ordered), rows, weights) if not book.done(curve.kernel)][:size]
-        more = propose(book, [name for name in ordered if name not in kept], rows, weights, size, rng)
+        kept = [curve.kernel for curve in sketch(book.layouts(ordered), rows, shares) if not book.done(curve.kernel)][:size]
+        more = propose(book, [name for name in ordered if name not in kept], rows, shares, size, rng)
         chosen = [*kept, *more[: size - len(kept)]]
-        return sorted(chosen, key=lambda name: book.probes[name].kernel["mr"] != 1)
+        return sorted(chosen, key=lambda name: not covers_every(book.probes[name]))
     open_names = [name for name in ordered if not book.done(name)]
     if not open_names:
         return []
     wanted: dict[str, float] = {}
     ranked: list[tuple[float, dict[str, float]]] = []
     for curves in book.layouts(ordered).values():
-        if any(curve.mr == 1 for curve in curves):  # without a one-row kernel a layout cannot serve alone
-            shares, objective = _shares(curves, rows, weights)
-            ranked.append((objective, shares))
+        if can_serve(curves):
+            uses, objective = _uses(curves, rows, shares)
+            ranked.append((objective, uses))
     ranked.sort(key=lambda pair: pair[0])
-    for place, (_, shares) in enumerate(ranked[:LAYOUTS]):
-        for name, share in shares.items():
+    for place, (_, uses) in enumerate(ranked[:LAYOUTS]):
+        for name, share in uses.items():
             if not book.done(name):
                 wanted[name] = wanted.get(name, 0.0) + share / (place + 1)
     asked = sorted(wanted, key=lambda name: (-wanted[name], name))[: max(1, int(size * (1 - EXPLORE)))]
@@ -90,12 +90,12 @@ def propose(
     return asked + [pool[i] for i in sorted(picked)]
 
 
-def _shares(
-    curves: Sequence[Curve], rows: NDArray[np.int64], weights: NDArray[np.float64]
-) -> tuple[dict[str, float], float]:
-    choices = choose(curves, rows.tolist())
-    shares: dict[str, float] = {}
-    for choice, weight in zip(choices, weights.tolist(), strict=True):
-        for kernel, _ in choice.parts:
-            shares[kernel] = shares.get(kernel, 0.0) + weight / len(choice.parts)
-    return shares, mean_us(np.array([choice.us for choice in choices]), weights)
+def _uses(curves: Sequence[Curve], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> tuple[dict[str, float], float]:
+    """Share of the traffic by kernel that the best compositions take from it, and what they take in the mean."""
+    every = choose(curves, rows.tolist())
+    uses: dict[str, float] = {}
+    for planned, share in zip(every, shares.tolist(), strict=True):
+        parts = planned.composition.parts
+        for kernel, _ in parts:
+            uses[kernel] = uses.get(kernel, 0.0) + share / len(parts)
+    return uses, mean_us(np.array([planned.us for planned in every]), shares)

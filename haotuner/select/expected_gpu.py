@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.microkernels.cuda_dense import CudaDense
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.select.occupancy import occupancy
 from haotuner.words.device import Device

@@ -1,15 +1,38 @@
-"""Region, Composition, Plan: how one shape is put together from micro-kernels."""
+"""Composition: how one shape is put together from micro-kernels, and how threads share it.
+
+It is the value that travels. Text is for records, manifests and people: ``A*3+B*2@n``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from haotuner.words.shape import Shape
-
-# What threads share of a call: nothing, columns, rows, terms of the sum. Places are the runtime's numbers (native/ht.h).
-SPLITS = ("serial", "n", "m", "k")
+# What threads share of a call: nothing, an axis of the output, or the terms of the sum over k.
+SERIAL, COLUMNS, ROWS, TERMS = "serial", "n", "m", "k"
+# In words. Places are the runtime's numbers (native/ht_limits.h).
+WAYS: Mapping[str, str] = {
+    SERIAL: "one thread",
+    COLUMNS: "threads share columns",
+    ROWS: "threads share rows",
+    TERMS: "threads share terms of the sum",
+}
 MAX_REGIONS = 3  # more never paid in trials: the third region is already a remainder of a few rows
+WHOLE = 0  # tiles of a micro-kernel that covers the shape by itself, however many these are
+
+_TILES = re.compile(r"[1-9][0-9]*")
+
+
+class Part(NamedTuple):
+    """One region: a micro-kernel's name and how many of its tiles lie along the covered axis."""
+
+    kernel: str
+    tiles: int
+
+    def __str__(self) -> str:
+        return self.kernel if self.tiles == WHOLE else f"{self.kernel}*{self.tiles}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,26 +42,72 @@ class Region:
     kernel: str
     box: Mapping[str, tuple[int, int]]
     tiles: int
-    k_split: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Composition:
-    """The regions of one shape in launch order; they cover the output exactly once."""
+    """The regions of one shape in launch order; they cover the output exactly once. Ordered by its text."""
 
-    regions: tuple[Region, ...]
-    expected_us: float
-    split: str = "n"
+    parts: tuple[Part, ...]
+    share: str = COLUMNS  # one of WAYS
+
+    @staticmethod
+    def of(kernel: str, tiles: int = WHOLE, share: str = COLUMNS) -> Composition:
+        """One region."""
+        return Composition((Part(kernel, tiles),), share)
+
+    @staticmethod
+    def parse(text: str) -> Composition:
+        """Composition from its ``text`` or its ``label``; ValueError if it is neither."""
+        body, at, share = text.partition("@")
+        parts = []
+        for part in body.split("+"):
+            kernel, times, tiles = part.partition("*")
+            if not kernel or (times and not _TILES.fullmatch(tiles)) or (at and share not in WAYS):
+                raise ValueError(f"{text!r} is no composition, which is KERNEL*tiles+KERNEL*tiles@WAY of {', '.join(WAYS)}")
+            parts.append(Part(kernel, int(tiles) if times else WHOLE))
+        return Composition(tuple(parts), share or COLUMNS)
+
+    @property
+    def text(self) -> str:
+        """The regions alone, as trials name them: ``A*3+B*2``; a whole micro-kernel is its name."""
+        return "+".join(map(str, self.parts))
+
+    @property
+    def label(self) -> str:
+        """The regions and how threads share them: ``A*3+B*2@n``."""
+        return f"{self.text}@{self.share}"
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all regions."""
+        return sum(tiles for _, tiles in self.parts)
+
+    def __lt__(self, other: Composition) -> bool:
+        return self.label < other.label
+
+    def boxes(
+        self, rows_of: Callable[[str], int], extents: Mapping[str, int], along: str | None = None
+    ) -> tuple[Region, ...]:
+        """The boxes in launch order, from the start of the covered axis on.
+
+        Args:
+            rows_of: extent of a micro-kernel's tile along the covered axis.
+            extents: of the output, by axis.
+            along: the covered axis; None: the first of ``extents``.
+        """
+        axis, found, first = along or next(iter(extents)), [], 0
+        for kernel, tiles in self.parts:
+            last = extents[axis] if tiles == WHOLE else first + tiles * rows_of(kernel)
+            box = {other: (first, last) if other == axis else (0, extent) for other, extent in extents.items()}
+            found.append(Region(kernel=kernel, box=box, tiles=tiles))
+            first = last
+        return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Shape to composition for one op and one thread count, with what its coarseness costs."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A composition with what it is expected to take."""
 
-    op: str
-    threads: int
-    kernels: tuple[str, ...]
-    compositions: Mapping[Shape, Composition]
-    regret_mean: float = 0.0  # fraction lost against the best alternative, by the times that chose it; mean of shapes timed
-    regret_max: float = 0.0
-    facts: Mapping[str, float] = field(default_factory=dict)
+    composition: Composition
+    us: float

@@ -5,6 +5,8 @@ After a change run ``python -m haotuner.words.limits > haotuner/runtime/native/h
 
 from __future__ import annotations
 
+from haotuner.words import composition
+
 # A call.
 MAX_THREADS = 256  # also the factor of a setting: plan index + MAX_THREADS * threads
 MAX_OPS = 256  # of a pack: op counters are sized by it
@@ -14,10 +16,10 @@ MAX_DYNAMIC = 4  # axes that a plan table is looked up by
 MAX_RANK = 32  # of a tensor that a caller passes; leading axes are folded
 
 # What threads share of a dense call, in the order of the runtime's numbers: nothing, columns, rows, terms of the sum.
-SHARES = ("serial", "n", "m", "k")
+SHARES = tuple(composition.WAYS)
 
 # Dense: a composition and how a call is cut.
-MAX_REGIONS = 3  # of a table's entry
+MAX_REGIONS = composition.MAX_REGIONS  # of a table's entry
 MAX_PARTS = 4  # three regions, and one more where a shape beyond the table repeats the bulk region
 MAX_TILES = 65535  # of a region in a table's entry
 MAX_TILE = 512  # floats of the largest tile: 32 registers of 16 lanes

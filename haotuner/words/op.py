@@ -62,8 +62,7 @@ class Op:
                 raise UsageError(f"op {self.kind} has no option {name!r}; its options are {', '.join(known) or 'none'}")
             if not known[name].allows(value):
                 allowed = ", ".join(known[name].choices) or "whole numbers"
-                raise UsageError(f"op {self.kind}: {name}={value!r}; known layouts: {allowed}" if known[name].choices else
-                                 f"op {self.kind}: {name}={value!r} is not a whole number")  # fmt: skip
+                raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {allowed}")
         told = tuple(
             (name, given[name]) for name, option in known.items() if given.get(name, option.default) != option.default
         )

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from haotuner.words.composition import COLUMNS, SERIAL, Composition
 from haotuner.words.shape import Shape
 
 RECORD_SCHEMA = 1
@@ -61,7 +62,7 @@ class Trial:
     """What is to be measured. Two equal trials under one fingerprint are the same measurement."""
 
     op: str
-    kernel: str  # a micro-kernel's name, or a composition's: NAME*tiles+NAME*tiles
+    kernel: str  # a composition's text: a micro-kernel's name, or NAME*tiles+NAME*tiles
     shape: Shape
     threads: int = 1
     weights: str = "cold"  # state of the weights before a sample: cold | hot
@@ -74,6 +75,27 @@ class Trial:
             raise ValueError(f"trial: repeat {self.repeat} must be in 0..2^63-1, which every database can hold")
         first = [self.op, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split]
         object.__setattr__(self, "_key", _KEY.encode([*first, self.repeat] if self.repeat else first))
+
+    @staticmethod
+    def of(
+        op: str, composition: Composition, shape: Shape, *, threads: int = 1, cache: str = "cold", repeat: int = 0
+    ) -> Trial:
+        """What times a composition. One that threads do not share is the same trial whatever their number."""
+        alone = composition.share == SERIAL
+        return Trial(
+            op=op,
+            kernel=composition.text,
+            shape=shape,
+            threads=1 if alone else threads,
+            weights=cache,
+            split=COLUMNS if alone else composition.share,
+            repeat=repeat,
+        )
+
+    @property
+    def composition(self) -> Composition:
+        """What is timed, as a value; ValueError where the text of the kernel is no composition's."""
+        return Composition(Composition.parse(self.kernel).parts, self.split if self.threads > 1 else SERIAL)
 
     def key(self) -> str:
         """Stable text that names the trial; the first time has none of a repeat, as records from before there were any."""

@@ -27,7 +27,7 @@ from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab
 from haotuner.records import open_store
-from haotuner.transfer.table import Table
+from haotuner.transfer.device_table import DeviceTable
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -108,7 +108,7 @@ def asked(rows: int) -> int:
     return next(m for m in ROWS if 8 * abs(rows - m) <= m)
 
 
-def table_of_held(own: OwnRecords) -> Table:
+def table_of_held(own: OwnRecords) -> DeviceTable:
     """Features, labels (both halves' geometric mean) and tasks (op, m) of one device."""
     table = table_of(replace(own, rounds={trial: (float(np.exp(np.mean(np.log(us)))),) for trial, us in own.rounds.items()}))
     names = tuple(f"{trial.op} m={asked(trial.shape['m'])}" for trial in table.trials)
@@ -116,13 +116,13 @@ def table_of_held(own: OwnRecords) -> Table:
     return replace(table, tasks=np.asarray(tasks, np.int64), task_names=tuple(known.tolist()))
 
 
-def half(own: OwnRecords, table: Table, which: int) -> Scores:
+def half(own: OwnRecords, table: DeviceTable, which: int) -> Scores:
     """The labels as one half of the rounds alone has them; ``which`` is 0 or -1."""
     logs = [np.log(own.rounds[trial]) for trial in table.trials]
     return np.asarray([label + log.mean() - log[which] for label, log in zip(table.labels, logs, strict=True)], np.float64)
 
 
-def shape_folds(table: Table) -> Scores:
+def shape_folds(table: DeviceTable) -> Scores:
     """One of ``FOLDS`` for every task, by chance."""
     fold = np.random.default_rng(0).permutation(len(table.task_names)) % FOLDS
     return np.asarray(fold[table.tasks], np.float64)
@@ -148,7 +148,7 @@ def page(owns: Sequence[OwnRecords], alone: Settings = ONE_DEVICE) -> Iterator[s
     yield from (*markdown(rows), "", "## Pairwise accuracy by rows m", "", *markdown(by), "")
 
 
-def by_rows(table: Table, said: Scores) -> list[float]:
+def by_rows(table: DeviceTable, said: Scores) -> list[float]:
     """Mean pairwise accuracy of the tasks of each of ``ROWS``."""
     of = np.array([asked(trial.shape["m"]) for trial in table.trials])
     parts = (np.flatnonzero(of == m) for m in ROWS)

@@ -18,7 +18,7 @@ import numpy as np
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.lab import Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import open_store
 from haotuner.search.book import expectation
 from haotuner.search.probes import probe
@@ -84,7 +84,7 @@ def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
 def measure(lab: Lab, part: Part, rounds: int) -> None:
     """Measure one part in rounds."""
     probes = [
-        probe(MicroKernel.parse(name), part.op, lab.device, ROWS, weights=part.weights, threads=part.threads)
+        probe(MicroKernel.parse(name), part.op, FAMILY, lab.device, ROWS, cache=part.weights, threads=part.threads)
         for name in part.kernels
     ]
     trials = [t for p in probes for t in (p.trials() if part.threads == 1 else [t for _, t in p.lead])]

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
-from haotuner.cost.started import Started
-from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.plan.compose import best_us, choose, mean_us
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.plan.compose import best_us, can_serve, choose, mean_us
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe
 from haotuner.search.propose import rounds
-from haotuner.tuning import CAUTION
+from haotuner.transfer.started import Started
+from haotuner.tuning import Effort
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Trial
@@ -38,14 +38,14 @@ class Pool:
     known: Mapping[str, Record]  # what searches see
     again: Mapping[str, Record]  # the other round, which judges
     rows: NDArray[np.int64]
-    weights: NDArray[np.float64]
+    shares: NDArray[np.float64]
     state: str
     start: Forest | None = None  # a model learnt elsewhere; None: from cold
 
     def book(self, seed: int) -> Book:
         """An empty book."""
         model = None if self.start is None else Started(self.start, seed=seed)
-        return Book(self.op, CpuDense(), self.device, self.probes, weights=self.state, seed=seed, model=model)
+        return Book(self.op, CpuDense(), self.device, self.probes, cache=self.state, seed=seed, model=model)
 
     def judge(self) -> dict[str, Curve]:
         """Every kernel's curve as the other round has it."""
@@ -56,22 +56,22 @@ class Pool:
 
 
 def plan_us(
-    book: Book, names: Sequence[str], judge: Mapping[str, Curve], rows: NDArray[np.int64], weights: NDArray[np.float64]
+    book: Book, names: Sequence[str], judge: Mapping[str, Curve], rows: NDArray[np.int64], shares: NDArray[np.float64]
 ) -> float:
     """Geometric mean time over the traffic of the plan with these kernels; inf if they cannot serve every m.
 
     Chosen by what the book knows, what it predicts a spread slower; timed by the judge.
     """
-    layouts = [curves for curves in book.layouts(names, CAUTION).values() if any(curve.mr == 1 for curve in curves)]
+    layouts = [curves for curves in book.layouts(names, Effort().caution).values() if can_serve(curves)]
     if not layouts:
         return float("inf")
-    curves = min(layouts, key=lambda found: mean_us(best_us(found, rows)[0], weights))
+    curves = min(layouts, key=lambda found: mean_us(best_us(found, rows)[0], shares))
     us = []
-    for choice in choose(curves, rows.tolist()):
-        (first, tiles), *others = choice.parts
+    for planned in choose(curves, rows.tolist()):
+        (first, tiles), *others = planned.composition.parts
         lead = float(judge[first].lead(np.array([tiles]))[0])
         us.append(lead + sum(judge[kernel].follow_us * more for kernel, more in others))
-    return mean_us(np.array(us), weights)
+    return mean_us(np.array(us), shares)
 
 
 Strategy = Callable[[Pool, Book, int], Iterator[Trial]]  # in the order in which they are measured
@@ -98,7 +98,7 @@ STRATEGIES: dict[str, Strategy] = {"model": model, "analytic": analytic, "random
 
 def _search(pool: Pool, book: Book, seed: int, *, learn: bool) -> Iterator[Trial]:
     ordered = [probe.kernel.name for probe in pool.probes]
-    for batch in rounds(book, ordered, pool.rows, pool.weights, seed):
+    for batch in rounds(book, ordered, pool.rows, pool.shares, seed):
         for trials in batch.values():
             yield from trials
         if learn:
@@ -111,11 +111,11 @@ def timings_to(share: float, pool: Pool, strategy: Strategy, seed: int) -> int:
     full, judge = pool.book(seed), pool.judge()
     for record in pool.known.values():
         full.note(record)
-    enough = plan_us(full, every, judge, pool.rows, pool.weights) / share
+    enough = plan_us(full, every, judge, pool.rows, pool.shares) / share
     book, count = pool.book(seed), 0
     for trial in strategy(pool, book, seed):
         book.note(pool.known[trial.key()])
         count += 1
-        if count % LOOK_EVERY == 0 and plan_us(book, book.judged(every), judge, pool.rows, pool.weights) <= enough:
+        if count % LOOK_EVERY == 0 and plan_us(book, book.judged(every), judge, pool.rows, pool.shares) <= enough:
             break
     return count

@@ -26,18 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
-from haotuner.cost.started import Started
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.lab import Lab, parts_of
-from haotuner.microkernels.cpu_dense import CpuDense
-from haotuner.plan.compose import Choice, alternatives
+from haotuner.measure.lab import Lab
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.records import RecordStore, open_store
 from haotuner.search.book import Book, expectation, names
 from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
+from haotuner.transfer.started import Started
 from haotuner.tuning import Task, tune
+from haotuner.words.composition import SERIAL, Composition, Planned
 from haotuner.words.device import Device
+from haotuner.words.family import Layout
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
@@ -49,7 +51,7 @@ from tests.bench.ship_models import fit_without
 
 OPS = ("dense_n1024_k1024", "dense_n1000_k600")
 MOST_ROWS = 2048
-WEIGHTS = "cold"
+CACHE = "cold"
 CHUNK = 48  # kernels built before their turn to be timed
 SHAPES = 40  # at which the best of both sets are timed against each other
 FINALISTS = 5  # of each set a shape: predicted times err by more than the sets differ
@@ -97,7 +99,7 @@ def main() -> None:
     store, twice = open_store(f"sqlite:///{asked.db}"), open_store(f"sqlite:///{asked.db}.again")
     text = ["# Do selection and the cost model earn their place?", "",
             f"Made by `python -m tests.bench.search_proof --ops {asked.ops} --random {asked.random} --seeds {asked.seeds}` "
-            f"on `{device.id}`, weights {WEIGHTS}, one core, m log-uniform in 1..{MOST_ROWS}.", ""]  # fmt: skip
+            f"on `{device.id}`, weights {CACHE}, one core, m log-uniform in 1..{MOST_ROWS}.", ""]  # fmt: skip
     regrets, replays = list[str](), list[str]()
     summary: dict[str, dict[str, Any]] = {}
     cases = [case_of(Op.parse(name), device, asked.random) for name in asked.ops.split(",")]
@@ -141,14 +143,14 @@ def case_of(op: Op, device: Device, count: int) -> Case:
     Points are all those that can be served: the runtime's scratch tile is all registers of a core, whatever they hold.
     """
     family, traffic = CpuDense(), Traffic.of_range(ShapeRange.parse(f"m=1..{MOST_ROWS}"))
-    funnel = select(op, family, device, traffic, expectation(op, family, device, WEIGHTS, started(device, op)))
+    funnel = select(op, family, device, traffic, expectation(op, family, device, CACHE, started(device, op)))
     survivors = names(funnel.kept)
     points = [
         k.name for k in family.points(op, device) if k["mr"] * k["nr"] <= device.registers_per_thread * device.wave_width
     ]
     drawn = random.Random(0).sample(points, min(count, len(points)))
     probes = {
-        name: probe(MicroKernel.parse(name), op, device, MOST_ROWS, weights=WEIGHTS)
+        name: probe(MicroKernel.parse(name), op, family, device, MOST_ROWS, cache=CACHE)
         for name in dict.fromkeys([*survivors, *drawn])
     }
     return Case(op=op, traffic=traffic, survivors=tuple(survivors), drawn=tuple(drawn), points=len(points), probes=probes)
@@ -184,7 +186,7 @@ def measured(case: Case, device: Device, store: RecordStore, names: Sequence[str
 
 def book_of(case: Case, known: dict[str, Record], device: Device, *, note: bool) -> Book:
     """A book over everybody; with ``note`` it knows all records."""
-    book = Book(case.op, CpuDense(), device, list(case.probes.values()), weights=WEIGHTS, seed=0)
+    book = Book(case.op, CpuDense(), device, list(case.probes.values()), cache=CACHE, seed=0)
     if note:
         for one in case.probes.values():
             for trial in one.trials():
@@ -196,7 +198,7 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     """Mean and p99 of the loss at every stage, and of the same composition against itself."""
     lab = lab_of(device, store, resume=True, what=f"search proof {case.op.name}")
     try:
-        task = Task(op=case.op, traffic=case.traffic, weights=WEIGHTS, budget_s=PATIENCE_S)
+        task = Task(op=case.op, traffic=case.traffic, cache=CACHE, budget_s=PATIENCE_S)
         start = started(device, case.op)
         tuned = tune(task, lab, CpuDense(), model=None if start is None else Started(start))
     finally:
@@ -205,14 +207,14 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     every = [name for name in case.everybody if name not in book.failed]
     rows = sorted({shape["m"] for shape in case.traffic.shapes()})
     shapes = sorted({rows[round(i)] for i in np.linspace(0, len(rows) - 1, SHAPES).tolist()})
-    kept = {pw: curves for pw, curves in book.layouts([kernel.name for kernel in tuned.kernels]).items()}
+    kept = book.layouts([kernel.name for kernel in tuned.kernels])
     layouts = {"kept": kept, "survivors": book.layouts(list(case.survivors)), "all": book.layouts(every)}
     finalists = {(stage, m): _best(found, m) for stage, found in layouts.items() for m in shapes}
-    finalists |= {("plan", m): [tuned.tables[0].entries[m - 1][0]] for m in shapes}
-    wanted = {m: {choice.name for stage in STAGES for choice in finalists[stage, m]} for m in shapes}
+    finalists |= {("plan", m): [tuned.tables[0].at(Shape.of(m=m))] for m in shapes}
+    wanted = {m: {one.composition for stage in STAGES for one in finalists[stage, m]} for m in shapes}
     finals = lab_of(device, open_store("memory://"), resume=False, what="finals")
     try:
-        finals.gather(sorted({kernel for names_ in wanted.values() for name in names_ for kernel, _ in parts_of(name)}))
+        finals.gather(sorted({kernel for every_ in wanted.values() for one in every_ for kernel, _ in one.parts}))
         first = [_timed(case.op, finals, wanted) for _ in range(CHOOSING)]
         best = {m: _stages(finalists, first, m) for m in shapes}
         passes = [_timed(case.op, finals, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]
@@ -230,7 +232,7 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     for name, (one, other) in pairs.items():
         for m in sorted(shapes, key=lambda m: -losses[name][m])[:WORST]:
             print(
-                f"{case.op.name} {name} m={m}: {losses[name][m]:.1%}, {best[m][one]} against {best[m][other]}",
+                f"{case.op.name} {name} m={m}: {losses[name][m]:.1%}, {best[m][one].text} against {best[m][other].text}",
                 file=sys.stderr,
             )
     return {name: _figures(found) for name, found in losses.items()} | {"kept": {"count": float(len(tuned.kernels))}}
@@ -243,36 +245,38 @@ def _figures(losses: Mapping[int, float]) -> dict[str, float]:
     return {"mean": float(np.mean(every)), "p99": float(np.percentile(every, 99)), **{f"m={m}": losses[m] for m in worst}}
 
 
-def _best(layouts: Mapping[int, Sequence[Curve]], m: int) -> list[Choice]:
-    found = [choice for curves in layouts.values() for choice in alternatives(curves, m, FINALISTS)]
-    return sorted(found, key=lambda choice: choice.us)[:FINALISTS]
+def _best(layouts: Mapping[Layout, Sequence[Curve]], m: int) -> list[Planned]:
+    found = [planned for curves in layouts.values() for planned in alternatives(curves, m, FINALISTS, SERIAL)]
+    return sorted(found, key=lambda planned: planned.us)[:FINALISTS]
 
 
 def _stages(
-    finalists: Mapping[tuple[str, int], Sequence[Choice]], passes: Sequence[Mapping[tuple[int, str, int], float]], m: int
-) -> dict[str, str]:
+    finalists: Mapping[tuple[str, int], Sequence[Planned]],
+    passes: Sequence[Mapping[tuple[int, Composition, int], float]],
+    m: int,
+) -> dict[str, Composition]:
     """Every stage's best composition by its median; what a stage may choose, the next may choose too."""
 
-    def median(name: str) -> float:
-        return float(np.median([found.get((m, name, i), np.inf) for found in passes for i in range(TIMES)]))
+    def median(one: Composition) -> float:
+        return float(np.median([found.get((m, one, i), np.inf) for found in passes for i in range(TIMES)]))
 
-    best: dict[str, str] = {}
+    best: dict[str, Composition] = {}
     for stage in STAGES:
-        offered = {choice.name for choice in finalists[stage, m]} | set(best.values())
+        offered = {planned.composition for planned in finalists[stage, m]} | set(best.values())
         best[stage] = min(sorted(offered), key=median)
     return best
 
 
-def _timed(op: Op, lab: Lab, wanted: dict[int, set[str]]) -> dict[tuple[int, str, int], float]:
+def _timed(op: Op, lab: Lab, wanted: dict[int, set[Composition]]) -> dict[tuple[int, Composition, int], float]:
     """One pass, measured anew in a process of its own: the compositions of a shape one after the other, twice."""
-    found: dict[tuple[int, str, int], float] = {}
+    found: dict[tuple[int, Composition, int], float] = {}
     lab.anew("finals")
-    for m, names_ in sorted(wanted.items()):
+    for m, every in sorted(wanted.items()):
         for repeat in range(TIMES):
-            trials = [Trial(op=op.name, kernel=name, shape=Shape.of(m=m), weights=WEIGHTS, repeat=repeat) for name in names_]
+            trials = [Trial.of(op.name, one, Shape.of(m=m), cache=CACHE, repeat=repeat) for one in every]
             for trial, record in zip(trials, lab.measure(trials), strict=True):
                 if isinstance(record.outcome, Timed):
-                    found[m, trial.kernel, repeat] = record.outcome.median_us
+                    found[m, trial.composition, repeat] = record.outcome.median_us
     return found
 
 
@@ -281,7 +285,7 @@ def replayed(
 ) -> dict[str, NDArray[np.int64]]:
     """Timings until the plan is good enough, by search and seed."""
     rows = np.array([shape["m"] for shape in case.traffic.shapes()], np.int64)
-    weights = np.array([weight for _, weight in case.traffic], np.float64)
+    shares = np.array([share for _, share in case.traffic], np.float64)
     times = [{key for key, record in round_.items() if isinstance(record.outcome, Timed)} for round_ in (known, again)]
     usable = {n for n, p in case.probes.items() if all(t.key() in seen for t in p.trials() for seen in times)}
     pools = {
@@ -292,7 +296,7 @@ def replayed(
     start = started(device, case.op)
     for suffix, members in pools.items():
         pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, again=again,
-                    rows=rows, weights=weights, state=WEIGHTS)  # fmt: skip
+                    rows=rows, shares=shares, state=CACHE)  # fmt: skip
         ways = {name: (pool, strategy) for name, strategy in STRATEGIES.items()}
         if start is not None and not suffix:
             ways["started"] = (replace(pool, start=start), STRATEGIES["model"])

@@ -15,44 +15,32 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.cost.features import FEATURES_VERSION, NAMES
+from haotuner.cost.features import FEATURES_VERSION
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.saved import Saved, write
 from haotuner.cost.scores import best_at, pairwise_accuracy
+from haotuner.transfer.device_table import DeviceTable, Rows
+from haotuner.transfer.fit import SHIPPED_TREES
+from haotuner.transfer.models_shipped import folder
 from haotuner.transfer.reading import read_records
-from haotuner.transfer.shelf import folder
-from haotuner.transfer.table import Rows, Table
 from haotuner.words.record import Trial
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 
-# What travels between instruction sets: no widths in elements (an AVX-512 tile has twice those of AVX2), no fill of caches
-# that all of them share, no analytic time. Pairwise accuracy AVX2 to AVX-512 rose from 0.62 to 0.70, back from 0.69 to 0.71.
-STAY_AT_HOME = {
-    "tile_cols_log2", "wave_cols_log2", "vector_log2", "vector_cols_log2", "tile_intensity_log2", "far_fill_log2",
-    "l1_fill_log2", "l2_fill_log2", "near_pressure_log2", "mid_pressure_log2", "far_balance_log2", "step_efficiency",
-    "expected_log",
-}  # fmt: skip
-# Trees learn what the analysis misses (slope 1), so what it knows of another instruction set's registers and caches is in
-# the start. Pairwise accuracy and best@1 on an op not fitted to, AVX2 to AVX-512 and back: Zen 4 0.66, 0.93 and 0.70, 0.87
-# without, 0.71, 0.95 and 0.79, 0.93 with; Zen 5 0.68, 0.87 and 0.74, 0.90 without, 0.73, 0.90 and 0.76, 0.90 with.
-SETTINGS = Settings(
-    trees=150, feature_share=0.5, slope=1.0, columns=tuple(name for name in NAMES if name not in STAY_AT_HOME)
-)
 LEAST_ROWS_OF_A_TASK = 10  # fewer kernels are no ranking
 # Lines of LightGBM's text that prediction does not need: two thirds of it.
 UNUSED = ("split_gain", "leaf_weight", "leaf_count", "internal_value", "internal_weight", "internal_count")
 
 
-def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: trial.op in OPS) -> Table:
+def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: trial.op in OPS) -> DeviceTable:
     """Features and labels of the trials wanted; column blocks, timed for plans only, are left out."""
     read = read_records((r for r in own.records() if wanted(r.trial)), lambda _: own.device)
     (table,) = read.tables
     return table
 
 
-def fit(table: Table, rows: Rows | None = None, seed: int = 0, settings: Settings = SETTINGS) -> Forest:
+def fit(table: DeviceTable, rows: Rows | None = None, seed: int = 0, settings: Settings = SHIPPED_TREES) -> Forest:
     """The model of some rows of a table (None: all)."""
     part = table if rows is None else table.take(rows)
     return Forest(seed=seed, settings=settings).fit(part.frame, part.labels)
@@ -63,7 +51,7 @@ def fit_without(own: OwnRecords, op: str, seed: int = 0) -> Forest:
     return fit(table_of(own, lambda trial: trial.op in OPS and trial.op != op), seed=seed)
 
 
-def held_out(table: Table, folds: Scores, settings: Settings = SETTINGS) -> Scores:
+def held_out(table: DeviceTable, folds: Scores, settings: Settings = SHIPPED_TREES) -> Scores:
     """What a model says of each row that was fitted to the other folds; ``folds`` of shape ``(rows,)``."""
     said = np.zeros(len(table))
     for fold in np.unique(folds):
@@ -72,18 +60,18 @@ def held_out(table: Table, folds: Scores, settings: Settings = SETTINGS) -> Scor
     return said
 
 
-def ops_of(table: Table) -> Scores:
+def ops_of(table: DeviceTable) -> Scores:
     """A number for the op of each row."""
     names = [trial.op for trial in table.trials]
     return np.array([sorted(set(names)).index(name) for name in names], np.float64)
 
 
-def tasks_of(table: Table) -> list[Rows]:
+def tasks_of(table: DeviceTable) -> list[Rows]:
     """Rows of each task (op, shape, state) of at least ten kernels."""
     return [rows for rows in table.groups() if len(rows) >= LEAST_ROWS_OF_A_TASK]
 
 
-def scored(table: Table, said: Scores) -> dict[str, float]:
+def scored(table: DeviceTable, said: Scores) -> dict[str, float]:
     """Means over tasks (op, shape, state) of at least ten kernels."""
     found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
     for rows in tasks_of(table):

@@ -17,19 +17,19 @@ from typing import cast
 
 import numpy as np
 
-from haotuner.cost.blend import Blend, Ranks
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
-from haotuner.cost.started import Started
-from haotuner.measure.lab import GoesOn, Lab
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.measure.laboratory import GoesOn, Laboratory
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
 from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe
-from haotuner.transfer.nearness import weights_of
-from haotuner.transfer.table import Table
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.fit import SHIPPED_TREES
+from haotuner.transfer.nearness import priors_of
+from haotuner.transfer.started import Blend, Ranks, Started
 from haotuner.tuning import Task, tune
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -40,13 +40,13 @@ from haotuner.words.traffic import Traffic
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.replay import LOOK_EVERY, plan_us
-from tests.bench.ship_models import SETTINGS, fit_without, held_out, ops_of, scored, table_of, tasks_of
+from tests.bench.ship_models import fit_without, held_out, ops_of, scored, table_of, tasks_of
 
 PLENTY_S = 600.0  # of budget: nothing is waited for, so no search ends because of it
 SHARE = 0.98
 CLEAR = 0.10  # pairs closer than this are noise in half of the records: one median of 6 ms each, on a shared host
 # For one device only: the models that ship leave columns out that mislead on other devices, and are small enough to ship.
-LARGER = replace(SETTINGS, columns=NAMES, trees=600, leaves=127, rows_per_leaf=3, feature_share=0.8)
+LARGER = replace(SHIPPED_TREES, columns=NAMES, trees=600, leaves=127, rows_per_leaf=3, feature_share=0.8)
 ENOUGH = 100  # recorded kernels of an op, below which a search proves nothing
 
 
@@ -85,7 +85,7 @@ class Replay:
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         found = []
         for trial in trials:
-            name, *_ = trial.kernel.split("*")  # a kernel timed once more takes as long again
+            (name, _), *_ = trial.composition.parts  # a kernel timed once more takes as long again
             first = replace(trial, kernel=name, repeat=0)
             us = self.us[first]
             record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
@@ -124,14 +124,14 @@ class Case:
         lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
         model = None if start is None else Started(start, seed=seed)
-        tune(task, cast(Lab, lab), Recorded(self.kernels), model=model)
+        tune(task, cast(Laboratory, lab), Recorded(self.kernels), model=model)
         return Run(self, tuple(lab.order), start, seed)
 
     def value(self, book: Book, names: Sequence[str]) -> float:
         """Geometric mean time over the traffic of the plan chosen among these kernels by what the book knows."""
         rows = np.array([shape["m"] for shape in self.traffic.shapes()], np.int64)
-        weights = np.array([weight for _, weight in self.traffic], np.float64)
-        return plan_us(book, names, self.judge, rows, weights)
+        shares = np.array([share for _, share in self.traffic], np.float64)
+        return plan_us(book, names, self.judge, rows, shares)
 
     def full(self) -> float:
         """The same with every recorded kernel."""
@@ -169,13 +169,13 @@ class Run:
 
 
 def _probe(name: str, op: Op, device: Device) -> Probe:
-    return probe(MicroKernel.parse(name), op, device, ROWS, weights="cold")
+    return probe(MicroKernel.parse(name), op, CpuDense(), device, ROWS, cache="cold")
 
 
 def _book(names: Sequence[str], us: Mapping[Trial, float], op: Op, device: Device, model: CostModel | None = None) -> Book:
     """A book of these kernels that knows these times."""
     probes = [_probe(name, op, device) for name in names]
-    book = Book(op, CpuDense(), device, probes, weights="cold", seed=0, model=model)
+    book = Book(op, CpuDense(), device, probes, cache="cold", seed=0, model=model)
     for trial in (trial for one in probes for trial in one.trials() if trial in us):
         book.note(Record(trial=trial, outcome=Timed(samples_us=(us[trial],)), fingerprint="replay",
                          device_id=device.id, session="replay", when=0.0))  # fmt: skip
@@ -211,7 +211,7 @@ def _row(case: Case, name: str, runs: Sequence[Run], usual: float, full: float) 
 def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str, Forest]) -> Blend:
     """What `haotuner tune` would start from if this device had no model of its own."""
     names = [name for name, source in sources.items() if source.device.id != case.own.device.id]
-    near = weights_of([sources[name].device.with_units(1) for name in names], case.own.device.with_units(1))
+    near = priors_of([sources[name].device.with_units(1) for name in names], case.own.device.with_units(1))
     return Blend([forests[name] for name in names], near)
 
 
@@ -263,7 +263,7 @@ def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
     return rows
 
 
-def rank_row(own: OwnRecords, name: str, table: Table, said: Scores) -> list[str]:
+def rank_row(own: OwnRecords, name: str, table: DeviceTable, said: Scores) -> list[str]:
     """One line of the table of rankings."""
     scores = scored(table, said)
     agreed, share = agreed_pairwise(own, table, said)
@@ -272,14 +272,14 @@ def rank_row(own: OwnRecords, name: str, table: Table, said: Scores) -> list[str
     return [short(own.device), name, *(f"{figure:.3f}" for figure in figures), f"{scores['tasks']:.0f}"]
 
 
-def pooled_pairwise(table: Table, said: Scores) -> float:
+def pooled_pairwise(table: DeviceTable, said: Scores) -> float:
     """Pairwise accuracy where every pair counts alike, whatever its task: tasks of many kernels weigh more."""
     groups = tasks_of(table)
     pairs = [len(rows) * (len(rows) - 1) / 2 for rows in groups]
     return float(np.average([pairwise_accuracy(said[rows], table.labels[rows]) for rows in groups], weights=pairs))
 
 
-def clear_pairwise(table: Table, said: Scores) -> float:
+def clear_pairwise(table: DeviceTable, said: Scores) -> float:
     """Pairwise accuracy over pairs whose measured times differ by more than ``CLEAR``; mean over tasks that have any."""
     found = []
     for rows in tasks_of(table):
@@ -292,7 +292,7 @@ def clear_pairwise(table: Table, said: Scores) -> float:
     return float(np.mean(found))
 
 
-def agreed_pairwise(own: OwnRecords, table: Table, said: Scores) -> tuple[float, float]:
+def agreed_pairwise(own: OwnRecords, table: DeviceTable, said: Scores) -> tuple[float, float]:
     """Pairwise accuracy over pairs that every round of measurements orders alike, and the share of pairs that are so.
 
     No threshold: the measurements themselves say which pairs they tell apart. Means over tasks.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.microkernels.cuda_mma import CudaMma
-from haotuner.microkernels.cuda_simt import CudaSimt
-from haotuner.microkernels.cuda_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from tests.emulator.run import Case

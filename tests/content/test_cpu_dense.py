@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.compile.cpu import object_code
-from haotuner.microkernels import cpu_dense
-from haotuner.microkernels.cpu_dense import (
+from haotuner.backends.cpu.compile import object_code
+from haotuner.microkernels.cpu import dense as cpu_dense
+from haotuner.microkernels.cpu.dense import (
     FP32_BYTES,
     K_BLOCK,
     K_BLOCK_LEAST_K,

@@ -12,10 +12,10 @@ import pytest
 import tvm_ffi
 from numpy.typing import NDArray
 
-from haotuner.compile.cpu import measuring_library
-from haotuner.compile.toolchain import Toolchain
-from haotuner.measure.bench_table import Table
-from haotuner.microkernels.cpu_dense import CpuDense, tail_columns
+from haotuner.backends.cpu.compile import measuring_library
+from haotuner.backends.cpu.timer_process import TimerProcess
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
 from haotuner.words.kernel import MicroKernel
 from tests.work.native_jobs import job
 
@@ -129,7 +129,7 @@ def test_long_sums_stay_within_float32_rounding(built: Built) -> None:
 
 
 def test_ragged_columns_pass_verification_through_the_serving_code(built: Built) -> None:
-    table = Table()
+    table = TimerProcess()
     for index, kernel in enumerate(built.kernels):
         for k in DEPTHS:
             shape = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}

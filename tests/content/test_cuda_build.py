@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from haotuner.compile.cuda import build_cuda, cuda_source, device_part
-from haotuner.compile.cuda_toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.backends.cuda.compile import build_cuda, cuda_source, device_part
+from haotuner.backends.cuda.toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.errors import EnvironmentMissing
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
 

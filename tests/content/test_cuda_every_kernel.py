@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from haotuner.backends.cuda.compile import cuda_source
 from haotuner.bundle.candidates import Choice, choose, profile_of
 from haotuner.bundle.libraries import KERNELS_OF_A_LIBRARY
-from haotuner.compile.cuda import cuda_source
 from tests.emulator import build, run
 
 pytestmark = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.microkernels.cuda_dense import resident_blocks, rounded_registers, vector_elements
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape

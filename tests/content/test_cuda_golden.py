@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.compile.cuda import cuda_source, device_part
+from haotuner.backends.cuda.compile import cuda_source, device_part
 from tests.content.cuda_examples import FAMILIES, VARIANTS
 
 

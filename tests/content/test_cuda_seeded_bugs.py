@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from haotuner.compile.cuda import cuda_source
+from haotuner.backends.cuda.compile import cuda_source
 from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, MMA, SIMT, WGMMA, Variant
 from tests.emulator import build, run
 

@@ -14,7 +14,7 @@ from haotuner.bundle.build import assemble
 from haotuner.bundle.candidates import Choice
 from haotuner.bundle.libraries import NATIVE, PROBE_SOURCES, Resources
 from haotuner.bundle.suites import TINY, Suite
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from tests.emulator import build
 

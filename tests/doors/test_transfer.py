@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from haotuner.cli.place import check_place, plots_beside
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
-from haotuner.transfer import page, plots, survey
 from haotuner.words.record import Record
 from tests.judgement.transfer_examples import WIDE, records
 
@@ -59,10 +58,59 @@ def test_fit_writes_a_model_for_a_device_that_has_no_records(
     assert "no records of h200" in printed.err
 
 
-@pytest.mark.parametrize("verb", ["ablate", "permute"])
-def test_the_other_verbs_answer_in_json(db: str, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transfer", verb, "--db", db, "--seeds", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["families"][0]["family"] == "cpu_dense_fp32"
+def test_report_writes_a_page_and_prints_one_json_document(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page"
+    words = ["--samples", "0,16", "--seeds", "1", "--jobs", "1", "--numbers", str(tmp_path / "numbers"), "-q", "--json"]
+    assert run(["transfer", "report", "--db", db, "--out", str(page), *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["families"]["cpu_dense_fp32"]["splits"]["device"]) == set(IDS)
+    assert "haotuner transfer report --db URL --out page --seeds 1 --samples 0,16" in page.read_text()
+    assert len((tmp_path / "numbers").read_text().splitlines()) == 2 * len(IDS)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers", "page"]
+
+
+def cache_file(folder: Path, device: str) -> None:
+    """A Kernel Tuner cache file of a few convolution kernels."""
+    axes = {"block_size_x": (16, 32, 64), "block_size_y": (1, 2, 4), "tile_size_x": (1, 2, 4), "tile_size_y": (1, 2)}
+    fixed = {"filter_width": 15, "filter_height": 15, "use_padding": 0, "read_only": 0}
+    rows = {}
+    for values in product(*axes.values()):
+        time = 1.0 + 0.01 * sum(values) + 0.3 * values[2]
+        rows[",".join(map(str, values))] = {**dict(zip(axes, values, strict=True)), **fixed, "time": time, "times": [time]}
+    document = {"device_name": device, "kernel_name": "convolution_kernel", "problem_size": [4096, 4096], "cache": rows}
+    document |= {"tune_params_keys": [*axes, *fixed], "tune_params": {}}
+    (folder / f"{device}.json").write_text(json.dumps(document))
+
+
+def test_report_reads_a_folder_of_cache_files_and_says_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data" / "below"
+    data.mkdir(parents=True)
+    for device in ("NVIDIA RTX A4000", "TITAN RTX"):
+        cache_file(data, device)
+    (data / "other.json").write_text("{}")
+    words = ["--out", str(tmp_path / "page.md"), "--samples", "0", "--seeds", "1", "--jobs", "1", "--json"]
+    assert run(["transfer", "report", "--data", str(tmp_path / "data"), *words]) == 0
+    printed = capsys.readouterr()
+    assert set(json.loads(printed.out)["families"]["kt_conv2d"]["devices"]) == {"a4000", "titan-rtx"}
+    assert "left out" in printed.err and "other.json" in printed.err
+
+
+def test_report_reads_a_store_or_a_folder_and_not_both_or_none(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "page.md")]
+    for words, said in (
+        ([], "either --db URL, a record store, or --data FOLDER"),
+        (["--db", db, "--data", str(tmp_path)], "either --db URL, a record store, or --data FOLDER"),
+        (["--data", str(tmp_path / "none")], "is no folder"),
+        (["--data", str(tmp_path)], "holds no Kernel Tuner cache file that can be used: it holds no *.json"),
+    ):
+        assert run(["transfer", "report", *words, *out]) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -81,32 +129,18 @@ def test_wrong_questions_are_usage_errors(db: str, words: list[str], said: str, 
 
 
 def test_a_store_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transfer", "permute", "--db", f"sqlite:///{tmp_path / 'none.db'}"]) in (1, 2, 4)
+    assert run(["transfer", "evaluate", "--target", "a4000", "--db", f"sqlite:///{tmp_path / 'none.db'}"]) in (1, 2, 4)
     assert "none.db" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rows", ["abc", "-5", "", "0", "4000,"])
-def test_rows_that_are_no_counts_are_said_under_their_own_name(
-    db: str, rows: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["transfer", "speed", "--db", db, "--target", "a4000", "--rows", rows]) == 2
-    assert f"--rows {rows!r}: write counts from 1 up" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("verb", ["fit", "evaluate", "ablate", "permute", "report", "speed"])
+@pytest.mark.parametrize("verb", ["fit", "evaluate", "report"])
 def test_a_family_that_the_store_has_not_is_refused_with_those_that_it_has(
     db: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = {"fit": ["--target", "a4000", "--out", str(tmp_path / "out")], "report": ["--out", str(tmp_path / "out")]}
-    words |= dict.fromkeys(("evaluate", "speed"), ["--target", "a4000"])
-    assert run(["transfer", verb, "--db", db, "--family", "nope", *words.get(verb, [])]) == 2
+    words["evaluate"] = ["--target", "a4000"]
+    assert run(["transfer", verb, "--db", db, "--family", "nope", *words[verb]]) == 2
     assert "no records of --family nope; the store has cpu_dense_fp32" in capsys.readouterr().err
-
-
-def test_the_speed_of_a_transfer_to_a_device_without_records_is_refused(db: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for family in ([], ["--family", "cpu_dense_fp32"]):
-        assert run(["transfer", "speed", "--db", db, "--target", "h200", *family]) == 2
-        assert "needs records of it and of another device" in capsys.readouterr().err
 
 
 def in_the_way(folder: Path) -> dict[str, str]:
@@ -150,32 +184,12 @@ def test_the_plots_of_a_page_never_take_its_name(tmp_path: Path) -> None:
         plots_beside(tmp_path / "a.md")
 
 
-def test_a_report_without_matplotlib_says_so_before_it_works(
-    db: str, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(survey, "survey", lambda *_, **__: pytest.fail("it worked"))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run(["transfer", "report", "--db", db, "--out", str(tmp_path / "page.md")]) == 4
-    assert "pip install 'haotuner[bench]'" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_page_without_a_suffix_is_written_beside_its_plots(db: str, tmp_path: Path, monkeypatch: Any) -> None:
-    found = {"families": {"f": {"splits": {"device": {}}}}, "seeds": 1, "work_s": 0.0}
-    monkeypatch.setattr(survey, "survey", lambda *_, **__: found)
-    monkeypatch.setattr(plots, "draw", lambda _, __, path: path.parent.mkdir())
-    monkeypatch.setattr(plots, "pyplot_or_say", lambda: None)  # a plain environment has no matplotlib
-    monkeypatch.setattr(page, "page", lambda _, __, plots: plots["f", "device"])
-    assert run(["transfer", "report", "--db", db, "--out", str(tmp_path / "page"), "-q"]) == 0
-    assert (tmp_path / "page").read_text() == "page-plots/f-device.png" and (tmp_path / "page-plots").is_dir()
-
-
 def test_ctrl_c_ends_with_3_and_a_word(db: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(verbs, "read_store", interrupted)
-    assert run(["transfer", "permute", "--db", db]) == 3
+    assert run(["transfer", "evaluate", "--target", "a4000", "--db", db]) == 3
     assert capsys.readouterr().err.strip() == "haotuner: stopped"
 
 
@@ -197,14 +211,12 @@ def test_verbose_tells_every_step_of_an_evaluation(db: str, capsys: pytest.Captu
     assert json.loads(printed.out) and all(f"seed {at} of 2" in printed.err for at in (1, 2))
 
 
-@pytest.mark.parametrize("verb", ["ablate", "permute", "report", "speed"])
-def test_the_other_verbs_take_verbose(db: str, verb: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_report_takes_verbose(db: str, tmp_path: Path, monkeypatch: Any) -> None:
     seen = []
 
-    def looked(_: str, *, quiet: bool, verbose: bool) -> None:
+    def looked(*_: Any, quiet: bool, verbose: bool) -> None:
         seen.append((quiet, verbose))
         raise UsageError("enough")
 
-    monkeypatch.setattr(verbs, "read_store", looked)
-    words = {"report": ["--out", str(tmp_path / "out")], "speed": ["--target", "a4000"]}
-    assert run(["transfer", verb, "--db", db, "-v", *words.get(verb, [])]) == 2 and seen == [(False, True)]
+    monkeypatch.setattr(verbs, "device_tables", looked)
+    assert run(["transfer", "report", "--db", db, "-v", "--out", str(tmp_path / "out")]) == 2 and seen == [(False, True)]

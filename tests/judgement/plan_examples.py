@@ -36,15 +36,15 @@ def all_compositions_us(curves: Sequence[Curve], m: int, *, back: int | None = B
     """The least cost of a leading and at most two following regions; ``back`` None: whatever the leader gives up."""
     best = np.inf
     for lead in curves:
-        full = m // lead.mr
+        full = m // lead.rows
         for tiles in range(1 if back is None else max(1, full - back), full + 1):
-            us, rest = float(lead.lead(np.array([tiles]))[0]), m - tiles * lead.mr
+            us, rest = float(lead.lead(np.array([tiles]))[0]), m - tiles * lead.rows
             if rest == 0:
                 best = min(best, us)
                 continue
             for b, c in product(curves, curves):
-                for more in range(1, rest // b.mr + 1):
-                    left = rest - more * b.mr
-                    if left % c.mr == 0:
-                        best = min(best, us + more * b.follow_us + left // c.mr * c.follow_us)
+                for more in range(1, rest // b.rows + 1):
+                    left = rest - more * b.rows
+                    if left % c.rows == 0:
+                        best = min(best, us + more * b.follow_us + left // c.rows * c.follow_us)
     return best

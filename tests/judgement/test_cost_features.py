@@ -10,7 +10,7 @@ from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
-from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, CpuDense
+from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, CpuDense
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -131,8 +131,8 @@ def test_a_parameter_that_some_kernels_lack_and_none_can_do_without_is_named() -
         demand(BIG_CORE, CPU_DENSE, OP, [(kernel(4, 32), Shape.of(m=4)), (odd, Shape.of(m=4))])
 
 
-def test_the_readme_documents_every_feature_as_it_is() -> None:
-    text = (Path(__file__).parents[2] / "haotuner/cost/README.md").read_text(encoding="utf-8")
+def test_the_page_of_features_documents_each_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "haotuner/cost/FEATURES.md").read_text(encoding="utf-8")
     for feature in FEATURES:
         assert f"| {feature.name} | {feature.formula} | {feature.low:g} to {feature.high:g} |" in text
     assert f"`FEATURES_VERSION` {FEATURES_VERSION};" in text

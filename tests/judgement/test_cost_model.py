@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haotuner.cost import saved as saved_module
-from haotuner.cost.blend import Blend
 from haotuner.cost.features import FEATURES_VERSION, NAMES, features
 from haotuner.cost.forest import FEWEST_OWN_ROWS, ONE_DEVICE, Forest, Settings, one_device
 from haotuner.cost.model import Analytic
@@ -16,7 +15,8 @@ from haotuner.cost.order import predict_alike
 from haotuner.cost.saved import save
 from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.errors import UsageError
-from haotuner.transfer.kept import load_model
+from haotuner.transfer.saved_model import load_model
+from haotuner.transfer.started import Blend
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS, SHAPES
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from haotuner.cost.families import demand
 from haotuner.cost.machine import machine
 from haotuner.cost.roofline import expected_us, exposed_us, step_cycles
-from haotuner.microkernels.cpu_dense import NEXT_PANEL_TILES, PREFETCHES, CpuDense
+from haotuner.microkernels.cpu.dense import NEXT_PANEL_TILES, PREFETCHES, CpuDense
 from haotuner.words.demand import Demand
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel

@@ -18,21 +18,22 @@ MR = {1: "mr1", 4: "mr4", 6: "mr6"}
 @settings(max_examples=60, deadline=None)
 @given(known=curves(highest=16), rows=st.lists(st.integers(1, 5000), min_size=1, max_size=20))
 def test_every_m_is_covered_exactly_by_at_most_three_regions(known: list[Curve], rows: list[int]) -> None:
-    height = {c.kernel: c.mr for c in known}
-    for m, choice in zip(rows, choose(known, rows), strict=True):
-        assert sum(tiles * height[kernel] for kernel, tiles in choice.parts) == m
-        assert 1 <= len(choice.parts) <= MAX_REGIONS and all(tiles >= 1 for _, tiles in choice.parts)
-        assert len({kernel for kernel, _ in choice.parts}) == len(choice.parts)
-        assert np.isfinite(choice.us) and choice.us > 0
-        assert choice.name == "+".join(f"{kernel}*{tiles}" for kernel, tiles in choice.parts)
+    height = {c.kernel: c.rows for c in known}
+    for m, planned in zip(rows, choose(known, rows, "m"), strict=True):
+        parts = planned.composition.parts
+        assert sum(tiles * height[kernel] for kernel, tiles in parts) == m
+        assert 1 <= len(parts) <= MAX_REGIONS and all(tiles >= 1 for _, tiles in parts)
+        assert len({kernel for kernel, _ in parts}) == len(parts)
+        assert np.isfinite(planned.us) and planned.us > 0
+        assert planned.composition.share == "m"
 
 
 @settings(max_examples=60, deadline=None)
 @given(known=curves(most=4), m=st.integers(1, 60))
 def test_the_cost_is_the_least_of_all_that_are_looked_at(known: list[Curve], m: int) -> None:
-    (choice,) = choose(known, [m])
-    assert choice.us == pytest.approx(all_compositions_us(known, m), rel=1e-9)
-    assert best_us(known, np.array([m]))[0][0] == choice.us
+    (planned,) = choose(known, [m])
+    assert planned.us == pytest.approx(all_compositions_us(known, m), rel=1e-9)
+    assert best_us(known, np.array([m]))[0][0] == planned.us
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,28 +48,29 @@ def test_small_shapes_have_the_least_cost_of_all_compositions(known: list[Curve]
 def test_alternatives_are_different_exact_and_sorted_and_begin_with_the_choice(
     known: list[Curve], m: int, count: int
 ) -> None:
-    height = {c.kernel: c.mr for c in known}
+    height = {c.kernel: c.rows for c in known}
     found = alternatives(known, m, count)
     assert 1 <= len(found) <= count
-    assert len({choice.parts for choice in found}) == len(found)
+    assert len({planned.composition for planned in found}) == len(found)
     assert [c.us for c in found] == sorted(c.us for c in found)
     assert found[0].us == pytest.approx(choose(known, [m])[0].us, rel=1e-12)
-    assert all(sum(tiles * height[kernel] for kernel, tiles in choice.parts) == m for choice in found)
+    assert all(sum(tiles * height[kernel] for kernel, tiles in p.composition.parts) == m for p in found)
 
 
 def test_a_worked_example() -> None:
     one, four, six = curve("mr1", 1, 3.0), curve("mr4", 4, 6.0), curve("mr6", 6, 8.0)
-    parts = [{k.partition("__")[2]: t for k, t in choice.parts} for choice in choose([one, four, six], [1, 4, 10, 11, 16])]
+    chosen = choose([one, four, six], [1, 4, 10, 11, 16])
+    parts = [{k.partition("__")[2]: t for k, t in planned.composition.parts} for planned in chosen]
     # 10 = 6 + 4; 11 = 6 + 4 + 1; 16 = 2 x 6 + 4
     assert parts == [{"mr1": 1}, {"mr4": 1}, {"mr6": 1, "mr4": 1}, {"mr6": 1, "mr4": 1, "mr1": 1}, {"mr6": 2, "mr4": 1}]
-    assert [choice.us for choice in choose([one, four, six], [10, 11])] == [14.0, 17.0]
+    assert [planned.us for planned in choose([one, four, six], [10, 11])] == [14.0, 17.0]
 
 
 def test_the_leader_gives_up_tiles_when_that_is_cheaper() -> None:
     # 13 rows: 2 x 6 + 1 pays 20 for the last row, 6 + 7 as one tile of 7 pays 9.
     known = [curve("mr1", 1, 20.0), curve("mr6", 6, 8.0), curve("mr7", 7, 9.0)]
-    (choice,) = choose(known, [13])
-    assert choice.us == 17.0 and {tiles for _, tiles in choice.parts} == {1}
+    (planned,) = choose(known, [13])
+    assert planned.us == 17.0 and {tiles for _, tiles in planned.composition.parts} == {1}
 
 
 def test_rows_that_no_tiles_add_up_to_are_an_error_that_says_so() -> None:

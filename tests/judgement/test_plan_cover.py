@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from haotuner.plan.compose import best_us
+from haotuner.plan.compose import best_us, covers_every
 from haotuner.plan.cover import MAX_KEPT, PENALTY, cover
 from haotuner.plan.curves import Curve
 from tests.judgement.plan_examples import curve, curves
@@ -31,7 +31,7 @@ def best_subset(layouts: Sequence[Sequence[Curve]], rows: Ints, weights: Floats)
         for layout in layouts
         for size in range(1, MAX_KEPT + 1)
         for subset in combinations(layout, size)
-        if any(c.mr == 1 for c in subset)
+        if any(covers_every(c) for c in subset)
     )
 
 
@@ -60,9 +60,9 @@ _MIDDLING = [
 )
 def test_no_subset_of_any_layout_is_better(first: list[Curve], second: list[Curve], rows: list[int]) -> None:
     m, weights = np.array(sorted(rows)), np.full(len(rows), 1 / len(rows))
-    found = cover({32: first, 64: second}, m, weights)
+    found = cover({(32,): first, (64,): second}, m, weights)
     assert any(set(found.kept) <= set(layout) for layout in (first, second))
-    assert any(c.mr == 1 for c in found.kept)
+    assert any(covers_every(c) for c in found.kept)
     own = objective(found.kept, [first, second], m, weights)
     assert own <= best_subset([first, second], m, weights) * (1 + 1e-3)  # the gap of the solver and of its shortlists
     assert found.objective_us == pytest.approx(float(weights @ best_us(found.kept, m)[0]))
@@ -73,10 +73,10 @@ def test_a_kernel_that_gains_less_than_its_price_is_left_out() -> None:
     rows, weights = np.arange(1, 65), np.full(64, 1 / 64)
     one, four = curve("mr1", 1, 3.0), curve("mr4", 4, 4.0)
     eight = curve("mr8", 8, 7.999)  # gains 0.0125 % where two tiles of four also fit
-    found = cover({16: [one, four, eight]}, rows, weights)
-    assert {c.mr for c in found.kept} == {1, 4}
+    found = cover({(16,): [one, four, eight]}, rows, weights)
+    assert {c.rows for c in found.kept} == {1, 4}
     worth_it = curve("mr8", 8, 7.0)
-    assert {c.mr for c in cover({16: [one, four, worth_it]}, rows, weights).kept} == {1, 4, 8}
+    assert {c.rows for c in cover({(16,): [one, four, worth_it]}, rows, weights).kept} == {1, 4, 8}
 
 
 def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
@@ -84,35 +84,35 @@ def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
     least = Curve.of("cpu_dense_fp32__mr2", 2, {1: 1.0, 2: 1.0}, 9.0)
     uneven = Curve.of("cpu_dense_fp32__mr1", 1, {1: 1.0, 2: 1.0, 4: 1.25}, 9.0)
     even = Curve.of("cpu_dense_fp32__mr1_id2", 1, {1: 1.0, 2: 1.13, 4: 1.13}, 9.0)  # 13 % behind in the mean, not 12.5
-    assert cover({16: [least], 32: [uneven], 64: [even]}, rows, weights).kept == (even,)
+    assert cover({(16,): [least], (32,): [uneven], (64,): [even]}, rows, weights).kept == (even,)
 
 
 def test_equal_kernels_are_kept_once() -> None:
     rows, weights = np.arange(1, 33), np.full(32, 1 / 32)
     same = [curve(f"mr4_id{i}", 4, 4.0) for i in range(3)]
-    found = cover({16: [curve("mr1", 1, 3.0), *same]}, rows, weights)
-    assert sorted(c.mr for c in found.kept) == [1, 4]
+    found = cover({(16,): [curve("mr1", 1, 3.0), *same]}, rows, weights)
+    assert sorted(c.rows for c in found.kept) == [1, 4]
 
 
 def test_a_layout_without_a_one_row_kernel_is_not_chosen_but_counts_for_the_regret() -> None:
     rows, weights = np.array([4, 8]), np.array([0.5, 0.5])
     fast = [curve("mr4", 4, 1.0)]
     slow = [curve("mr1", 1, 3.0), curve("mr4_id2", 4, 4.0)]
-    found = cover({16: fast, 32: slow}, rows, weights)
+    found = cover({(16,): fast, (32,): slow}, rows, weights)
     assert set(found.kept) == set(slow)  # the one row is never needed here, but any m must be served
     assert found.regret > 0
 
 
 def test_no_layout_that_covers_every_m_is_an_error_that_says_so() -> None:
     with pytest.raises(ValueError, match="a one-row kernel is needed"):
-        cover({16: [curve("mr4", 4, 1.0)], 32: []}, np.array([3]), np.array([1.0]))
+        cover({(16,): [curve("mr4", 4, 1.0)], (32,): []}, np.array([3]), np.array([1.0]))
 
 
 def test_no_more_than_the_limit_is_kept_and_small_shapes_are_not_drowned() -> None:
     rows = np.unique(np.geomspace(1, 2048, 60).astype(np.int64))
     weights = np.full(len(rows), 1 / len(rows))
     layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.02 * mr)) for mr in range(1, 25)]
-    found = cover({16: layout}, rows, weights)
+    found = cover({(16,): layout}, rows, weights)
     assert len(found.kept) <= MAX_KEPT < len(layout)
     slow_down = best_us(found.kept, rows)[0] / best_us(layout, rows)[0]
     assert slow_down.max() < 1.5 and float(np.mean(slow_down)) < 1.06  # all kernels would be 1
@@ -122,4 +122,4 @@ def test_no_more_than_the_limit_is_kept_and_small_shapes_are_not_drowned() -> No
 def test_the_answer_does_not_depend_on_the_order_of_kernels() -> None:
     rows, weights = np.arange(1, 40), np.full(39, 1 / 39)
     layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.03 * mr)) for mr in range(1, 9)]
-    assert set(cover({16: layout}, rows, weights).kept) == set(cover({16: layout[::-1]}, rows, weights).kept)
+    assert set(cover({(16,): layout}, rows, weights).kept) == set(cover({(16,): layout[::-1]}, rows, weights).kept)

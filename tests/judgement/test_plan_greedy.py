@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from haotuner.plan.compose import best_us
+from haotuner.plan.compose import best_us, covers_every
 from haotuner.plan.curves import Curve
 from haotuner.plan.greedy import greedy
 from tests.judgement.plan_examples import curves
@@ -24,7 +24,7 @@ def one_by_one(candidates: list[Curve], rows: NDArray[np.int64], most: int) -> l
     def worth(kept: list[Curve]) -> float:
         return float(value(best_us(kept, rows)[0][np.newaxis], len(kept))[0])
 
-    kept = [min((c for c in candidates if c.mr == 1), key=lambda c: c.lead_us[0][1])]
+    kept = [min((c for c in candidates if covers_every(c)), key=lambda c: c.lead_us[0][1])]
     while len(kept) < most:
         options = [[*kept, more] for more in candidates if more not in kept]
         if not options or min(map(worth, options)) >= worth(kept):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.microkernels.cpu_dense import CpuDense, computed_columns
+from haotuner.backends.cpu.ways import HANDOFF_US, rows_of, shared, ways, widest_share
+from haotuner.microkernels.cpu.dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
-from haotuner.plan.sharing import HANDOFF_US, rows_of, shared, ways, widest_share
-from haotuner.words.composition import SPLITS
+from haotuner.words.composition import WAYS
 from haotuner.words.limits import PART_TERMS, PARTIAL_FLOATS
 from haotuner.words.op import Op
 
@@ -35,7 +35,7 @@ def test_one_thread_shares_nothing() -> None:
 def test_terms_are_shared_where_columns_are_few_and_the_sum_is_long(op: str, threads: int, terms: bool) -> None:
     assert ("k" in ways(Op.parse(op), threads)) is terms
     assert "k" not in ways(Op.parse(op), threads, one_order=True)
-    assert {"n", "m", "serial"} <= set(ways(Op.parse(op), threads)) <= set(SPLITS)
+    assert {"n", "m", "serial"} <= set(ways(Op.parse(op), threads)) <= set(WAYS)
 
 
 def test_partial_sums_fit_the_callers_stack() -> None:
@@ -67,7 +67,7 @@ def test_shared_a_curve_falls_by_as_much_as_whole_tiles_allow(
     found = shared(alone, way, Op.parse(f"dense_n{n}_k{k}"), threads)
     wanted = [us * part + HANDOFF_US for (_, us), part in zip(alone.lead_us, parts, strict=True)]
     assert [us for _, us in found.lead_us] == pytest.approx(np.minimum.accumulate(wanted[::-1])[::-1].tolist())
-    assert (found.kernel, found.mr) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
+    assert (found.kernel, found.rows) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
 
 
 @given(st.integers(1, 3000), st.sampled_from((16, 48, 64, 80)), st.integers(1, 8), st.booleans())

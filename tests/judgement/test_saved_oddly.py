@@ -17,8 +17,8 @@ from haotuner.cost.features import NAMES, features
 from haotuner.cost.forest import Forest
 from haotuner.cost.saved import Saved, write
 from haotuner.errors import UsageError
-from haotuner.transfer.fitting import fit_model
-from haotuner.transfer.kept import load_model, save_model
+from haotuner.transfer.fit import fit_model
+from haotuner.transfer.saved_model import load_model, save_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read
 

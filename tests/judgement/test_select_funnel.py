@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from haotuner.cost.model import Analytic
 from haotuner.errors import NothingLegal
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.search.book import expectation
 from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
 from haotuner.select.limits import CPU_LAWS

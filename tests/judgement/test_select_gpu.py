@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import profiles
-from haotuner.microkernels.cuda_dense import CudaDense
-from haotuner.microkernels.cuda_families import CUDA_FAMILIES
-from haotuner.microkernels.cuda_mma import CudaMma
-from haotuner.microkernels.cuda_simt import CudaSimt
-from haotuner.microkernels.cuda_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.select.expected_gpu import expectation_gpu
 from haotuner.select.fit_gpu import GPU_FRONTIER, relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select

@@ -11,19 +11,18 @@ import pytest
 import haotuner.cost.saved as saved_module
 from haotuner.cost.features import FEATURES_VERSION
 from haotuner.errors import UsageError
-from haotuner.transfer.ablation import ablate
-from haotuner.transfer.evaluate import Question, evaluate, evaluate_family
-from haotuner.transfer.fitting import fit_model
-from haotuner.transfer.gauge import judge
-from haotuner.transfer.kept import load_model, save_model
-from haotuner.transfer.modes import Sample
-from haotuner.transfer.permutation import permute
-from haotuner.transfer.reading import Read, read_records
-from haotuner.transfer.search import make_pool
+from haotuner.transfer.choose_mode import choose_mode
+from haotuner.transfer.evaluate import Evaluation, evaluate, evaluate_family
+from haotuner.transfer.fit import fit_model
+from haotuner.transfer.modes import Sample, make_pool
+from haotuner.transfer.reading import DeviceTables, read_records
+from haotuner.transfer.saved_model import load_model, save_model
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.survey import survey
 from haotuner.words.device import Device
 from haotuner.words.record import Record, Timed
+from tests.bench.transfer_study.ablation import ablate
+from tests.bench.transfer_study.permutation import permute
+from tests.bench.transfer_study.survey import survey
 from tests.judgement.transfer_examples import COUSIN, KERNELS, NARROW, WIDE, find_device, read, records, tables
 
 FAMILY = "cpu_dense_fp32"
@@ -42,7 +41,7 @@ def test_some_times_in_milliseconds_among_microseconds_are_refused() -> None:
 def test_one_device_only_cannot_be_evaluated_and_is_fitted_from_scratch_with_a_note() -> None:
     alone = read(WIDE)
     with pytest.raises(UsageError, match="needs records of it and of another device"):
-        evaluate(alone, Question(target="wide", seeds=1))
+        evaluate(alone, Evaluation(target="wide", seeds=1))
     with pytest.raises(UsageError, match="no family was measured on two devices"):
         survey(alone)
     assert "no other device" in fit_model(alone, WIDE).note
@@ -51,16 +50,16 @@ def test_one_device_only_cannot_be_evaluated_and_is_fitted_from_scratch_with_a_n
 def test_one_sample_only_falls_back_by_preference_and_says_so() -> None:
     wide, cousin = tables(WIDE, COUSIN)
     pool = make_pool(learn_sources([wide], COUSIN, seed=0), [wide], cousin)
-    verdict = judge(pool, Sample(rows=np.array([3]), labels=cousin.labels[[3]]), 0)
-    assert verdict.gauge is None and "too few target samples" in verdict.note
-    report = evaluate_family(read(WIDE, COUSIN), FAMILY, Question(target="cousin", counts=(0, 1), seeds=1))
+    choice = choose_mode(pool, Sample(rows=np.array([3]), labels=cousin.labels[[3]]), 0)
+    assert choice.accuracy is None and "too few target samples" in choice.note
+    report = evaluate_family(read(WIDE, COUSIN), FAMILY, Evaluation(target="cousin", counts=(0, 1), seeds=1))
     assert report["chosen"]["1"]["notes"] and 0 < report["chosen"]["1"]["best@10"] <= 1
 
 
 def test_constant_features_and_equal_times_still_give_an_answer() -> None:
     same = [replace(row, outcome=Timed(samples_us=(5e3,))) for device in (WIDE, COUSIN) for row in _one_tile(device)]
     found = read_records(same, find_device)
-    report = evaluate_family(found, FAMILY, Question(target="cousin", counts=(0, 2), seeds=1))
+    report = evaluate_family(found, FAMILY, Evaluation(target="cousin", counts=(0, 2), seeds=1))
     assert report["chosen"]["0"]["best@1"] == 1.0 and report["modes"]["zero-shot"]["0"]["pairwise"] == 1.0
 
 
@@ -71,7 +70,7 @@ def _one_tile(device: Device) -> list[Record]:
 def test_a_task_of_a_single_kernel_cannot_be_ranked() -> None:
     single = read_records([*records(WIDE, kernels=KERNELS[:1]), *records(COUSIN, kernels=KERNELS[:1])], find_device)
     with pytest.raises(UsageError, match="no task has two measured kernels"):
-        evaluate(single, Question(target="cousin", seeds=1))
+        evaluate(single, Evaluation(target="cousin", seeds=1))
 
 
 def test_labels_that_are_no_numbers_are_refused_before_any_tree_grows() -> None:
@@ -79,7 +78,7 @@ def test_labels_that_are_no_numbers_are_refused_before_any_tree_grows() -> None:
     broken = replace(wide, labels=np.where(np.arange(len(wide)) == 5, np.nan, wide.labels))
     with pytest.raises(ValueError, match="label 5 is nan"):
         learn_sources([broken], COUSIN, seed=0)
-    model = fit_model(Read(tables=[wide]), cousin.device).model
+    model = fit_model(DeviceTables(tables=[wide]), cousin.device).model
     with pytest.raises(ValueError, match="NaN or infinity"):
         model.fit(cousin.frame.assign(streams=np.nan), cousin.labels)
 
@@ -117,9 +116,9 @@ def test_mixed_units_take_one_device_away_and_leave_the_others() -> None:
         (reason,) = found.left_out
         assert "mixed units" in reason and "on wide" in reason and "new store" in reason
         assert found.left_out[reason] == len(records(WIDE))
-        evaluate(found, Question(target="cousin", counts=(0,), seeds=1))
+        evaluate(found, Evaluation(target="cousin", counts=(0,), seeds=1))
         with pytest.raises(UsageError, match="left out: records of .* on wide.*mixed units"):
-            evaluate(found, Question(target="wide", seeds=1))
+            evaluate(found, Evaluation(target="wide", seeds=1))
     slow = _scaled(records(WIDE), 50.0, every=30)  # a few slow kernels are no other unit
     assert read_records(slow, find_device).of(FAMILY)
 
@@ -138,7 +137,7 @@ def test_halves_too_small_to_rank_are_refused_and_a_survey_goes_on_without() -> 
     few = records(NARROW, kernels=KERNELS[:1]) + records(NARROW, kernels=KERNELS[1:2])
     found = read_records([*records(WIDE, kernels=KERNELS[::4]), *records(COUSIN, kernels=KERNELS[::4]), *few], find_device)
     with pytest.raises(UsageError, match="too few records to be cut into halves.*--split device"):
-        evaluate(found, Question(target="narrow", counts=(0,), split="device-and-configs", seeds=5))
+        evaluate(found, Evaluation(target="narrow", counts=(0,), split="device-and-configs", seeds=5))
     heard: list[str] = []
     document = survey(found, counts=(0,), seeds=5, tell=heard.append)
     splits = document["families"][FAMILY]["splits"]
@@ -157,6 +156,6 @@ def test_a_device_with_nothing_to_rank_is_a_source_and_no_target() -> None:
 
 
 def test_more_samples_than_rows_are_announced() -> None:
-    found = evaluate(read(WIDE, COUSIN), Question(target="cousin", counts=(16, 1000), seeds=1))
+    found = evaluate(read(WIDE, COUSIN), Evaluation(target="cousin", counts=(16, 1000), seeds=1))
     assert any("1000 samples asked for, all 280 rows taken" in note for note in found["chosen"]["1000"]["notes"])
     assert not any("asked for" in note for note in found["chosen"]["16"]["notes"])

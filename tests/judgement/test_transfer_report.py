@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 from haotuner.cost.forest import Forest
 from haotuner.cost.saved import Saved, write
 from haotuner.errors import UsageError
-from haotuner.transfer.ablation import ablate
-from haotuner.transfer.evaluate import Question, evaluate
-from haotuner.transfer.fitting import fit_model
-from haotuner.transfer.judging import Bench, first_reaching, mean_of
-from haotuner.transfer.kept import load_model, save_model
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
-from haotuner.transfer.objectives import GRADES, OBJECTIVES, _grades
-from haotuner.transfer.permutation import permute
-from haotuner.transfer.reading import Read
-from haotuner.transfer.report import joined
-from haotuner.transfer.search import Run, _note_legs
+from haotuner.transfer.device_table import half_of_kernels, rows_within
+from haotuner.transfer.evaluate import Evaluation, evaluate, joined
+from haotuner.transfer.fit import fit_model
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, STARTED
+from haotuner.transfer.reading import DeviceTables
+from haotuner.transfer.saved_model import Transferred, load_model, save_model
+from haotuner.transfer.simulate import SimulatedRun, _note_legs
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.table import half_of_kernels, rows_within
-from haotuner.transfer.transferred import Transferred
+from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
+from tests.bench.transfer_study.ablation import ablate
+from tests.bench.transfer_study.objectives import GRADES, OBJECTIVES, _grades
+from tests.bench.transfer_study.permutation import permute
 from tests.judgement.transfer_examples import COUSIN, DEVICES, NARROW, WIDE, read, tables
 
 FAMILY = "cpu_dense_fp32"
@@ -32,13 +30,13 @@ KEYS = {"pairwise", "best@1", "best@5", "best@10"}
 
 
 @pytest.fixture(scope="module")
-def three() -> Read:
+def three() -> DeviceTables:
     return read(WIDE, COUSIN, NARROW)
 
 
 @pytest.fixture(scope="module")
-def report(three: Read) -> dict[str, Any]:
-    return evaluate(three, Question(target="cousin", counts=(0, 16, 32), seeds=2))
+def report(three: DeviceTables) -> dict[str, Any]:
+    return evaluate(three, Evaluation(target="cousin", counts=(0, 16, 32), seeds=2))
 
 
 # the report of `transfer evaluate`
@@ -51,13 +49,14 @@ def test_the_report_has_the_keys_of_the_contract_and_is_json(report: dict[str, A
         assert set(report["modes"][mode]) == {"0"}
     for mode in LEARNING:
         assert set(report["modes"][mode]) == {"16", "32"}
+    assert set(report["modes"][STARTED]) == {"16", "32"}, "what tune runs is judged, too"
     assert set(report["chosen"]) == {"0", "16", "32"}
     for point in [*report["chosen"].values(), *(p for by in report["modes"].values() for p in by.values())]:
         assert set(point) >= KEYS and all(0 <= point[key] <= 1 for key in KEYS)
         assert point["best@1"] <= point["best@5"] <= point["best@10"]
     assert all(chosen["mode"] and "gauge" in chosen for chosen in report["chosen"].values())
-    assert {"copy", "analytic", "random"} <= set(report["baselines"])
-    for mode in (*LEARNING, *SAMPLE_FREE, "chosen"):
+    assert {"copy", "analytic", "random", "start"} <= set(report["baselines"])
+    for mode in (*LEARNING, *SAMPLE_FREE, STARTED, "chosen"):
         reach = report["measurements_to"][mode]
         assert reach["0.95"] <= reach["0.97"] <= reach["0.99"]
 
@@ -73,8 +72,8 @@ def test_intervals_hold_their_means_and_regret_ends_below_its_start(report: dict
         assert all(0.0 <= regret <= 1.0 for regret in told) and told[-1] < told[0]
 
 
-def test_the_same_question_has_the_same_answer(three: Read, report: dict[str, Any]) -> None:
-    assert evaluate(three, Question(target="cousin", counts=(0, 16, 32), seeds=2)) == report
+def test_the_same_question_has_the_same_answer(three: DeviceTables, report: dict[str, Any]) -> None:
+    assert evaluate(three, Evaluation(target="cousin", counts=(0, 16, 32), seeds=2)) == report
 
 
 def test_transfer_beats_chance_and_no_transfer_on_a_cousin(report: dict[str, Any]) -> None:
@@ -82,8 +81,8 @@ def test_transfer_beats_chance_and_no_transfer_on_a_cousin(report: dict[str, Any
     assert report["chosen"]["16"]["pairwise"] > report["modes"]["from-scratch"]["16"]["pairwise"]
 
 
-def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: Read) -> None:
-    found = evaluate(three, Question(target="wide", counts=(0, 16), split="device-and-configs", seeds=2))
+def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: DeviceTables) -> None:
+    found = evaluate(three, Evaluation(target="wide", counts=(0, 16), split="device-and-configs", seeds=2))
     assert "copy" not in found["modes"] and "copy" not in found["baselines"]
     target, source, _ = tables(WIDE, COUSIN, NARROW)
     half = half_of_kernels([target, source], 0)
@@ -92,13 +91,13 @@ def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: Read) -> Non
     assert set(hidden.kernels) | set(shown.kernels) == set(target.kernels)
 
 
-def test_without_samples_there_is_zero_shot_and_copy_only(three: Read) -> None:
-    found = evaluate(three, Question(target="narrow", counts=(0,), seeds=1))
+def test_without_samples_there_is_zero_shot_and_copy_only(three: DeviceTables) -> None:
+    found = evaluate(three, Evaluation(target="narrow", counts=(0,), seeds=1))
     assert set(found["modes"]) == set(SAMPLE_FREE) and set(found["chosen"]) == {"0"}
 
 
-def test_more_samples_than_rows_measure_everything(three: Read) -> None:
-    found = evaluate(three, Question(target="narrow", counts=(100000,), seeds=1))
+def test_more_samples_than_rows_measure_everything(three: DeviceTables) -> None:
+    found = evaluate(three, Evaluation(target="narrow", counts=(100000,), seeds=1))
     assert found["chosen"]["100000"]["best@1"] == 1.0
 
 
@@ -113,16 +112,16 @@ def test_more_samples_than_rows_measure_everything(three: Read) -> None:
 )
 def test_questions_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Question(**{"target": "wide", **fields})
+        Evaluation(**{"target": "wide", **fields})
 
 
 def test_one_device_only_is_refused_and_says_what_to_do() -> None:
     heard: list[str] = []
     with pytest.raises(UsageError, match="records of it and of another device.*haotuner records import"):
-        evaluate(read(WIDE), Question(target="wide", seeds=1), heard.append)
+        evaluate(read(WIDE), Evaluation(target="wide", seeds=1), heard.append)
     assert "transfer needs wide and another" in heard[0]
     with pytest.raises(UsageError, match="the store has cousin, wide"):
-        evaluate(read(WIDE, COUSIN), Question(target="narrow", seeds=1))
+        evaluate(read(WIDE, COUSIN), Evaluation(target="narrow", seeds=1))
     for test in (permute, ablate):
         with pytest.raises(UsageError, match="at least two devices"):
             test(read(WIDE), FAMILY)
@@ -133,26 +132,26 @@ def test_one_device_only_is_refused_and_says_what_to_do() -> None:
 
 def test_measured_rows_count_as_found_and_walks_take_turns() -> None:
     (table,) = tables(WIDE)
-    bench = Bench.of(table)
-    best = np.array([rows[np.argmax(table.efficiency()[rows])] for rows in bench.groups])
+    scores = TargetScores.of(table)
+    best = np.array([rows[np.argmax(table.efficiency()[rows])] for rows in scores.groups])
     worst = -table.labels
-    assert bench.score(worst, best)["best@1"] == 1.0 > bench.score(worst)["best@1"]
-    assert bench.curve(best).tolist() == [0.5, 1.0]
-    walk = bench.walk(table.labels, np.array([], np.int64), 4)
-    assert set(walk[:2].tolist()) == set(best.tolist()) and bench.curve(walk)[1] == 1.0
+    assert scores.score(worst, best)["best@1"] == 1.0 > scores.score(worst)["best@1"]
+    assert scores.curve(best).tolist() == [0.5, 1.0]
+    walk = scores.walk(table.labels, np.array([], np.int64), 4)
+    assert set(walk[:2].tolist()) == set(best.tolist()) and scores.curve(walk)[1] == 1.0
     assert first_reaching([0.2, 0.9, 0.96], 0.95) == 3 and first_reaching([0.2], 0.95) is None
 
 
 def test_a_curve_shows_a_sample_from_the_measurement_on_that_pays_for_it() -> None:
     (table,) = tables(WIDE)
-    bench, done = Bench.of(table), Run()
+    scores, done = TargetScores.of(table), SimulatedRun()
     order = np.argsort(-table.labels, kind="stable")  # the best first
     first, walk, second = order[-4:], order[:4], order[-8:]
     nothing = np.array([], np.int64)
-    _note_legs(done, "residual", bench, [(first, walk), (second, nothing)])
+    _note_legs(done, "residual", scores, [(first, walk), (second, nothing)])
     found = done.curves["residual"]
-    assert found[:7].tolist() == bench.curve(np.concatenate([first, walk]))[:7].tolist()
-    assert found[7] == bench.curve(second)[-1] < found[6]  # eight measurements pay for the sample, which found less
+    assert found[:7].tolist() == scores.curve(np.concatenate([first, walk]))[:7].tolist()
+    assert found[7] == scores.curve(second)[-1] < found[6]  # eight measurements pay for the sample, which found less
 
 
 def test_families_are_joined_with_shares_that_add_up_to_one() -> None:
@@ -176,10 +175,10 @@ def test_swapping_profiles_costs_accuracy_and_equal_profiles_cost_nothing() -> N
     found = permute(read(WIDE, NARROW), FAMILY, seeds=2)
     assert found["mean_cost"] > 0 and len(found["swaps"]) == 2
     twins = [replace(table, device=replace(WIDE, id=table.device.id)) for table in tables(WIDE, COUSIN)]
-    assert permute(Read(tables=twins), FAMILY)["mean_cost"] == pytest.approx(0.0, abs=0.02)
+    assert permute(DeviceTables(tables=twins), FAMILY)["mean_cost"] == pytest.approx(0.0, abs=0.02)
 
 
-def test_the_ablation_scores_every_variant_on_every_device(three: Read) -> None:
+def test_the_ablation_scores_every_variant_on_every_device(three: DeviceTables) -> None:
     found = ablate(three, FAMILY, seeds=1)
     assert {"program", "resource", "analysis"} <= set(found["means"])
     assert all(set(by_device) == set(DEVICES) for by_device in found["devices"].values())
@@ -189,7 +188,9 @@ def test_the_ablation_scores_every_variant_on_every_device(three: Read) -> None:
     sources = [
         learn_sources([t for t in three.of(FAMILY) if t is not target], target.device, seed=0) for target in three.of(FAMILY)
     ]
-    whole = [Bench.of(t).score(s.zero_shot(s.columns(t.frame))) for s, t in zip(sources, three.of(FAMILY), strict=True)]
+    whole = [
+        TargetScores.of(t).score(s.zero_shot(s.columns(t.frame))) for s, t in zip(sources, three.of(FAMILY), strict=True)
+    ]
     assert found["means"]["program+near+analysis+joint+memory"] == mean_of(whole)
     assert set(found["objectives"]) == set(OBJECTIVES)
     for objective, by_source in found["objectives"].items():  # made-up devices are easy: every objective must learn them
@@ -207,9 +208,9 @@ def test_grades_keep_the_order_and_stay_within_what_lightgbm_takes(labels: list[
 # models to keep
 
 
-def test_a_fitted_model_is_saved_and_predicts_the_same(three: Read, tmp_path: Path) -> None:
+def test_a_fitted_model_is_saved_and_predicts_the_same(three: DeviceTables, tmp_path: Path) -> None:
     fitted = fit_model(three, COUSIN)
-    assert isinstance(fitted.model, Transferred) and fitted.verdict.mode == "residual" and fitted.rows > 0
+    assert isinstance(fitted.model, Transferred) and fitted.choice.mode == "residual" and fitted.rows > 0
     save_model(fitted.model, tmp_path / "model")
     again = load_model(tmp_path / "model")
     (table,) = tables(COUSIN)
@@ -220,14 +221,14 @@ def test_a_fitted_model_is_saved_and_predicts_the_same(three: Read, tmp_path: Pa
 
 def test_a_model_for_an_absent_device_is_zero_shot_and_learns_when_it_is_fitted(tmp_path: Path) -> None:
     fitted = fit_model(read(WIDE, NARROW), COUSIN)
-    assert fitted.verdict.mode == "zero-shot" and "no records of cousin" in fitted.note
+    assert fitted.choice.mode == "zero-shot" and "no records of cousin" in fitted.note
     save_model(fitted.model, tmp_path / "model")
     model = load_model(tmp_path / "model")
     (table,) = tables(COUSIN)
-    bench, before = Bench.of(table), model.predict(table.frame)
+    scores, before = TargetScores.of(table), model.predict(table.frame)
     seen = np.random.default_rng(0).permutation(len(table))[:48]
     after = model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame)
-    assert bench.score(after, seen)["pairwise"] > bench.score(before, seen)["pairwise"] - 0.01
+    assert scores.score(after, seen)["pairwise"] > scores.score(before, seen)["pairwise"] - 0.01
     assert abs(np.mean(after - table.labels)) < abs(np.mean(before - table.labels)) + 0.05
     again = model.fit(table.frame.iloc[seen], table.labels[seen]).predict(table.frame)
     assert (again == after).all()
@@ -238,12 +239,12 @@ def test_without_other_devices_the_model_is_from_scratch_and_says_so() -> None:
     assert isinstance(fitted.model, Forest) and "no other device" in fitted.note
 
 
-def test_an_unknown_family_is_refused(three: Read) -> None:
+def test_an_unknown_family_is_refused(three: DeviceTables) -> None:
     with pytest.raises(UsageError, match="the store has cpu_dense_fp32"):
         fit_model(three, WIDE, family="gpu_magic")
 
 
-def test_damaged_models_and_unknown_kinds_are_refused(three: Read, tmp_path: Path) -> None:
+def test_damaged_models_and_unknown_kinds_are_refused(three: DeviceTables, tmp_path: Path) -> None:
     path = tmp_path / "model"
     save_model(fit_model(three, COUSIN).model, path)
     raw = bytearray(path.read_bytes())

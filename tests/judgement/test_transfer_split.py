@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from haotuner.hw_profiles.find import find_device
-from haotuner.transfer.evaluate import Question, evaluate
-from haotuner.transfer.memory import program_keys
-from haotuner.transfer.reading import Read, read_records, retold
-from haotuner.transfer.table import half_of_kernels, rows_within
+from haotuner.transfer.device_table import half_of_kernels, program_keys, rows_within
+from haotuner.transfer.evaluate import Evaluation, evaluate
+from haotuner.transfer.reading import DeviceTables, read_records, retold
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Timed, Trial
@@ -43,7 +42,7 @@ GEMMS = [
 CONVS = [conv(bx=bx, by=by, tx=tx, sh=sh) for bx, by, tx, sh in product((16, 32, 48, 64), (1, 2, 4), (1, 2, 3), (0, 1))]
 
 
-def measured(*devices: str) -> Read:
+def measured(*devices: str) -> DeviceTables:
     """Made-up times of GEMM and convolution kernels on GPUs whose profiles ship."""
     rows = []
     for seed, device in enumerate(devices):
@@ -58,12 +57,12 @@ def measured(*devices: str) -> Read:
 
 
 @pytest.fixture(scope="module")
-def gpus() -> Read:
+def gpus() -> DeviceTables:
     return measured(*GPUS)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_program_of_the_scored_half_was_seen_by_a_source_under_any_name(gpus: Read, seed: int) -> None:
+def test_no_program_of_the_scored_half_was_seen_by_a_source_under_any_name(gpus: DeviceTables, seed: int) -> None:
     target, source = gpus.of("clblast_xgemm")
     half = half_of_kernels([target, source], seed)
     hidden, shown = target.take(rows_within(target, half, inside=False)), source.take(rows_within(source, half, inside=True))
@@ -76,7 +75,7 @@ def test_no_program_of_the_scored_half_was_seen_by_a_source_under_any_name(gpus:
 
 
 @pytest.mark.parametrize("family", ["clblast_xgemm", "kt_conv2d"])
-def test_a_program_has_one_key_whatever_the_width_of_a_wave(gpus: Read, family: str) -> None:
+def test_a_program_has_one_key_whatever_the_width_of_a_wave(gpus: DeviceTables, family: str) -> None:
     (table, _) = gpus.of(family)
     wide = retold(table, replace(table.device, id="wide", wave_width=2 * table.device.wave_width))
     keys = program_keys(table.frame)
@@ -89,5 +88,5 @@ def test_a_program_has_one_key_whatever_the_width_of_a_wave(gpus: Read, family: 
 def test_the_order_of_import_changes_nothing() -> None:
     rows = [row for seed, device in enumerate((WIDE, COUSIN)) for row in records(device, seed=seed)]
     shuffled = [rows[at] for at in np.random.default_rng(0).permutation(len(rows)).tolist()]
-    asked = Question(target="cousin", counts=(0, 16), seeds=1)
+    asked = Evaluation(target="cousin", counts=(0, 16), seeds=1)
     assert evaluate(read_records(shuffled, made_up), asked) == evaluate(read_records(rows, made_up), asked)

@@ -12,8 +12,8 @@ from haotuner.cost.features import frame
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import UnknownDevice
-from haotuner.transfer.reading import Read, read_records
-from haotuner.transfer.table import Table
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.reading import DeviceTables, read_records
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Failed, Record, Timed, Trial
@@ -72,12 +72,12 @@ def records(device: Device, *, kernels: Iterable[MicroKernel] = KERNELS, odd: fl
     ]
 
 
-def read(*devices: Device, odd: float = 1.0) -> Read:
+def read(*devices: Device, odd: float = 1.0) -> DeviceTables:
     """What was read of the records of some devices."""
     return read_records([r for i, d in enumerate(devices) for r in records(d, odd=odd, seed=i)], find_device)
 
 
-def tables(*devices: Device) -> list[Table]:
+def tables(*devices: Device) -> list[DeviceTable]:
     """Tables in the order of the devices."""
     by_id = {table.device.id: table for table in read(*devices).tables}
     return [by_id[device.id] for device in devices]

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.compile.pack_source import PACK_SOURCES, PackedAny, pack_data
-from haotuner.compile.toolchain import Toolchain
+from haotuner.backends.cpu.pack_source import PACK_SOURCES, PackedAny, pack_data
+from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.serving.packs import document
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.compile.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
-from haotuner.compile.toolchain import Toolchain
-from haotuner.measure.setting import Setting
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
+from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.pack.write import sealed, write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

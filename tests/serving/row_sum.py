@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from haotuner.compile.pack_op import PackedAxis, PackedOperand
-from haotuner.compile.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand
+from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 
 NAME = "row_sum_k5"
 BOUNDS = (1, 4, 16)  # the largest m of each cell; beyond the last it is the last one's

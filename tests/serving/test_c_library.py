@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.compile.toolchain import Toolchain
+from haotuner.backends.toolchain import Toolchain
 from tests.serving.conftest import DENSE, SMALLEST
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import packed_op, put_manifest

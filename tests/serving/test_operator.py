@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.compile.pack_source import PackedAny, pack_data
+from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.errors import PackClosed, PackInvalid, UsageError
 from haotuner.pack.verify import verify
 from tests.serving.conftest import DENSE

@@ -36,10 +36,13 @@ def test_the_library_and_the_table_agree_for_every_m(made, pack):
                 joined: dict[str, int] = {bulk.name: extra} if extra else {}
                 for name, tiles in want:
                     joined[name] = joined.get(name, 0) + tiles
-                assert [(r.kernel, r.tiles) for r in found.regions] == list(joined.items())
-                assert found.split == plan.entries[min(m, top) - 1][1]
+                assert list(found.parts) == list(joined.items())
+                assert found.share == plan.entries[min(m, top) - 1][1]
                 last = 0
-                for region in found.regions:  # the rows are covered once, without a gap
+                heights = {kernel.name: kernel["mr"] for kernel in op.kernels}
+                for region in found.boxes(
+                    heights.__getitem__, {"m": m, "n": 100}
+                ):  # the rows are covered once, without a gap
                     assert region.box["m"][0] == last
                     last = region.box["m"][1]
                 assert last == m

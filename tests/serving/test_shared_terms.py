@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.plan.sharing import rows_of
+from haotuner.backends.cpu.ways import rows_of
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 from tests.serving.conftest import rows
@@ -55,7 +55,7 @@ def test_every_m_is_right_with_room_for_the_parts_and_without(pack, op):
 
 def test_the_plan_says_so(shared):
     with haotuner.load(shared.path, threads=2) as pack:
-        assert pack.op(NARROW).composition(8, 2).split == "k"
+        assert pack.op(NARROW).composition(8, 2).share == "k"
 
 
 def test_the_bias_is_added_once(pack):

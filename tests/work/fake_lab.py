@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from haotuner.measure.lab import GoesOn, Lab, parts_of
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.measure.laboratory import GoesOn, Laboratory
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.tuning import Task
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -41,8 +41,8 @@ class FakeLab:
         self.started: list[float] = []
         self.store: dict[str, Record] = {}
 
-    def as_lab(self) -> Lab:
-        return cast(Lab, self)
+    def as_lab(self) -> Laboratory:
+        return cast(Laboratory, self)
 
     def start(self) -> None:
         """There is no process."""
@@ -78,7 +78,7 @@ class FakeLab:
         return found
 
     def _outcome(self, trial: Trial) -> Outcome:
-        parts = [(MicroKernel.parse(name), tiles) for name, tiles in parts_of(trial.kernel)]
+        parts = [(MicroKernel.parse(name), tiles) for name, tiles in trial.composition.parts]
         if any(self.fails(kernel) for kernel, _ in parts):
             self.failures["crash"] = self.failures.get("crash", 0) + 1
             return Failed(stage="verify", reason="crash", detail="scripted")
@@ -93,7 +93,7 @@ class FakeLab:
         op = Op.parse(trial.op)
         n, k = op["n"], op["k"]
         busy = 0.0
-        for kernel, tiles in parts_of(trial.kernel):
+        for kernel, tiles in trial.composition.parts:
             busy += self._region_us(MicroKernel.parse(kernel), n, k, tiles or None, trial.shape["m"])
         stream = n * k * 4 / 20e3 if trial.weights == "cold" else n * k * 4 / 80e3
         overlapped = float((busy**4 + stream**4) ** 0.25)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.compile.cpu import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
-from haotuner.compile.toolchain import Toolchain
-from haotuner.measure.job import Job
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
+from haotuner.backends.toolchain import Toolchain
+from haotuner.isolate.answers import Job
 
 MR, NR, PW, K = 3, 8, 4, 37
 ENVIRONMENT = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.measure import crowding as module
-from haotuner.measure.bench_table import Table
-from haotuner.measure.crowding import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding
-from haotuner.measure.drift import Pace, lost, undisturbed
+from haotuner.backends.cpu import crowding as module
+from haotuner.backends.cpu.crowding import CROWDED, FIRST_S, MOST_S, SHARE, Answer, Patience, crowding
+from haotuner.backends.cpu.drift import Pace, lost, undisturbed
+from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
@@ -162,7 +162,7 @@ def test_the_crowd_is_taken_out_before_the_drift() -> None:
 
 
 def test_the_worker_looks_at_all_threads_at_once(tmp_path) -> None:
-    seen = Table().time(job(mutant_library(tmp_path), threads=2, split=1, most=5, least=5))
+    seen = TimerProcess().time(job(mutant_library(tmp_path), threads=2, split=1, most=5, least=5))
     assert len(seen["together_us"]) == len(seen["samples_us"]) == 5
     assert min(seen["together_us"]) > min(seen["compute_us"]) / 2
     assert crowding(seen) > 0.5

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.compile.cpu import TIMING_SOURCES
-from haotuner.measure.bench_table import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, Table
-from haotuner.measure.drift import MOST, Pace, drift, undisturbed
+from haotuner.backends.cpu.compile import TIMING_SOURCES
+from haotuner.backends.cpu.drift import MOST, Pace, drift, undisturbed
+from haotuner.backends.cpu.timer_process import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, TimerProcess
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
@@ -93,7 +93,7 @@ def test_samples_times_the_drift_are_what_the_clock_said() -> None:
 
 
 def test_the_worker_looks_beside_every_sample_and_never_drives_hot_weights_out(tmp_path) -> None:
-    library, table = mutant_library(tmp_path), Table()
+    library, table = mutant_library(tmp_path), TimerProcess()
     cold = table.time(job(library, cold_bytes=16 << 20, most=5, least=5))
     assert len(cold["samples_us"]) == len(cold["memory_us"]) == len(cold["compute_us"]) == 5
     assert min(cold["memory_us"]) > 1 and min(cold["compute_us"]) > 1
@@ -105,7 +105,7 @@ def test_the_worker_looks_beside_every_sample_and_never_drives_hot_weights_out(t
 def test_no_look_reads_what_is_still_cached(tmp_path) -> None:
     """Each is a quarter of a round away from the calls, and half a round of memory passes before one is made again."""
     library, mib = spied_library(tmp_path), 1 << 20
-    table, round_bytes = Table(), 32 * mib
+    table, round_bytes = TimerProcess(), 32 * mib
     cold = table.time(job(library, cold_bytes=round_bytes, most=24, least=24, limit_ns=0))
     kept = ctypes.CDLL(str(library))
     count = ctypes.c_longlong.in_dll(kept, "spied_count").value
@@ -125,7 +125,7 @@ def test_the_first_looks_never_read_the_same_memory_twice() -> None:
 
 
 def test_a_look_at_the_start_sees_both(tmp_path) -> None:
-    found = Table().watch({"library": str(mutant_library(tmp_path)), "cold_bytes": 0})
+    found = TimerProcess().watch({"library": str(mutant_library(tmp_path)), "cold_bytes": 0})
     pace = Pace.quiet(found)
     assert len(found["memory_us"]) == len(found["compute_us"]) > 30
     assert min(found["memory_us"]) <= pace.memory_us <= max(found["memory_us"]) and pace.compute_us > 1

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.backends.cpu.drift import Pace
+from haotuner.backends.cpu.timer import CpuTimer
+from haotuner.backends.policy import Policy
 from haotuner.hw_profiles.find import find_device
-from haotuner.measure.drift import Pace
-from haotuner.measure.job import Job
+from haotuner.isolate.answers import Job, TimedOut
 from haotuner.measure.lab import Lab
-from haotuner.measure.policy import Policy
-from haotuner.measure.worker import JobTimeout
-from haotuner.microkernels.cpu_dense import CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.words.device import Device
 from haotuner.words.record import Failed, Record, Timed, Trial
@@ -40,6 +40,12 @@ def lab(device: Device, store: MemoryStore) -> Iterator[Lab]:
     found = new_lab(device, store)
     yield found
     found.close()
+
+
+def timer_of(lab: Lab) -> CpuTimer:
+    timer = lab._timer
+    assert isinstance(timer, CpuTimer)
+    return timer
 
 
 def new_lab(device: Device, store: RecordStore, *, resume: bool = False, policy: Policy = QUICK) -> Lab:
@@ -80,18 +86,18 @@ def test_gathered_kernels_lie_in_one_library(lab: Lab, device: Device) -> None:
     lab.prepare(kernels[:1])
     lab.gather([*kernels, name(device, 2, ku=0)])
     lab.gather(kernels)
-    assert len({lab._places[kernel][0] for kernel in kernels}) == 1
+    assert len({lab._places[kernel].library for kernel in kernels}) == 1
     assert isinstance(lab.measure([trial("+".join(f"{k}*1" for k in kernels), 6)])[0].outcome, Timed)
 
 
 def test_a_record_says_what_drift_was_taken_out_of_it(lab: Lab, device: Device) -> None:
     """One look at the machine serves all processes that time: their times stay comparable."""
     (first,) = lab.measure([trial(name(device, 1), 60)])
-    quiet = lab._quiet
+    quiet = timer_of(lab)._quiet
     assert quiet is not None and quiet.compute_us > 0
     lab.anew()
     (again,) = lab.measure([trial(name(device, 1), 60)])
-    assert lab._quiet is quiet
+    assert timer_of(lab)._quiet is quiet
     assert all(0 < float(record.facts["drift"]) < 16 for record in (first, again))
 
 
@@ -100,7 +106,7 @@ def test_a_record_of_several_threads_says_whether_they_shared_a_core(device: Dev
     lab = new_lab(device, MemoryStore())
     try:
         one, two, four = lab.measure([trial(name(device, 1), 60, threads=threads) for threads in (1, 2, 4)])
-        assert "crowding" not in one.facts and set(lab._patience) == {2, 4}
+        assert "crowding" not in one.facts and set(timer_of(lab)._patience) == {2, 4}
         assert all(0 < float(record.facts["crowding"]) <= 1.0 for record in (two, four)), "the first of its kind is usual"
     finally:
         lab.close()
@@ -111,12 +117,12 @@ def test_a_large_call_gets_time_in_proportion(device: Device, monkeypatch: pytes
 
     def hangs(job: Job, limit_s: float) -> Job:
         limits[int(job["m"])] = limit_s
-        raise JobTimeout("no answer")
+        raise TimedOut("no answer")
 
     kernel = name(device, 1)
     try:
         (known,) = lab.measure([trial(kernel, 61)])  # built, verified and looked at: what is left is the time
-        monkeypatch.setattr(lab._timer, "call", hangs)
+        monkeypatch.setattr(timer_of(lab)._process, "ask", hangs)
         small, large = lab.measure([trial(kernel, 62), trial(kernel, 400_000_000)])
     finally:
         lab.close()
@@ -166,7 +172,7 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
         records = again.measure([r.trial for r in before], lambda record: record is not None)  # no to anything new
         assert [r.trial for r in records] == [r.trial for r in before]
         assert list(store.records(session=lab.session.id)) == before
-        assert again._timer._child is None and again._builders[0]._child is None  # no process was even started
+        assert timer_of(again)._process.pid is None and again._builders[0].pid is None  # no process was even started
     finally:
         again.close()
 
@@ -179,7 +185,7 @@ def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, stor
         (more,) = again.measure([trial(name(device, 1), 62)])
     finally:
         again.close()
-    assert Pace.kept(first.facts) == Pace.kept(more.facts) == lab._quiet is not None
+    assert Pace.kept(first.facts) == Pace.kept(more.facts) == timer_of(lab)._quiet is not None
 
 
 def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device, store: MemoryStore, lab: Lab) -> None:
@@ -191,8 +197,8 @@ def test_without_resume_or_under_another_policy_nothing_is_reused(device: Device
 def test_closing_stops_the_processes_and_removes_the_files(device: Device) -> None:
     own = new_lab(device, MemoryStore())
     own.measure([trial("no_family__mr1_nr16_pw16_ku1_vl16", 1)])
-    scratch, child = own._scratch, own._builders[0]._child
-    assert scratch.is_dir() and child is not None
+    scratch, pid = own._scratch, own._builders[0].pid
+    assert scratch.is_dir() and pid is not None
     own.close()
     own.close()
-    assert not scratch.exists() and not Path(f"/proc/{child.pid}").exists()
+    assert not scratch.exists() and not Path(f"/proc/{pid}").exists()

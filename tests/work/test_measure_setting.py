@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from haotuner.measure.setting import ROWS_LEAST, ROWS_MOST, Setting
-from haotuner.microkernels.cpu_dense import K_BLOCK_LEAST_ROWS, CpuDense
+from haotuner.backends.cpu.setting import ROWS_LEAST, ROWS_MOST, Setting
+from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, CpuDense
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BIG_CORE
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.measure.bench_table import Table
-from haotuner.measure.job import Refusal
+from haotuner.backends.cpu.timer_process import TimerProcess
+from haotuner.isolate.answers import Refusal
 from tests.work.native_jobs import NR, K, job, mutant_library
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
-    return Table()
+def table() -> TimerProcess:
+    return TimerProcess()
 
 
-def verdict(table: Table, library: Path, **fields: object) -> str:
+def verdict(table: TimerProcess, library: Path, **fields: object) -> str:
     try:
         error = table.verify(job(library, do="verify", **fields))["max_error"]
     except Refusal as refusal:
@@ -50,25 +50,25 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_seeded_bug_is_caught(bug: str, table: Table, tmp_path: Path) -> None:
+def test_a_seeded_bug_is_caught(bug: str, table: TimerProcess, tmp_path: Path) -> None:
     mutation, expected = BUGS[bug]
     assert verdict(table, mutant_library(tmp_path, **mutation)) == expected
 
 
-def test_a_sound_kernel_passes_for_every_seed_and_depth(table: Table, tmp_path: Path) -> None:
+def test_a_sound_kernel_passes_for_every_seed_and_depth(table: TimerProcess, tmp_path: Path) -> None:
     library = mutant_library(tmp_path)
     for k in (1, 2, 37, 300):
         for seed in range(3):
             assert verdict(table, library, k=k, seed=seed) == "passed"
 
 
-def test_the_message_names_the_element_and_both_values(table: Table, tmp_path: Path) -> None:
+def test_the_message_names_the_element_and_both_values(table: TimerProcess, tmp_path: Path) -> None:
     library = mutant_library(tmp_path, store="y[i * ldy + j] = i == 2 && j == 5 ? 0.5f : sum")
-    with pytest.raises(Refusal, match=r"^m=3 n=8 k=37: y\[2, 5\] is 0.5, want -?[0-9.]+$"):
+    with pytest.raises(Refusal, match=r"^m=3 n=8 k=37: 1 wrong results, the first at \[2, 5\]: 0.5, want -?[0-9.]+$"):
         table.verify(job(library, do="verify"))
 
 
-def test_a_job_that_does_not_fit_is_refused_before_the_kernel_runs(table: Table, tmp_path: Path) -> None:
+def test_a_job_that_does_not_fit_is_refused_before_the_kernel_runs(table: TimerProcess, tmp_path: Path) -> None:
     library = mutant_library(tmp_path, before="__builtin_trap();")
     for wrong in (
         {"m": 4},
@@ -83,14 +83,14 @@ def test_a_job_that_does_not_fit_is_refused_before_the_kernel_runs(table: Table,
         assert (refusal.value.stage, refusal.value.reason) == ("run", "error"), wrong
 
 
-def test_samples_are_as_many_as_asked_for_and_positive(table: Table, tmp_path: Path) -> None:
+def test_samples_are_as_many_as_asked_for_and_positive(table: TimerProcess, tmp_path: Path) -> None:
     library = mutant_library(tmp_path)
     for most, least, limit_ns in ((1, 1, 0), (5, 5, 0), (5, 2, 0), (7, 3, 10**9)):
         samples = table.time(job(library, most=most, least=least, limit_ns=limit_ns))["samples_us"]
         assert len(samples) == (most if limit_ns else least) and all(us > 0 for us in samples)
 
 
-def test_cold_weights_take_at_least_the_bytes_asked_for_and_two_copies(table: Table, tmp_path: Path) -> None:
+def test_cold_weights_take_at_least_the_bytes_asked_for_and_two_copies(table: TimerProcess, tmp_path: Path) -> None:
     library = mutant_library(tmp_path)
     one = 2 * NR * K
     for cold_bytes, floats in ((0, one), (1, 2 * one), (1 << 16, 1 << 14)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -210,3 +212,26 @@ def test_an_export_that_fails_half_way_leaves_the_old_file(tmp_path, form):
         export(broken(), path, form, replace=True)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["records.out"]
+
+
+@pytest.mark.parametrize("what", ["pipe", "link", "dangling link", "folder"])
+def test_force_replaces_regular_files_only(tmp_path, what):
+    path = tmp_path / "out.jsonl"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("kept")
+    if what == "link":
+        (tmp_path / "kept").write_text("mine")
+    before = path.lstat()
+    with pytest.raises(UsageError, match=f"is a {what.split()[-1]}; name a new file"):
+        export([record(1)], path, "jsonl", replace=True)
+    assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert {p.name for p in tmp_path.iterdir()} == {"out.jsonl"} | ({"kept"} if what == "link" else set())
+
+
+def test_force_does_not_replace_a_device():
+    with pytest.raises(UsageError, match="is a device"):
+        export([record(1)], Path("/dev/full"), "jsonl", replace=True)

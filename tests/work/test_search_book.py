@@ -37,11 +37,11 @@ class Told(Analytic):
 
 
 def probes(kernels: Sequence[MicroKernel], most: int = 256) -> list[Probe]:
-    return [probe(kernel, OP, CORE, most, weights="cold") for kernel in kernels]
+    return [probe(kernel, OP, FAMILY, CORE, most, cache="cold") for kernel in kernels]
 
 
 def book(asked: Sequence[Probe], said: Sequence[float]) -> Book:
-    return Book(OP, FAMILY, CORE, asked, weights="cold", seed=0, model=Told(said))
+    return Book(OP, FAMILY, CORE, asked, cache="cold", seed=0, model=Told(said))
 
 
 def scores(most: int, *, bulk: float = 0.0, wrong_at: int = 0) -> dict[str, float]:

@@ -17,13 +17,15 @@ from haotuner.plan.cover import sketch
 from haotuner.search.book import Book
 from haotuner.search.points import FEW, OPTIMISM, POINTS, points, rests_on
 from haotuner.search.probes import probe
-from haotuner.tuning import CAUTION, QUIET_ROUNDS, patience
+from haotuner.search.rows import patience
+from haotuner.search.task import Effort
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 
+EFFORT = Effort()
 ROWS = np.array([shape["m"] for shape in TASK.traffic.shapes()], np.int64)
-WEIGHTS = np.array([weight for _, weight in TASK.traffic], np.float64)
+SHARES = np.array([weight for _, weight in TASK.traffic], np.float64)
 KERNELS = [kernel for kernel in FAMILY.points(TASK.op, CORE) if kernel["pw"] == 32][:40]
 NAMES = [kernel.name for kernel in KERNELS]
 TWO = [k for width in (16, 32) for k in [k for k in FAMILY.points(TASK.op, CORE) if k["pw"] == width][::46]]
@@ -44,8 +46,8 @@ class Sure(Analytic):
 
 
 def book(model: CostModel | None, kernels: Sequence[MicroKernel] = KERNELS) -> Book:
-    probes = [probe(kernel, TASK.op, CORE, 256, weights="cold") for kernel in kernels]
-    return Book(TASK.op, FAMILY, CORE, probes, weights="cold", seed=0, model=model)
+    probes = [probe(kernel, TASK.op, FAMILY, CORE, 256, cache="cold") for kernel in kernels]
+    return Book(TASK.op, FAMILY, CORE, probes, cache="cold", seed=0, model=model)
 
 
 def take(known: Book, trials: Sequence[Trial], slower: float = 1.0) -> None:
@@ -68,7 +70,7 @@ def said(known: Book, name: str) -> list[float]:
 def asked_until_quiet(known: Book, most: int = 200) -> int:
     """How many trials it asks for until it asks for none, every one as fast as predicted."""
     count = 0
-    while batch := points(known, NAMES, ROWS, WEIGHTS):
+    while batch := points(known, NAMES, ROWS, SHARES):
         take(known, [trial for trials in batch.values() for trial in trials])
         count += sum(map(len, batch.values()))
         assert count <= most
@@ -77,7 +79,7 @@ def asked_until_quiet(known: Book, most: int = 200) -> int:
 
 def open_at(known: Book, optimism: float) -> list[Trial]:
     """What the best plan rests on and nobody timed."""
-    return known.open(rests_on(sketch(known.layouts(NAMES, -optimism), ROWS, WEIGHTS), known.probes, ROWS, WEIGHTS))
+    return known.open(rests_on(sketch(known.layouts(NAMES, -optimism), ROWS, SHARES), known.probes, ROWS, SHARES))
 
 
 @given(st.sets(st.sampled_from(range(1, len(KERNELS))), max_size=12))
@@ -85,8 +87,8 @@ def test_a_plan_rests_on_leading_trials_of_its_kernels_with_all_of_the_traffic(c
     known = book(None)
     names = [next(k.name for k in KERNELS if k["mr"] == 1), *(NAMES[i] for i in sorted(chosen))]
     curves = known.curves(list(dict.fromkeys(names)))
-    found = rests_on(curves, known.probes, ROWS, WEIGHTS)
-    assert sum(found.values()) == pytest.approx(WEIGHTS.sum())
+    found = rests_on(curves, known.probes, ROWS, SHARES)
+    assert sum(found.values()) == pytest.approx(SHARES.sum())
     leads = {trial for curve in curves for _, trial in known.probes[curve.kernel].lead}
     assert set(found) <= leads and min(found.values()) > 0
 
@@ -104,7 +106,7 @@ def test_between_two_points_of_a_curve_the_nearer_counts_more() -> None:
 
 def test_a_round_is_small_and_begins_with_a_kernel_of_one_row() -> None:
     known = book(Sure(0.1))
-    batch = points(known, NAMES, ROWS, WEIGHTS)
+    batch = points(known, NAMES, ROWS, SHARES)
     assert 0 < sum(map(len, batch.values())) <= POINTS
     assert known.probes[next(iter(batch))].kernel["mr"] == 1
     assert all(trial.key() not in known.us for trials in batch.values() for trial in trials)
@@ -128,10 +130,10 @@ def test_the_less_sure_the_model_is_the_more_rivals_are_tried() -> None:
 def test_once_the_plan_is_nearly_measured_bolder_rivals_are_tried() -> None:
     known, before = book(Sure(0.1)), 0
     while len(left := open_at(known, OPTIMISM)) >= FEW:
-        take(known, [trial for trials in points(known, NAMES, ROWS, WEIGHTS).values() for trial in trials])
+        take(known, [trial for trials in points(known, NAMES, ROWS, SHARES).values() for trial in trials])
         assert len(known.us) > before
         before = len(known.us)
-    asked = {trial for trials in points(known, NAMES, ROWS, WEIGHTS).values() for trial in trials}
+    asked = {trial for trials in points(known, NAMES, ROWS, SHARES).values() for trial in trials}
     assert set(left) < asked and len(asked) <= POINTS
 
 
@@ -142,28 +144,28 @@ def widths(known: Book, names: Sequence[str]) -> set[int]:
 
 def test_a_layout_is_chosen_by_what_is_expected_and_its_kernels_by_what_may_be() -> None:
     known = book(Sure(0.3), TWO)
-    batch = points(known, TWO_NAMES, ROWS, WEIGHTS)
+    batch = points(known, TWO_NAMES, ROWS, SHARES)
     [first] = widths(known, list(batch))
     take(known, [trial for trials in batch.values() for trial in trials])
-    hoped = sketch(known.layouts(TWO_NAMES, -OPTIMISM), ROWS, WEIGHTS)
+    hoped = sketch(known.layouts(TWO_NAMES, -OPTIMISM), ROWS, SHARES)
     assert widths(known, [c.kernel for c in hoped]) != {first}, "hope would leave the layout that was as fast as predicted"
-    batch = points(known, TWO_NAMES, ROWS, WEIGHTS)
+    batch = points(known, TWO_NAMES, ROWS, SHARES)
     assert widths(known, list(batch)) == {first} and sum(map(len, batch.values())) >= FEW
 
 
 def test_a_layout_that_disappoints_is_left() -> None:
     known = book(Sure(0.1), TWO)
-    batch = points(known, TWO_NAMES, ROWS, WEIGHTS)
+    batch = points(known, TWO_NAMES, ROWS, SHARES)
     first = widths(known, list(batch))
     for name in (name for name in TWO_NAMES if widths(known, [name]) == first):
         take(known, [trial for _, trial in known.probes[name].lead], slower=1.5)
-    assert widths(known, list(points(known, TWO_NAMES, ROWS, WEIGHTS))).isdisjoint(first)
+    assert widths(known, list(points(known, TWO_NAMES, ROWS, SHARES))).isdisjoint(first)
 
 
 def test_no_layout_is_forgotten_once_the_expected_one_is_nearly_measured() -> None:
     known = book(Sure(0.3), TWO)
     seen: set[int] = set()
-    while (batch := points(known, TWO_NAMES, ROWS, WEIGHTS)) and len(seen) < 2:
+    while (batch := points(known, TWO_NAMES, ROWS, SHARES)) and len(seen) < 2:
         seen |= widths(known, list(batch))
         take(known, [trial for trials in batch.values() for trial in trials])
     assert seen == {16, 32}
@@ -172,35 +174,35 @@ def test_no_layout_is_forgotten_once_the_expected_one_is_nearly_measured() -> No
 def test_a_sure_model_that_was_right_asks_for_nothing_once_its_plan_has_its_times() -> None:
     known = book(Sure(0.0))
     asked_until_quiet(known)
-    kept = sketch(known.layouts(NAMES), ROWS, WEIGHTS)
-    assert all(trial.key() in known.us for trial in rests_on(kept, known.probes, ROWS, WEIGHTS))
+    kept = sketch(known.layouts(NAMES), ROWS, SHARES)
+    assert all(trial.key() in known.us for trial in rests_on(kept, known.probes, ROWS, SHARES))
 
 
 def test_what_was_measured_is_not_doubted() -> None:
     known = book(Sure(0.3))
     name = NAMES[0]
     take(known, [trial for _, trial in known.probes[name].lead])
-    by_doubt = [known.curves([name], doubt)[0].lead_us for doubt in (-1.0, 0.0, CAUTION)]
+    by_doubt = [known.curves([name], doubt)[0].lead_us for doubt in (-1.0, 0.0, EFFORT.caution)]
     assert by_doubt[0] == by_doubt[1] == by_doubt[2]
-    other = [known.curves([NAMES[1]], doubt)[0].lead_us[0][1] for doubt in (-1.0, 0.0, CAUTION)]
+    other = [known.curves([NAMES[1]], doubt)[0].lead_us[0][1] for doubt in (-1.0, 0.0, EFFORT.caution)]
     assert other[0] < other[1] < other[2]
 
 
 def test_a_model_without_a_spread_is_taken_at_its_word() -> None:
     known = book(None)
-    assert known.curves(NAMES, -1.0) == known.curves(NAMES) == known.curves(NAMES, CAUTION)
+    assert known.curves(NAMES, -1.0) == known.curves(NAMES) == known.curves(NAMES, EFFORT.caution)
 
 
 def test_kernels_without_a_one_row_tile_ask_for_nothing() -> None:
     known = book(Sure(0.1))
-    assert points(known, [k.name for k in KERNELS if k["mr"] > 1], ROWS, WEIGHTS) == {}
+    assert points(known, [k.name for k in KERNELS if k["mr"] > 1], ROWS, SHARES) == {}
 
 
 def test_a_failed_kernel_is_not_asked_for_again() -> None:
     lab = FakeLab(CORE, fails=lambda kernel: kernel["mr"] == 4)
     known = book(Sure(0.2))
     for _ in range(30):
-        batch = points(known, NAMES, ROWS, WEIGHTS)
+        batch = points(known, NAMES, ROWS, SHARES)
         assert not set(batch) & known.failed
         for trials in batch.values():
             for record in lab.measure(trials):
@@ -208,6 +210,6 @@ def test_a_failed_kernel_is_not_asked_for_again() -> None:
 
 
 def test_the_further_off_a_start_may_be_the_longer_its_search_is_patient() -> None:
-    near, usual, far = (patience(book(Sure(spread))) for spread in (0.05, 0.15, 0.3))
-    assert patience(book(None)) == QUIET_ROUNDS < near == usual
-    assert far == 4 * usual and patience(book(Analytic())) == usual, "a model that does not say is taken at its word"
+    near, usual, far = (patience(book(Sure(spread)), EFFORT) for spread in (0.05, 0.15, 0.3))
+    assert patience(book(None), EFFORT) == EFFORT.quiet_rounds < near == usual
+    assert far == 4 * usual and patience(book(Analytic()), EFFORT) == usual, "a model that does not say is taken at its word"

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
-from haotuner.search.planning import Table
+from haotuner.plan.table import PlanTable
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
-from haotuner.tuning import LEAST_KERNELS, Tuned, tune
+from haotuner.tuning import Effort, Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Outcome, Record, Trial
@@ -59,24 +59,23 @@ def test_the_tables_cover_every_m_exactly_for_every_thread_count(tuned: Tuned) -
     kept = {kernel.name: kernel["mr"] for kernel in tuned.kernels}
     for table in tuned.tables:
         assert len(table.entries) == 256
-        for m, (choice, split) in enumerate(table.entries, 1):
-            assert sum(tiles * kept[kernel] for kernel, tiles in choice.parts) == m
-            assert split in (("serial",) if table.threads == 1 else ("serial", "n", "m"))
-            assert np.isfinite(choice.us) and choice.us > 0
-        assert table.measured and 0 <= table.plan.regret_mean <= table.plan.regret_max < 0.1
+        for m, entry in enumerate(table.entries, 1):
+            assert sum(tiles * kept[kernel] for kernel, tiles in entry.composition.parts) == m
+            assert entry.composition.share in (("serial",) if table.threads == 1 else ("serial", "n", "m"))
+            assert np.isfinite(entry.us) and entry.us > 0
+        assert table.measured and 0 <= table.regret_mean <= table.regret_max < 0.1
 
 
 def test_two_threads_are_used_where_they_pay_and_not_where_they_do_not(tuned: Tuned) -> None:
     one, two = tuned.tables
-    assert two.entries[255][1] in ("n", "m") and two.entries[255][0].us < one.entries[255][0].us
-    assert sum(split == "serial" for _, split in two.entries) < 256
+    assert two.entries[255].composition.share in ("n", "m") and two.entries[255].us < one.entries[255].us
+    assert sum(entry.composition.share == "serial" for entry in two.entries) < 256
 
 
 def test_a_plan_is_never_worse_than_what_was_measured_beside_it(tuned: Tuned) -> None:
     for table in tuned.tables:
         for m, times in table.measured.items():
-            choice, split = table.entries[m - 1]
-            assert times[f"{choice.name}@{split}"] <= min(times.values()) * 1.02 + 1e-9
+            assert times[table.at(Shape.of(m=m)).composition] <= min(times.values()) * 1.02 + 1e-9
 
 
 def test_the_model_is_scored_on_kernels_it_has_not_seen(tuned: Tuned) -> None:
@@ -165,7 +164,7 @@ def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_need
     fake = FakeLab(CORE, pause_s=0.01)
     begin = time.monotonic()
     result = tune(replace(TASK, budget_s=2.0), fake.as_lab(), FAMILY)
-    least = LEAST_KERNELS * 5  # probes of the kernels that are measured in any case
+    least = Effort().least_kernels * 5  # probes of the kernels that are measured in any case
     late = [moment for moment in fake.started[least:] if moment > begin + 2.0]
     assert len(late) <= 1, "one may have been allowed in time and then held up"
     assert result.stopped == "budget"
@@ -185,7 +184,7 @@ class Ticking(FakeLab):
 def test_a_short_budget_is_shared_by_the_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first plan does not use up what the second needs."""
     lab = Ticking(CORE)
-    monkeypatch.setattr("haotuner.tuning.time", SimpleNamespace(monotonic=lambda: lab.now))
+    monkeypatch.setattr("haotuner.search.clock.time", SimpleNamespace(monotonic=lambda: lab.now))
     result = tune(replace(TASK, threads=(1, 2), budget_s=6.0), lab.as_lab(), FAMILY)
     assert result.stopped == "budget" and lab.now < 6.0
     timed = Counter(trial.threads for trial in lab.measured)
@@ -201,15 +200,15 @@ def test_what_is_kept_was_timed_once_more(tuned: Tuned, lab: FakeLab) -> None:
 def test_a_following_region_pays_for_whole_tiles() -> None:
     """The runtime computes the tile that reaches past n in full."""
     kernel = FAMILY.kernel(4, 32, 32, 4, 16)
-    whole, narrow = (probe(kernel, Op.parse(f"dense:n={n},k=256"), CORE, 256, weights="cold") for n in (64, 33))
+    whole, narrow = (probe(kernel, Op.parse(f"dense:n={n},k=256"), FAMILY, CORE, 256, cache="cold") for n in (64, 33))
     assert narrow.follow.op == whole.follow.op and narrow.follow_scale == whole.follow_scale
 
 
 def test_a_budget_of_nothing_measures_only_the_least() -> None:
     fake = FakeLab(CORE)
     result = tune(replace(TASK, budget_s=0.0), fake.as_lab(), FAMILY)
-    assert result.stopped == "budget" and len(fake.measured) <= LEAST_KERNELS * 5
-    assert len(set(fake.prepared)) <= LEAST_KERNELS
+    assert result.stopped == "budget" and len(fake.measured) <= Effort().least_kernels * 5
+    assert len(set(fake.prepared)) <= Effort().least_kernels
     check_served(result.tables[0])
 
 
@@ -221,15 +220,29 @@ def test_small_and_single_shapes_are_planned(shapes: str) -> None:
     check_served(result.tables[0])
 
 
-def check_served(table: Table) -> None:
+def test_an_op_that_no_strategy_suits_is_refused_in_words() -> None:
+    two = replace(TASK, op=Op.parse("dense:n=512"), traffic=Traffic.of([(Shape.of(m=1, k=256), 1.0)]))
+    with pytest.raises(
+        UsageError, match="no strategy tunes an op of the dynamic axes m, k with cpu_dense_fp32; known are rows"
+    ):
+        tune(two, FakeLab(CORE).as_lab(), FAMILY)
+
+
+def test_the_effort_of_a_task_decides_how_long_is_searched(tuned: Tuned) -> None:
+    assert tuned.strategy == "rows" and tuned.task.effort == Effort()
+    hasty = tune(replace(TASK, effort=Effort(quiet_rounds=1)), FakeLab(CORE).as_lab(), FAMILY)
+    assert hasty.stopped == "converged" and hasty.timings < tuned.timings
+
+
+def check_served(table: PlanTable) -> None:
     """Every m of the table has a composition that covers it."""
-    for m, (choice, _) in enumerate(table.entries, 1):
-        assert sum(tiles * MicroKernel.parse(kernel)["mr"] for kernel, tiles in choice.parts) == m
+    for m, entry in enumerate(table.entries, 1):
+        assert sum(tiles * MicroKernel.parse(kernel)["mr"] for kernel, tiles in entry.composition.parts) == m
 
 
 def true_curve(lab: FakeLab, kernel: MicroKernel) -> Curve:
     """The curve of a kernel on the surface without noise."""
-    wanted = probe(kernel, OP, CORE, 256, weights="cold", rows=(1, 4, 16, 64, 256))
+    wanted = probe(kernel, OP, FAMILY, CORE, 256, cache="cold", rows=(1, 4, 16, 64, 256))
     points = {tiles: lab.true_us(trial) for tiles, trial in wanted.lead}
     return Curve.of(kernel.name, kernel["mr"], points, lab.true_us(wanted.follow) * wanted.follow_scale)
 

@@ -12,11 +12,11 @@ from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.cost.roofline import roofline_us
-from haotuner.cost.started import Started
 from haotuner.errors import HaotunerError
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
-from haotuner.tuning import LEAST_KERNELS, Tuned, tune
+from haotuner.transfer.started import Started
+from haotuner.tuning import Effort, Tuned, tune
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape, ShapeRange
@@ -41,7 +41,7 @@ def cold(cold_lab: FakeLab) -> Tuned:
 def start(cold: Tuned) -> Forest:
     """A model of the device, from a third of the kernels."""
     lab = FakeLab(CORE)
-    leads = [t for c in cold.funnel.kept[::3] for _, t in probe(c.kernel, TASK.op, CORE, 256, weights="cold").lead]
+    leads = [t for c in cold.funnel.kept[::3] for _, t in probe(c.kernel, TASK.op, FAMILY, CORE, 256, cache="cold").lead]
     pairs = [(MicroKernel.parse(trial.kernel), trial.shape) for trial in leads]
     least = roofline_us(CORE.with_units(1), TASK.op, [trial.shape for trial in leads])
     labels = np.log(least / np.array([lab.true_us(trial) for trial in leads]))
@@ -99,7 +99,7 @@ def test_a_start_that_is_far_off_is_searched_for_longer_and_ends_as_well(
 
 def test_most_kernels_are_timed_at_some_shapes_and_the_kept_ones_at_all(warm: Tuned, warm_lab: FakeLab) -> None:
     timed = probes_of(warm_lab)
-    whole = {n: set(probe(MicroKernel.parse(n), TASK.op, CORE, 96, weights="cold").trials()) for n in timed}
+    whole = {n: set(probe(MicroKernel.parse(n), TASK.op, FAMILY, CORE, 96, cache="cold").trials()) for n in timed}
     assert len([name for name, trials in timed.items() if not whole[name] <= trials]) > len(timed) / 2
     for kernel in warm.kernels:
         assert whole[kernel.name] <= timed[kernel.name]
@@ -131,6 +131,7 @@ def test_what_is_recorded_counts_however_short_the_time_is(start: Forest, warm: 
 def test_what_is_kept_is_compared_with_all_that_was_measured(warm: Tuned, warm_lab: FakeLab) -> None:
     """Only what is kept is timed whole; compared with whole kernels alone, nothing would seem lost by keeping few."""
     shapes = list(SMALL.traffic)
+    assert warm.cover is not None and warm.regret == warm.cover.regret
     kept = best_us(warm.cover.kept, np.array([shape["m"] for shape, _ in shapes]))[0]
     assert float(kept @ [weight for _, weight in shapes]) == pytest.approx(warm.cover.objective_us)
     least = {shape["m"]: us for (shape, _), us in zip(shapes, kept.tolist(), strict=True)}
@@ -141,7 +142,7 @@ def test_what_is_kept_is_compared_with_all_that_was_measured(warm: Tuned, warm_l
             if isinstance(outcome, Timed) and trial.weights == "cold" and m in least:
                 least[m] = min(least[m], outcome.median_us)
     assert warm.cover.unlimited_us <= sum(weight * least[shape["m"]] for shape, weight in shapes) + 1e-9
-    assert 0 <= warm.cover.regret < 0.1
+    assert 0 <= warm.regret < 0.1
 
 
 @pytest.mark.parametrize("after", [1, 5, 30])
@@ -162,7 +163,7 @@ def test_a_signal_in_the_middle_ends_it_with_a_plan_of_what_is_known(start: Fore
 def test_a_plan_of_a_run_without_time_rests_on_a_few_whole_kernels(start: Forest) -> None:
     fake = FakeLab(CORE)
     result = tune(replace(TASK, budget_s=1e-3), fake.as_lab(), FAMILY, model=Started(start))
-    assert result.stopped == "budget" and result.measured == LEAST_KERNELS
+    assert result.stopped == "budget" and result.measured == Effort().least_kernels
     assert {kernel.name for kernel in result.kernels} <= set(probes_of(fake))
     check_served(result.tables[0])
 
@@ -183,7 +184,7 @@ def test_all_candidates_failing_is_an_error_that_says_what_was_seen(start: Fores
 def test_without_a_measurement_times_are_as_the_model_predicts_them(start: Forest) -> None:
     """Caution is for comparing measured with predicted; where all is predicted it would only make every time longer."""
     result = tune(SMALL, FakeLab(CORE).as_lab(), FAMILY, watch=lambda *_: False, model=Started(start))
-    assert result.measured == 0
+    assert result.measured == 0 and result.cover is not None
     frame = features(CORE.with_units(1), FAMILY, TASK.op, [(k, Shape.of(m=k["mr"])) for k in result.kernels])
     least = roofline_us(CORE.with_units(1), TASK.op, [Shape.of(m=k["mr"]) for k in result.kernels])
     alone = {curve.kernel: curve.lead_us[0][1] for curve in result.cover.kept}

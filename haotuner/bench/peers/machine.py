@@ -15,8 +15,8 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+from haotuner.backends.toolchain import Toolchain
 from haotuner.bench.contender import SMALL_M, Array, Call, Setting
-from haotuner.compile.toolchain import Toolchain
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu_peak import loop_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo

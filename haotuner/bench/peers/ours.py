@@ -50,9 +50,8 @@ class Ours:
         return self._y
 
     def plan(self, m: int) -> str:
-        """What is served at this m, as records name it: ``KERNEL*tiles+KERNEL*tiles@split``."""
-        served = self._dense.composition(m)
-        return f"{'+'.join(f'{region.kernel}*{region.tiles}' for region in served.regions)}@{served.split}"
+        """What is served at this m, as text: it goes into a line of JSON."""
+        return str(self._dense.composition(m).label)
 
     def overhead_ns(self, seconds: float) -> float | None:
         """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.

@@ -1,0 +1,136 @@
+"""Backend: all that tuning, packing and races must know of one kind of device, behind one protocol.
+
+Everything above asks a backend and never which kind it is. A new kind of device is one implementation and one line in
+``index.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from haotuner.backends.policy import Policy
+from haotuner.isolate.child import Child
+from haotuner.plan.curves import Curve
+from haotuner.words.composition import Composition
+from haotuner.words.device import Device
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Failed, Timed, Trial
+
+Facts = Mapping[str, float | str]
+CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a built micro-kernel lies: a library that times, and the kernel's index in it."""
+
+    library: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """The trial that tells what one more tile behind another region takes.
+
+    It computes a part of the output; its time, times ``scale``, is that of one tile over all of it.
+    """
+
+    trial: Trial
+    scale: float
+
+
+class Timer(Protocol):
+    """Verifies and times built micro-kernels in a process of its own."""
+
+    def start(self) -> None:
+        """Have the process ready. WorkerLost if it cannot be had."""
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+    def renew(self) -> None:
+        """Use a new process from here on: where code and data lie changes times."""
+        ...
+
+    def resume(self, facts: Facts) -> None:
+        """Go on at the pace of an earlier session, which the facts of its records tell."""
+        ...
+
+    def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
+        """The largest error of a kernel on boundary shapes, as a share of the tolerance; checked once a kernel and depth."""
+        ...
+
+    def time(
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
+    ) -> Failed | tuple[Timed, Facts]:
+        """Samples of a composition, as a server would run it, and what is known of the machine meanwhile."""
+        ...
+
+
+class Backend(Protocol):
+    """One kind of device: how its micro-kernels are built, timed, shared among threads, and packed."""
+
+    name: str  # the kind of device, as ``Device.kind`` has it
+
+    def families(self, op: Op) -> tuple[Family, ...]:
+        """The families that compute an op here, best first. NothingLegal if there is none."""
+        ...
+
+    def own_device(self, text: str, *, measure: bool, cache_dir: Path | None) -> Device | None:
+        """A device that only this backend knows by that name; None: ``haotuner/hw_profiles`` is asked."""
+        ...
+
+    def check(self, device: Device, asked: str, *, measures: bool) -> None:
+        """UsageError unless packs can be made for the device, and, if it ``measures``, this host has it."""
+        ...
+
+    def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
+        """Counts of threads that get a plan each; 0 in ``asked`` means all; none asked: one, and all. UsageError."""
+        ...
+
+    def fingerprint(self, device: Device, policy: Policy) -> str:
+        """Hash of all that makes times comparable, the code that is timed among it."""
+        ...
+
+    def toolchain(self) -> dict[str, str]:
+        """Names and versions of what generates code. EnvironmentMissing if something is not there."""
+        ...
+
+    def builder(self, environment: Mapping[str, str]) -> Child:
+        """A process, not yet started, that answers ``build_request`` and ``object_request``."""
+        ...
+
+    def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
+        """What a builder is asked to put kernels into a library that times them, at ``out``."""
+        ...
+
+    def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
+        """What a builder is asked to compile kernels of a pack, at ``out``."""
+        ...
+
+    def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> Timer:
+        """What verifies and times on the device."""
+        ...
+
+    def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
+        """The trial of so many tiles behind another region; for families whose tiles are exact along an axis."""
+        ...
+
+    def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
+        """Ways in which threads may share a call that are worth timing. ``one_order``: sums keep one order of terms."""
+        ...
+
+    def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
+        """Extent of the covered axis up to which a call is shared in this way, at most ``limit``; 0 if it never is."""
+        ...
+
+    def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
+        """What a region costs when so many threads share a call, from one thread's curve."""
+        ...

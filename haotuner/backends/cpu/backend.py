@@ -1,0 +1,114 @@
+"""The CPU backend: compile with TVM and a C compiler, time through the serving runtime, pack for any x86-64 level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.backend import Follow
+from haotuner.backends.cpu import ways
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
+from haotuner.backends.cpu.processes import BUILDING, TIMING, process
+from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.cpu.timer import CpuTimer
+from haotuner.backends.policy import Policy
+from haotuner.backends.sources import fingerprint
+from haotuner.backends.toolchain import Toolchain
+from haotuner.errors import UsageError
+from haotuner.isolate.child import Child
+from haotuner.microkernels.cpu.dense import computed_columns
+from haotuner.microkernels.index import families_for
+from haotuner.plan.curves import Curve
+from haotuner.words.composition import Composition
+from haotuner.words.device import Device
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Trial
+from haotuner.words.shape import Shape
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_HERE = Path(__file__).resolve().parent
+
+
+class CpuBackend:
+    """x86-64 CPUs."""
+
+    name = "cpu"
+
+    def families(self, op: Op) -> tuple[Family, ...]:
+        """The CPU families that compute an op."""
+        return families_for(op, self.name)
+
+    def own_device(self, text: str, *, measure: bool, cache_dir: Path | None) -> Device | None:
+        """None: ``haotuner.hw_profiles`` knows CPUs by their names."""
+        return None
+
+    def check(self, device: Device, asked: str, *, measures: bool) -> None:
+        """Any x86-64 CPU can be packed for; only this host's is measured."""
+        if measures and not re.fullmatch(r"cpu(:.*)?", asked.strip().lower()):
+            raise UsageError(
+                f"--device {asked}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
+                "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
+            )
+
+    def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
+        """One and all cores, unless others are asked for; 0 is all."""
+        found = tuple(dict.fromkeys(count or device.compute_units for count in asked or (1, 0)))
+        for count in found:
+            if not 1 <= count <= device.compute_units:
+                raise UsageError(
+                    f"--threads {count}: this process may use {device.compute_units} cores; give 1..{device.compute_units}"
+                )
+        return found
+
+    def fingerprint(self, device: Device, policy: Policy) -> str:
+        """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
+        timed = [_PACKAGE / "microkernels" / "cpu" / "dense.py", TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.h"]
+        timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
+        timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "setting.py")]
+        timed += [RUNTIME_SOURCES / name for name in SERVING]
+        return fingerprint(device, policy, self.toolchain(), timed)
+
+    def toolchain(self) -> dict[str, str]:
+        """Versions of the C compiler, TVM and tvm-ffi."""
+        return Toolchain.find().words()
+
+    def builder(self, environment: Mapping[str, str]) -> Child:
+        """A process that compiles."""
+        return process(BUILDING, environment)
+
+    def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
+        """For a library that times kernels."""
+        return {"do": "build", "kernels": [kernel.name for kernel in kernels], "arch": device.arch, "out": out}
+
+    def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
+        """For the object code of a pack."""
+        return {"do": "object", "kernels": [kernel.name for kernel in kernels], "arch": arch, "out": out}
+
+    def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CpuTimer:
+        """What verifies and times on this host."""
+        return CpuTimer(device, policy, process(TIMING, environment), seed=seed)
+
+    def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
+        """So many tiles over one block of columns, hot, as they are behind another region."""
+        nr, n = kernel["nr"], op["n"]
+        columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
+        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
+        shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
+        trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
+        return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)
+
+    def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
+        """Columns, rows, terms of the sum, or nothing."""
+        return ways.ways(op, threads, one_order=one_order)
+
+    def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
+        """Rows up to which the runtime shares a call in this way."""
+        return ways.rows_of(way, op, threads, limit)
+
+    def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
+        """A region's cost when threads share the call."""
+        return ways.shared(curve, way, op, threads)

@@ -1,0 +1,72 @@
+"""CPU micro-kernels to object code (TVM, LLVM) and to libraries (the C compiler)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.dense import tail_columns
+from haotuner.microkernels.index import family_named
+from haotuner.words.kernel import MicroKernel
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
+TIMING_SOURCES = Path(__file__).resolve().parent / "native"
+TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
+SERVING = ("pool.c", "kinds/dense_run.c")  # in every library: what is timed is what is served
+
+
+def warm() -> None:
+    """Import the compiler now: seconds that no job should be charged for."""
+    import tvm  # noqa: F401
+
+
+def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
+    """One object file with a function ``__tvm_ffi_<name>`` for each kernel, and its tail's; tvm's errors pass through."""
+    import tvm
+    from tvm.target import Target
+
+    module = tvm.IRModule({})
+    for kernel in kernels:
+        module.update(family_named(kernel.family).schedule(kernel, kernel.name))
+    built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
+    built.mod.write_to_file(str(out), "o")
+
+
+def _functions(kernel: MicroKernel) -> list[str]:
+    """The kernel's function and, where it has one, its tail's."""
+    return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if tail_columns(kernel) else 1]
+
+
+def declarations(kernels: Sequence[MicroKernel]) -> str:
+    """C declarations of the functions of these kernels."""
+    names = [name for kernel in kernels for name in _functions(kernel)]
+    return "\n".join(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
+
+
+def _table_row(kernel: MicroKernel) -> str:
+    function, tail = (*_functions(kernel), "NULL")[:2]
+    return (
+        f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {tail_columns(kernel)}}},'
+    )
+
+
+def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
+    """C source of ``const ht_kernel <variable>[]``, and a check that the runtime's scratch tile holds each of them."""
+    rows = [_table_row(kernel) for kernel in kernels]
+    fits = [f'_Static_assert({k["mr"]} * {k["nr"]} <= HT_MAX_TILE, "{k.name}: tile too large");' for k in kernels]
+    return "\n".join([declarations(kernels), f"const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])
+
+
+def measuring_library(kernels: Sequence[MicroKernel], mcpu: str, toolchain: Toolchain, out: Path) -> None:
+    """A library that times these kernels through the serving runtime."""
+    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        table = Path(scratch) / "kernels.c"
+        count = f"const int ht_kernel_count = {len(kernels)};\n"
+        table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
+        code = Path(scratch) / "kernels.o"
+        object_code(kernels, mcpu, code)
+        sources = [table, TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
+        toolchain.link([code], sources, [*TIMING_INCLUDES], out)

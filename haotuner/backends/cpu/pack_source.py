@@ -1,0 +1,50 @@
+"""The C source of a pack: its ops, their micro-kernels, and the plan tables, all constant data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
+from haotuner.backends.cpu.pack_dense import Entry, PackedOp, PackedPlan
+from haotuner.backends.cpu.pack_op import PackedAny, head, row
+from haotuner.backends.toolchain import Toolchain
+from haotuner.words.kernel import MicroKernel
+
+__all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
+
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c")
+PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
+
+CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
+
+
+def pack_data(ops: Sequence[PackedAny]) -> str:
+    """``pack_data.c``: kernels, plans and ops of a pack, and one exported function an op."""
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h")]
+    text += sorted({line for op in ops for line in op.declarations().splitlines()})
+    for index, op in enumerate(ops):
+        text += [*head(op, index), *op.tables(index)]
+    text += ["const ht_op ht_ops[] = {", *(row(op, index) for index, op in enumerate(ops)), "};"]
+    text.append(f"const int ht_op_count = {len(ops)};")
+    for index, op in enumerate(ops):
+        text.append(
+            f"HT_EXPORT int __tvm_ffi_{op.name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) "
+            f"{{ (void)self; return ht_ffi_call({index}, args, count, result); }}"
+        )
+    return "\n".join(text) + "\n"
+
+
+def pack_library(
+    ops: Sequence[PackedAny], mcpu: str, toolchain: Toolchain, out: Path, compile_object: CompileObject = object_code
+) -> None:
+    """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
+
+    ``compile_object`` turns kernels into one object file; a tuner has it done by a process that TVM is loaded in already.
+    """
+    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
+        data.write_text(pack_data(ops))
+        compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)
+        toolchain.link([code], [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], [RUNTIME_SOURCES], out)

@@ -1,0 +1,70 @@
+"""Programs of the child processes that build and time for CPUs (``haotuner/isolate``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from haotuner.isolate.answers import Job, Refusal
+from haotuner.isolate.child import Child
+from haotuner.isolate.limits import Limits
+from haotuner.isolate.program import Program, described
+
+BUILDING = "haotuner.backends.cpu.processes:building"
+TIMING = "haotuner.backends.cpu.processes:timing"
+
+
+def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any] | None = None) -> Child:
+    """A process that builds or times, not yet started."""
+    # Without this tvm_ffi imports torch for its tensors, which costs a second.
+    return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, limits=Limits())
+
+
+def building(told: Mapping[str, Any]) -> Program:
+    """Compiles kernels. It pays for the compiler's start once, before the first request's clock runs."""
+    _without_torch()
+    from haotuner.backends.cpu.compile import warm
+
+    warm()
+    return Program(verbs={"build": build, "object": compile_object})
+
+
+def timing(told: Mapping[str, Any]) -> Program:
+    """Verifies and times kernels that were built."""
+    _without_torch()
+    from haotuner.backends.cpu.timer_process import TimerProcess
+
+    process = TimerProcess()
+    return Program(verbs={"time": process.time, "verify": process.verify, "watch": process.watch})
+
+
+def build(job: Job) -> Job:
+    """Compile kernels (by name) into a library that times them."""
+    from haotuner.backends.cpu.compile import measuring_library
+    from haotuner.backends.toolchain import Toolchain
+    from haotuner.words.kernel import MicroKernel
+
+    kernels = [MicroKernel.parse(name) for name in job["kernels"]]
+    try:
+        measuring_library(kernels, job["arch"], Toolchain.find(), Path(job["out"]))
+    except Exception as error:  # a compiler's error is data
+        raise Refusal("build", "compile_error", described(error)) from error
+    return {"out": job["out"]}
+
+
+def compile_object(job: Job) -> Job:
+    """Compile kernels (by name) into one object file, for a pack."""
+    from haotuner.backends.cpu.compile import object_code
+    from haotuner.words.kernel import MicroKernel
+
+    try:
+        object_code([MicroKernel.parse(name) for name in job["kernels"]], job["arch"], Path(job["out"]))
+    except Exception as error:  # a compiler's error is data
+        raise Refusal("build", "compile_error", described(error)) from error
+    return {"out": job["out"]}
+
+
+def _without_torch() -> None:
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm_ffi imports it where it is: 1.5 s for nothing

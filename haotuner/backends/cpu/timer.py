@@ -1,0 +1,116 @@
+"""Verifies and times micro-kernels on this host's cores: the parent's side of the timing process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from haotuner.backends.backend import Facts, Place
+from haotuner.backends.cpu.crowding import Patience
+from haotuner.backends.cpu.drift import Pace, undisturbed
+from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.policy import Policy
+from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.child import Child
+from haotuner.microkernels.cpu.dense import tail_columns
+from haotuner.words.composition import WAYS, Composition
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Failed, Timed, Trial
+
+TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds more than its arithmetic asks for hangs
+SLOWEST_GFLOPS = 5.0  # one row at a time, four lanes, from memory
+TRIAL_CALLS = 5  # of a call too long for more than the least samples: a bare one, one to size the batch, three samples
+
+
+class CpuTimer:
+    """One timing process, what it has verified, and the pace of the machine when it began."""
+
+    def __init__(self, device: Device, policy: Policy, process: Child, *, seed: int) -> None:
+        self._device, self._policy, self._process, self._seed = device, policy, process, seed
+        self._verified: dict[tuple[str, int], float | Failed] = {}
+        self._patience: defaultdict[int, Patience] = defaultdict(Patience)  # by threads: four on two cores always share them
+        self._quiet: Pace | None = None
+
+    def start(self) -> None:
+        """Have the process ready. WorkerLost if it cannot be had."""
+        self._process.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def renew(self) -> None:
+        """Use a new process from here on: where code and data lie changes cold times by up to a quarter."""
+        self._process.close()  # the next request starts it
+
+    def resume(self, facts: Facts) -> None:
+        """Go on at the pace that the first record with one tells."""
+        self._quiet = self._quiet or Pace.kept(facts)
+
+    def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
+        """The largest error of a kernel as a share of the tolerance; looked at once a kernel and depth of the sum."""
+        key = kernel.name, op["k"]
+        if key not in self._verified:
+            setting = Setting.of(op, [kernel], self._device)
+            tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
+            base = self._base(setting, place.library, kernel["mr"])
+            request = {**base, **tile, "do": "verify", "op": op.name, "kernel": place.index, "seed": self._seed}
+            try:
+                self._verified[key] = float(self._process.ask(request, TIME_LIMIT_S)["max_error"])
+            except Unanswered as error:
+                self._verified[key] = error.failed("verify")
+        return self._verified[key]
+
+    def time(
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
+    ) -> Failed | tuple[Timed, Facts]:
+        """Samples of a composition; with them how disturbed the machine was."""
+        kernels = [MicroKernel.parse(part.kernel) for part in composition.parts]
+        setting = Setting.of(op, kernels, self._device)
+        rows = trial.shape[op.dynamic[0]]
+        request = {
+            **self._base(setting, places[composition.parts[0].kernel].library, rows),
+            "do": "time",
+            "parts": [[places[part.kernel].index, part.tiles] for part in composition.parts],
+            "threads": trial.threads,
+            "split": list(WAYS).index(composition.share),
+            "cold_bytes": self._policy.cold_bytes(self._device) if trial.weights == "cold" else 0,
+        }
+        try:
+            quiet = self._pace(request)
+            limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
+            time_once = partial(self._process.ask, request, limit_s)
+            answer, crowded = (
+                (time_once(), 1.0) if trial.threads == 1 else self._patience[trial.threads].least_crowded(time_once)
+            )
+        except Unanswered as error:
+            return error.failed("time")
+        samples, drift = undisturbed(trial, self._device, answer, quiet, crowded)
+        # Times the drift, a sample is what the clock said.
+        seen = {"drift": drift, "crowding": crowded} if trial.threads > 1 else {"drift": drift}
+        return Timed(samples_us=samples, max_error=max_error), {**seen, **quiet.facts()}
+
+    def _pace(self, request: Mapping[str, Any]) -> Pace:
+        """How fast the machine was before the first trial, for all processes that time."""
+        if self._quiet is None:
+            look = {"do": "watch", "library": request["library"], "cold_bytes": self._policy.cold_bytes(self._device)}
+            self._quiet = Pace.quiet(self._process.ask(look, TIME_LIMIT_S))
+        return self._quiet
+
+    def _base(self, setting: Setting, library: str, m: int) -> dict[str, Any]:
+        return {
+            "library": library,
+            "m": m,
+            **setting.words(m),
+            "threads": 1,
+            "split": 0,
+            "sample_ns": self._policy.sample_us * 1000,
+            "limit_ns": self._policy.limit_us * 1000,
+            "least": self._policy.least,
+            "most": self._policy.most,
+            "cold_bytes": 0,
+        }

@@ -1,0 +1,140 @@
+"""State of the timing process: loaded libraries and buffers. Verifies kernels, times compositions."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from haotuner import judge
+from haotuner.isolate.answers import Job, Refusal
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+KEPT_LIBRARIES = 48
+# A look at the machine before anything is timed: pauses make it a tenth of a second, in which other load comes and goes.
+WATCH_LOOKS, WATCH_PAUSE_S = 16, 0.008
+WATCH_SAMPLES = 4  # reads of two MiB a look
+WATCH_FLOATS = WATCH_LOOKS * WATCH_SAMPLES * (2 << 20) // 4
+LOOKS = ("samples_us", "memory_us", "compute_us", "together_us")  # the rows of what timing.c returns
+
+
+class TimerProcess:
+    """Buffers and libraries of one measuring process."""
+
+    def __init__(self) -> None:
+        self._libraries: dict[str, Any] = {}
+        self._flat: dict[str, np.ndarray[Any, Any]] = {}
+        self._random = np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)
+
+    def time(self, job: Job) -> Job:
+        """Samples and looks in microseconds of one composition; see timing.c for the fields of the job."""
+        n, k, pw, panels, m = (int(job[key]) for key in ("n", "k", "pw", "panels", "m"))
+        weight_floats = panels * k * pw
+        copies = max(2, -(-int(job["cold_bytes"]) // (weight_floats * 4))) if job["cold_bytes"] else 1
+        x = self._buffer("x", m * k).reshape(m, k)
+        y = self._buffer("y", m * n).reshape(m, n)
+        w = self._buffer("w", copies * weight_floats)
+        samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
+        taken = self._call(job, x, w, y, m, (k, n), copies, samples)
+        us = samples[:, :taken] / 1e3
+        return dict(zip(LOOKS, us.tolist(), strict=True))
+
+    def watch(self, job: Job) -> Job:
+        """What the machine gives just now, in microseconds of two fixed loops (watch.h), over about a tenth of a second."""
+        floats = max(WATCH_FLOATS, int(job["cold_bytes"]) // 4)
+        seen = []
+        for part in np.array_split(self._buffer("w", floats), WATCH_LOOKS):  # each elsewhere: nothing is cached
+            samples = np.zeros((2, WATCH_SAMPLES), np.float64)
+            self._function(job["library"], "ht_watch")(part, samples)
+            seen.append(samples / 1e3)
+            time.sleep(WATCH_PAUSE_S)
+        return dict(zip(("memory_us", "compute_us"), np.concatenate(seen, axis=1).tolist(), strict=True))
+
+    def verify(self, job: Job) -> Job:
+        """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
+        worst = 0.0
+        mr, nr, pw, k, nt = (int(job[key]) for key in ("mr", "nr", "pw", "k", "nt"))
+        rng = np.random.default_rng(int(job["seed"]))
+        for tiles, n, whole, block in (
+            (1, nr, True, 0),
+            (2, 2 * nr + 1, False, 0),
+            (3, nr - 1 if nr > 1 else 1, False, 0),
+            (2, nr + nt, True, -(-k // 3)),  # the sum over k in parts
+            *(((2, nr + nt, False, 0), (2, nr + nt - 1, True, -(-k // 3))) if nt else ()),  # the tail into Y, and beside it
+        ):
+            op = Op(kind="dense", static=(("n", n), ("k", k)))
+            m = tiles * mr
+            panels = -(-n // nr) * (nr // pw)
+            inputs = judge.draw(op, Shape.of(m=m), rng, whole=whole)
+            x = np.full((m + 1, k + 9), np.nan, np.float32)  # NaN wherever a kernel must not read
+            x[:m, :k] = inputs["x"]
+            weight = np.zeros((panels * pw, k), np.float32)
+            weight[:n] = inputs["weight"]
+            packed = np.ascontiguousarray(weight.reshape(panels, pw, k).transpose(0, 2, 1))
+            y = judge.Guarded((m, n))
+            self._call(
+                {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
+                x[:m, :k],
+                packed,
+                y.inner,
+                m,
+                (k + 9, y.outer.shape[1]),
+                1,
+                np.zeros(0),
+            )
+            verdict = judge.check(op, inputs, y.inner, whole=whole)
+            if verdict.wrong:
+                raise Refusal("verify", "wrong", f"m={m} n={n} k={k}: {verdict}")
+            worst = max(worst, verdict.worst)
+            if y.touched():
+                raise Refusal("verify", "out_of_bounds", f"m={m} n={n} k={k}: wrote outside the output")
+        return {"max_error": worst}
+
+    def _call(self, job: Job, x: Any, w: Any, y: Any, m: int, strides: tuple[int, int], copies: int, samples: Any) -> int:
+        parts = [int(v) for part in job["parts"] for v in part]
+        words = [
+            job["n"],
+            job["k"],
+            job["pw"],
+            job["panels"],
+            job["col_block"],
+            m,
+            *strides,
+            job["threads"],
+            job["split"],
+            job["row_block"],
+            job["k_block"],
+            copies,
+            job["sample_ns"],
+            job["limit_ns"],
+            job["least"],
+            len(parts) // 2,
+            *parts,
+        ]
+        try:
+            return int(self._function(job["library"], "ht_time")(x, w, y, np.array(words, np.int64), samples))
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise Refusal("run", "error", str(error)[:2000]) from error
+
+    def _function(self, path: str, name: str) -> Any:
+        if path not in self._libraries:
+            if len(self._libraries) >= KEPT_LIBRARIES:
+                self._libraries.pop(next(iter(self._libraries)))
+            try:
+                self._libraries[path] = tvm_ffi.load_module(path)
+            except Exception as error:  # the border of the worker: a library that does not load is data
+                raise Refusal("load", "error", str(error)[:2000]) from error
+        try:
+            return self._libraries[path].get_function(name)
+        except Exception as error:
+            raise Refusal("load", "error", str(error)[:2000]) from error
+
+    def _buffer(self, name: str, floats: int) -> np.ndarray[Any, Any]:
+        """A flat buffer that only grows, so that jobs of one kind see the same memory."""
+        if name not in self._flat or self._flat[name].size < floats:
+            self._flat.pop(name, None)
+            self._flat[name] = np.resize(self._random, floats)
+        return self._flat[name][:floats]

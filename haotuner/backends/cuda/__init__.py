@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: what is built for them."""

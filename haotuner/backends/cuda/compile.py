@@ -1,0 +1,125 @@
+"""CUDA micro-kernels to machine code: one CUDA C++ file, one shared library that needs tvm-ffi and the driver only.
+
+TVM's ``cuda_host`` target writes the kernels and their launchers (argument checks, grid, tensor maps) as one translation
+unit; nvcc compiles it with the CUDA runtime linked in. Each kernel is exported as a tvm-ffi function ``symbol(X, W, Y)``
+that launches on tvm-ffi's current stream. No GPU is needed here.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.errors import EnvironmentMissing
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+
+Programs = Mapping[str, tuple[Family, MicroKernel]]  # by exported symbol
+
+# What the launchers call of the driver. The driver is not on a build machine; a stand-in of the same soname lets the
+# linker record the need for libcuda.so.1.
+DRIVER_FUNCTIONS = ("cuTensorMapEncodeTiled", "cuGetErrorString", "cuGetErrorName")
+# Unrolled loops stay loops with a pragma: a third of the text, half of nvcc's time, the same machine code.
+PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
+TARGET_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 232448, "thread_warp_size": 32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaLibrary:
+    """One built library and what the compiler said about its kernels."""
+
+    path: Path
+    arch: str
+    toolkit: str  # release of nvcc
+    resources: Mapping[str, Mapping[str, float]]  # by symbol: registers, stack_bytes, spill_bytes, static_shared_bytes
+    seconds: float  # generating and compiling
+
+
+def cuda_source(programs: Programs, arch: str) -> str:
+    """One CUDA C++ translation unit with a launcher and a kernel for each program, for an architecture like ``sm_90a``."""
+    import tvm
+    from tvm.backend.cuda import export_cuda_host
+
+    target = tvm.target.Target({"kind": "cuda", "arch": arch, **TARGET_LIMITS}, host="cuda_host")
+    functions: dict[Any, Any] = {}
+    for symbol, (family, kernel) in programs.items():
+        functions.update(family.schedule(kernel, symbol).functions.items())
+    with target, tvm.transform.PassContext(config=PASSES):
+        built = tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx")
+    source = str(export_cuda_host(built.mod))
+    # The launcher aligns its tensor maps as CUDA 12 did; CUDA 13's type asks for 128 bytes. And the 128-byte swizzle repeats
+    # every 1024 bytes of shared memory: the tiles are placed for it, so the memory itself must start there.
+    source = source.replace("alignas(64) CUtensorMap", "alignas(128) CUtensorMap")
+    return source.replace("extern __shared__ __align__(64)", "extern __shared__ __align__(1024)")
+
+
+def device_part(source: str) -> str:
+    """The kernels alone: what runs on the GPU, without helpers, launchers and forward declarations."""
+    return "".join(re.findall(r'^extern "C" __global__ [^;{]*\{\n.*?^\}\n', source, re.MULTILINE | re.DOTALL))
+
+
+def compile_source(source: str, library: Path, *, arch: str, toolkit: Toolkit | None = None) -> CudaLibrary:
+    """Compile a translation unit of :func:`cuda_source` into a shared library.
+
+    Raises EnvironmentMissing where the toolkit does not build for the architecture, CompileFailed where nvcc
+    refuses, or where ptxas says that it drops what a kernel asks for.
+    """
+    import tvm_ffi
+
+    toolkit = toolkit or find_toolkit()
+    if not toolkit.builds_for(arch):
+        raise EnvironmentMissing(
+            f"asked for {arch}, but nvcc {toolkit.release} builds for {', '.join(toolkit.archs)}; "
+            "sm_60 and sm_70 need a CUDA 12 nvcc; without one this device can be selected for and predicted, not built for"
+        )
+    started = time.monotonic()
+    ffi = Path(tvm_ffi.__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        unit = Path(folder, "kernels.cu")
+        unit.write_text(source)
+        driver = _driver_stand_in(Path(folder))
+        number = arch.removeprefix("sm_")
+        # No fast math: it flushes denormals, which a dense layer must not. -w: generated code leaves variables unused.
+        done = run_tool(
+            [
+                str(toolkit.nvcc), "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler=-fPIC", "-Xptxas=-v",
+                f"-gencode=arch=compute_{number},code={arch}", f"-I{ffi / 'include'}", str(unit), "-o", str(library),
+                f"-L{ffi / 'lib'}", "-ltvm_ffi", f"-L{driver.parent}", "-l:libcuda.so.1",
+                "-cudart=static", "-Xlinker=--exclude-libs=ALL", "-Xlinker=--as-needed",
+            ],
+            seconds=COMPILE_SECONDS,
+        )  # fmt: skip
+    advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", done.stdout + done.stderr)
+    if advice:  # wgmma made serial, setmaxnreg ignored: no longer the program that the footprint describes
+        raise CompileFailed(
+            f"{library.name} for {arch}: ptxas does not follow the program: {'; '.join(sorted(set(advice)))}"
+        )
+    reported = read_resources(done.stderr)
+    resources = {name.removesuffix("_kernel"): facts for name, facts in reported.items()}
+    return CudaLibrary(
+        path=library, arch=arch, toolkit=toolkit.release, resources=resources, seconds=time.monotonic() - started
+    )
+
+
+def build_cuda(programs: Programs, library: Path, *, arch: str, toolkit: Toolkit | None = None) -> CudaLibrary:
+    """Generate and compile programs into one shared library; see :func:`compile_source` for the errors."""
+    started = time.monotonic()
+    built = compile_source(cuda_source(programs, arch), library, arch=arch, toolkit=toolkit)
+    return replace(built, seconds=time.monotonic() - started)
+
+
+def _driver_stand_in(folder: Path) -> Path:
+    library = folder / "libcuda.so.1"
+    source = folder / "driver.c"
+    source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in DRIVER_FUNCTIONS))
+    run_tool(
+        ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", str(source), "-o", str(library)],
+        seconds=COMPILE_SECONDS,
+    )
+    return library

@@ -1,0 +1,166 @@
+"""LightGBM's text of a forest, checked before LightGBM sees it.
+
+LightGBM trusts its text: child numbers that form a ring are followed without end, a huge count of leaves ends the process,
+and a feature that is not there is read from beyond the row. So here every tree must be a tree, and every list as long as it
+says. A hash in the file tells damage only; this is for files that somebody else made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+LEAVES_LIMIT = 4096  # of one tree; haotuner grows at most 47, and LightGBM walks some trees by recursion
+_HEAD = {
+    "version": r"v[34]",
+    "num_class": r"1",
+    "num_tree_per_iteration": r"1",
+    "label_index": r"0",
+    "max_feature_idx": r"[0-9]{1,4}",
+    "objective": r"regression[a-z0-9_ ]{0,40}",
+    "feature_names": r"[A-Za-z0-9_ ]+",
+    "feature_infos": r".*",
+    "tree_sizes": r"[0-9 ]*",
+}
+_INFO = re.compile(r"none|\[[-+.0-9e]+:[-+.0-9e]+\]")
+_AFTER = re.compile(  # what LightGBM adds for people: how often a column was used, and what it was trained with
+    r"|feature_importances:|[A-Za-z0-9_]{1,100}=[0-9]{1,18}|parameters:|\[[a-z0-9_]{1,100}: .{0,2000}\]|end of parameters"
+    r"|pandas_categorical:(null|\[\])"
+)
+_SPLITS = ("split_feature", "threshold", "decision_type", "left_child", "right_child")  # a value each inner node
+_LEAVES = ("leaf_value",)
+_COUNTS = {  # of the rows it was trained with: written, but not needed to predict
+    **dict.fromkeys(("split_gain", "internal_value", "internal_weight", "internal_count"), "inner node"),
+    **dict.fromkeys(("leaf_weight", "leaf_count"), "leaf"),
+}
+_ALWAYS = {"num_leaves", "num_cat", *_SPLITS, *_LEAVES, "shrinkage"}
+_LINES = ("leaf_const", "num_features", "leaf_features", "leaf_coeff")  # of trees with a line in every leaf
+_DECISIONS = {2 * default_left + 4 * missing for default_left in (0, 1) for missing in (0, 1, 2)}  # numbers, no categories
+
+
+def check_trees(text: str) -> None:
+    """ValueError unless ``text`` (ASCII) is a whole forest of trees over columns of numbers; the message says where."""
+    head, _, rest = text.partition("\n\n")
+    features, sizes = _head(head)
+    at = 0
+    for number, size in enumerate(sizes):
+        block = rest[at : at + size]
+        first, _, body = block.partition("\n")
+        if first != f"Tree={number}" or len(block) < size:
+            raise ValueError(f"tree {number} is not where the head says")
+        try:
+            _tree(_pairs(body.rstrip("\n").split("\n")), features)
+        except ValueError as error:
+            raise ValueError(f"tree {number}: {error}") from error
+        at += size
+    end, *after = rest[at:].split("\n")
+    if end != "end of trees":
+        raise ValueError("the trees do not end where the head says")
+    for line in after:
+        if not _AFTER.fullmatch(line):
+            raise ValueError(f"a line after the trees is {line[:40]!r}")
+
+
+def _head(head: str) -> tuple[int, list[int]]:
+    """How many columns the trees split, and the length of each tree's text."""
+    first, *lines = head.split("\n")
+    if first != "tree":
+        raise ValueError(f"it starts with {first[:20]!r}")
+    found = _pairs(lines)
+    if found.keys() != _HEAD.keys():
+        raise ValueError(f"the head differs in {', '.join(sorted(found.keys() ^ _HEAD.keys()))[:80]}")
+    for key, right in _HEAD.items():
+        if not re.fullmatch(right, found[key]):
+            raise ValueError(f"{key} is {found[key][:40]!r}")
+    features = int(found["max_feature_idx"]) + 1
+    for key in ("feature_names", "feature_infos"):
+        if len(found[key].split()) != features:
+            raise ValueError(f"{key} has {len(found[key].split())} entries for {features} columns")
+    if not all(map(_INFO.fullmatch, found["feature_infos"].split())):
+        raise ValueError("feature_infos are not ranges of numbers")
+    return features, [int(size) for size in found["tree_sizes"].split()]
+
+
+def _tree(found: Mapping[str, str], features: int) -> None:
+    linear = found.get("is_linear", "0")
+    if linear not in ("0", "1") or found.get("num_cat", "0") != "0":
+        raise ValueError(f"is_linear {linear[:20]!r}, num_cat {found.get('num_cat', '')[:20]!r}: they must be 0 or 1, and 0")
+    allowed = {*_ALWAYS, *_COUNTS, "is_linear", *(_LINES if linear == "1" else ())}
+    if odd := sorted((_ALWAYS - found.keys()) | (found.keys() - allowed)):
+        raise ValueError(f"{', '.join(odd)[:80]} is missing or should not be there")
+    (leaves,) = _wholes(found, "num_leaves", 1, 1, LEAVES_LIMIT + 1)
+    inner = leaves - 1
+    _wholes(found, "split_feature", inner, 0, features)
+    _finite(found, "threshold", inner)
+    if set(_wholes(found, "decision_type", inner, 0, 16)) - _DECISIONS:
+        raise ValueError("decision_type is not that of a number")
+    _check_children(
+        _wholes(found, "left_child", inner, -leaves, inner), _wholes(found, "right_child", inner, -leaves, inner)
+    )
+    _finite(found, "leaf_value", leaves)
+    _finite(found, "shrinkage", 1)
+    for key in _COUNTS.keys() & found.keys():
+        _finite(found, key, inner if _COUNTS[key] == "inner node" else leaves)
+    if linear == "1":
+        _check_lines(found, leaves, features)
+
+
+def _check_children(left: Sequence[int], right: Sequence[int]) -> None:
+    """Every node and leaf but the root has one parent, of a smaller number: so there is no ring, and the root leads to all.
+
+    A leaf is written as minus its number less one. A node is made by splitting a leaf, after its parent.
+    """
+    seen: set[int] = set()
+    for node, children in enumerate(zip(left, right, strict=True)):
+        for child in children:
+            if child in seen or 0 <= child <= node:
+                raise ValueError(f"node {node} has the child {child}, which has another parent or is above it: no tree")
+            seen.add(child)
+
+
+def _check_lines(found: Mapping[str, str], leaves: int, features: int) -> None:
+    if lacking := sorted(set(_LINES) - found.keys()):
+        raise ValueError(f"{', '.join(lacking)} is missing")
+    _finite(found, "leaf_const", leaves)
+    terms = sum(_wholes(found, "num_features", leaves, 0, features + 1))
+    _wholes(found, "leaf_features", terms, 0, features)
+    _finite(found, "leaf_coeff", terms)
+
+
+def _pairs(lines: Sequence[str]) -> dict[str, str]:
+    """``key=value`` lines; ValueError if a line is none, or a key is there twice."""
+    found: dict[str, str] = {}
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if not equals or key in found:
+            raise ValueError(f"{line[:40]!r} is no KEY=VALUE, or a second one of its key")
+        found[key] = value
+    return found
+
+
+def _wholes(found: Mapping[str, str], key: str, count: int, least: int, beyond: int) -> list[int]:
+    """``count`` whole numbers from ``least`` up, all under ``beyond``."""
+    words = list(_words(found, key, count))
+    numbers = [int(word) for word in words if re.fullmatch(r"-?[0-9]{1,9}", word)]
+    if len(numbers) < count or not all(least <= number < beyond for number in numbers):
+        odd = next(word for word in words if not (re.fullmatch(r"-?[0-9]{1,9}", word) and least <= int(word) < beyond))
+        raise ValueError(f"{key} holds {odd[:20]}, expected a whole number in {least}..{beyond - 1}")
+    return numbers
+
+
+def _finite(found: Mapping[str, str], key: str, count: int) -> None:
+    for word in _words(found, key, count):
+        try:
+            number = float(word)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"{key} holds {word[:20]}, expected a finite number")
+
+
+def _words(found: Mapping[str, str], key: str, count: int) -> Iterator[str]:
+    words = found[key].split()
+    if len(words) != count:
+        raise ValueError(f"{key} has {len(words)} values, expected {count}")
+    return iter(words)

@@ -1,0 +1,85 @@
+"""Where tuning starts: from the shipped model of the device or of all near ones, from one the user names, or from cold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from haotuner.cost.model import CostModel
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
+from haotuner.transfer.nearness import priors_at
+from haotuner.transfer.saved_model import load_model
+from haotuner.transfer.started import Blend, Started
+from haotuner.words.device import Device
+
+COLD = "none"  # what a user writes for no model at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A model to start from, or none; ``words`` say which and why, ``document`` is its JSON form."""
+
+    model: CostModel | None
+    words: str
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+
+def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -> Start:
+    """The model that tuning starts from.
+
+    Args:
+        asked: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for what ships.
+        device: what is tuned for.
+        family: whose micro-kernels are ranked.
+        seed: of the trees that the tuning run adds to the model, whichever it is.
+
+    Raises:
+        UsageError: the file named is missing, damaged, or of another version or family. A shipped one is left out instead,
+            and said.
+    """
+    if asked == COLD:
+        return Start(model=None, words="from cold (--model none)", document={"model": None, "why": "--model none"})
+    if asked is not None:
+        named = load_model(Path(asked))
+        _same_family(asked, named.facts.get("family"), family)
+        # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
+        model = Started(named, seed=seed)
+        return Start(model=model, words=f"from the model {asked}", document={"model": asked})
+    return _shipped(starting_models(device, family), device, family, seed)
+
+
+def _same_family(asked: str, known: object, family: str) -> None:
+    """UsageError if a model is known to rank another family; files written before this was kept do not say."""
+    if known is not None and known != family:
+        raise UsageError(
+            f"the model {asked} ranks {known} kernels, this run needs one for {family}; "
+            f"make one with: haotuner transfer fit --family {family}, or leave --model out"
+        )
+
+
+def _shipped(found: ShippedModels, device: Device, family: str, seed: int) -> Start:
+    """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
+    opened: list[tuple[ShippedModel, CostModel]] = []
+    damaged = list(found.damaged)
+    for one in found.models:
+        try:
+            opened.append((one, load_model(one.path)))
+        except HaotunerError as error:
+            damaged.append(str(error))
+    left_out = {"left_out": damaged} if damaged else {}
+    said = f"; left out: {'; '.join(damaged)}" if damaged else ""
+    if not opened:
+        why = f"no shipped model of {family} " + ("can be opened" if found.models else f"is near {device.id}")
+        return Start(model=None, words=f"from cold: {why}{said}", document={"model": None, "why": why} | left_out)
+    first, *others = [one for one, _ in opened]
+    document: dict[str, Any] = {"model": first.name, "distance": round(first.distance, 3), "of": first.device.id}
+    far = "the same device" if first.device.id == device.id else f"{first.distance:.1f} doublings of resources away"
+    words = f"from the shipped model {first.name} ({far})"
+    if others:
+        document["with"] = [one.name for one in others]
+        words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
+    blend = Blend([model for _, model in opened], priors_at([one.distance for one, _ in opened]))
+    return Start(model=Started(blend, seed=seed), words=words + said, document=document | left_out)

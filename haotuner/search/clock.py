@@ -1,0 +1,48 @@
+"""Clock: says when a search stops, at its deadline or when whoever watches asks for it."""
+
+from __future__ import annotations
+
+import time
+
+from haotuner.search.task import Watch
+from haotuner.words.record import Record
+
+
+def now() -> float:
+    """Seconds of a clock that only rises."""
+    return time.monotonic()
+
+
+class Clock:
+    """A deadline and a watcher. ``expired`` and ``given_up`` say what ended it."""
+
+    def __init__(self, until: float, watch: Watch, phase: str = "search", *, given_up: bool = False) -> None:
+        self._until, self._watch, self.phase = until, watch, phase
+        self.expired, self.given_up = False, given_up
+
+    def not_given_up(self, record: Record | None = None) -> bool:
+        """Whether nobody asked to stop, whatever the time."""
+        if not self._watch(self.phase, record):
+            self.given_up = True
+        return not self.given_up
+
+    def goes_on(self, record: Record | None = None) -> bool:
+        """Whether there is time left and nobody asked to stop."""
+        self.not_given_up(record)
+        late = now() >= self._until
+        self.expired |= late
+        return not (late or self.given_up)
+
+    def move(self, until: float) -> None:
+        """Another deadline, for the next step; that one was missed is not forgotten."""
+        self._until = until
+
+    def next_phase(self, until: float, phase: str) -> Clock:
+        """A clock for another phase, which nobody's wish to stop is lost to."""
+        return Clock(until, self._watch, phase, given_up=self.given_up)
+
+
+def part(until: float, share: float) -> float:
+    """The moment when that share of the time from now on is over."""
+    begin = now()
+    return begin + (until - begin) * share

@@ -1,0 +1,1 @@
+"""Families of tile programs for GPUs."""

@@ -1,0 +1,248 @@
+"""fp16 and bf16 dense on tensor cores through mma.sync.m16n8k16, for sm_80 and later.
+
+cp.async fills a ring of ``st`` shared-memory stages while the warps multiply (CUTLASS's multistage pipeline, Kerr et al.
+2017 and the PTX ISA, *cp.async*); a XOR swizzle of 16-byte chunks keeps both the stores and ldmatrix free of bank
+conflicts. Loads outside the matrices read zeros through cp.async's source size, stores outside are skipped.
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# (the program at the end is a script that TVM parses; its functions are never called as Python)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from haotuner.microkernels.cuda.dense import (
+    TVM_DTYPES,
+    WARP,
+    CudaDense,
+    grouped_tile,
+    module_of,
+    resident_blocks,
+    rounded_registers,
+    vector_elements,
+)
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+WARP_GRIDS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (2, 4), (4, 2))  # 2 to 8 warps; one warp cannot hide its loads
+WARP_ROWS = (16, 32, 64)  # multiples of the instruction's 16
+WARP_COLUMNS = (16, 32, 64)  # ldmatrix.x4 brings two 8-column fragments at once
+K_STEPS = (32, 64)  # 64 to 128 bytes a row: whole sectors, and 4 or 8 chunks to swizzle
+STAGES = (2, 3, 4, 5)
+WIDEST_VECTOR = 8  # elements of a 16-byte cp.async
+HOPPER_SHARE = 0.63  # of the wgmma rate, measured by Luo et al. (arXiv 2402.13499)
+TILE_LIMIT = 256  # beyond it a block's accumulators leave no second warp per scheduler
+# Pointers, predicates and loop state, and one more for each load of a stage beyond the first eight; with fewer ptxas spills
+# somewhere in the space.
+ADDRESS_REGISTERS, FREE_LOADS = 16, 8
+
+
+class CudaMma(CudaDense):
+    """Families ``cuda_mma_fp16`` and ``cuda_mma_bf16``; parameters bm, bn, bk, wm x wn warps, st stages, v, kn."""
+
+    oldest_sm = 80
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every grid of warps, warp tile, k step and ring length."""
+        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
+        for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
+            if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
+                yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk, wm=wm, wn=wn, st=st, v=v, kn=kn)
+
+    def kernel(self, *, bm: int, bn: int, bk: int, wm: int, wn: int, st: int, v: int = 8, kn: int = 0) -> MicroKernel:
+        """The micro-kernel of these parameters."""
+        if bm % (16 * wm) or bn % (16 * wn) or bk % 16 or bk < 32:
+            raise ValueError(f"a {bm}x{bn}x{bk} tile of {wm}x{wn} warps: each warp needs multiples of 16, bk at least 32")
+        if v not in (1, 2, 4, 8) or st < 2 or kn not in (0, 1):
+            raise ValueError(f"v={v} must be 1, 2, 4 or 8, st={st} at least 2, kn={kn} 0 or 1")
+        params = (("bm", bm), ("bn", bn), ("bk", bk), ("wm", wm), ("wn", wn), ("st", st), ("v", v), ("kn", kn))
+        return MicroKernel(self.name, params)
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Accumulators, two sets of fragments and addresses; shared memory of the whole ring."""
+        rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
+        accumulators = rows * columns // WARP
+        fragments = 2 * (rows // 16 * 4 + columns // 8 * 2)
+        threads = kernel["wm"] * kernel["wn"] * WARP
+        stage = (kernel["bm"] + kernel["bn"]) * kernel["bk"]
+        addresses = ADDRESS_REGISTERS + max(0, stage // (threads * WIDEST_VECTOR) - FREE_LOADS)
+        return Footprint(
+            registers_per_thread=rounded_registers(accumulators + fragments + addresses),
+            shared_bytes=kernel["st"] * stage * self.bytes_per_element(),
+            threads=threads,
+        )
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """All stages of the ring but the one that is computed."""
+        return kernel["st"] - 1
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Every warp reads its rows of X and its columns of W."""
+        return (kernel["bm"] * kernel["wn"] + kernel["bn"] * kernel["wm"]) * self.bytes_per_element()
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """The tensor cores' peak; on Hopper mma.sync reaches only part of it."""
+        share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+        return None if device.tensor_tflops is None else device.tensor_tflops * share
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with one function ``symbol(X, W, Y)``."""
+        footprint = self.footprint(kernel)
+        blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
+        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks), symbol)
+
+
+def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
+    from tvm.script import tirx as T
+
+    bm, bn, bk, wm, wn, st, v, _ = (value for _, value in kernel.params)
+    kn = bool(kernel["kn"])  # the script language takes no number for a condition
+    threads = wm * wn * WARP
+    rows, columns = bm // wm, bn // wn  # of one warp
+    mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # instructions of a warp, k16 steps of a stage
+    w_rows, w_columns = (bk, bn) if kn else (bn, bk)  # W's tile as it lies in memory
+    element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{element}.{element}.f32"
+    ldmatrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+    ldmatrix_w = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" if kn else ldmatrix
+    load_loop = T.unroll if v > 1 else T.serial  # plain loads wait in registers: unrolled they spill
+    copy = "cp.async.cg.shared.global" if v == 8 else "cp.async.ca.shared.global"  # .cg (past L1) exists for 16 bytes only
+
+    def swizzled(row: Any, column: Any, width: int) -> Any:
+        """Column with its 16-byte chunk moved so that 8 rows at one chunk meet 8 different groups of banks."""
+        chunks = min(width // 8, 8)  # 8 chunks are 128 bytes, all banks once
+        mixed = T.shift_right(row, {8: 0, 4: 1, 2: 2}[chunks])  # rows that share 128 bytes differ in chunk already
+        chunk = T.bitwise_xor(T.shift_right(column, 3), T.bitwise_and(mixed, chunks - 1))
+        return T.shift_left(chunk, 3) + T.bitwise_and(column, 7)
+
+    @T.prim_func
+    def program(x_arg: T.handle, w_arg: T.handle, y_arg: T.handle):
+        m = T.int32()
+        n = T.int32()
+        k = T.int32()
+        x_stride = T.int32()
+        y_stride = T.int32()
+        x_rows = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)
+        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, align=16)
+        y_rows = T.match_buffer(y_arg, (m, n), dtype, strides=(y_stride, 1), align=16)
+        # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
+        x = T.decl_buffer((m * x_stride,), dtype, data=x_rows.data)
+        wf = T.decl_buffer((n * k,), dtype, data=w.data)
+        y = T.decl_buffer((m * y_stride,), dtype, data=y_rows.data)
+        T.device_entry()
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
+        block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
+        thread = T.thread_id([threads])
+        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        m0: T.let = tile[0] * bm
+        n0: T.let = tile[1] * bn
+        warp: T.let = T.truncdiv(thread, WARP)
+        lane: T.let = T.truncmod(thread, WARP)
+        warp_m: T.let = T.truncdiv(warp, wn) * rows
+        warp_n: T.let = T.truncmod(warp, wn) * columns
+        w_pitch = T.meta_var(n if kn else k)
+        pool = T.SMEMPool()
+        xs = pool.alloc((st, bm, bk), dtype, align=128)
+        ws = pool.alloc((st, w_rows, w_columns), dtype, align=128)
+        pool.commit()
+        sums = T.alloc_local([mt * nt * 4], "float32")
+        xf = T.alloc_local([2 * mt * 4], "uint32")
+        wr = T.alloc_local([2 * nt * 2], "uint32")
+
+        @T.inline
+        def load(shared, flat, pitch, stage, height, width, row0, column0, row_end, column_end):
+            """One tile of global memory into a stage, zeros outside the matrix."""
+            for i in load_loop((height * width + threads * v - 1) // (threads * v)):
+                e = T.meta_var(i * threads + thread)
+                r = T.meta_var(T.truncdiv(e, width // v))
+                c = T.meta_var(T.truncmod(e, width // v) * v)
+                if e < height * width // v:
+                    if v >= 2:
+                        T.ptx[copy](
+                            shared.ptr_to([stage, r, swizzled(r, c, width)]),
+                            flat.ptr_to([(row0 + r) * pitch + column0 + c]),  # never read when the source size is 0
+                            v * 2,
+                            T.if_then_else(
+                                T.And(row0 + r < row_end, column0 + c < column_end), T.uint32(v * 2), T.uint32(0)
+                            ),
+                        )
+                    else:
+                        shared[stage, r, swizzled(r, c, width)] = T.if_then_else(
+                            T.And(row0 + r < row_end, column0 + c < column_end),
+                            flat[(row0 + r) * pitch + column0 + c],
+                            T.Cast(dtype, 0),
+                        )
+
+        @T.inline
+        def load_stage(stage, step):
+            load(xs, x, x_stride, stage, bm, bk, m0, step * bk, m, k)
+            if kn:
+                load(ws, wf, w_pitch, stage, bk, bn, step * bk, n0, k, n)
+            else:
+                load(ws, wf, w_pitch, stage, bn, bk, n0, step * bk, n, k)
+
+        @T.inline
+        def fragments(stage, kk, half):
+            """The operands of k16 step kk into one of two register sets."""
+            for i in T.unroll(mt):
+                r = T.meta_var(warp_m + i * 16 + T.truncmod(lane, 16))
+                c = T.meta_var(kk * 16 + T.truncdiv(lane, 16) * 8)
+                T.ptx[ldmatrix](*[xf[(half * mt + i) * 4 + q] for q in range(4)], xs.ptr_to([stage, r, swizzled(r, c, bk)]))
+            for j in T.unroll(nt // 2):
+                if kn:
+                    r = T.meta_var(kk * 16 + T.truncmod(lane, 16))
+                    c = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8)
+                    T.ptx[ldmatrix_w](
+                        *[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ws.ptr_to([stage, r, swizzled(r, c, bn)])
+                    )
+                else:
+                    r = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
+                    c = T.meta_var(kk * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
+                    T.ptx[ldmatrix_w](
+                        *[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ws.ptr_to([stage, r, swizzled(r, c, bk)])
+                    )
+
+        for i in T.unroll(mt * nt * 4):
+            sums[i] = T.float32(0)
+        for s in T.unroll(st - 1):
+            load_stage(s, s)
+            T.ptx.cp.async_.commit_group()
+        stage: T.int32 = 0  # ring slot of this step
+        for step in T.serial(T.truncdiv(k + (bk - 1), bk)):
+            T.ptx.cp.async_.wait_group(st - 2)
+            T.cuda.cta_sync()
+            fragments(stage, 0, 0)
+            freed: T.let = T.if_then_else(stage == 0, st - 1, stage - 1)  # the slot of the step before
+            load_stage(freed, step + (st - 1))  # past the end it fills zeros
+            T.ptx.cp.async_.commit_group()
+            for kk in T.unroll(ksteps):
+                if kk + 1 < ksteps:
+                    fragments(stage, kk + 1, (kk + 1) % 2)
+                for i in T.unroll(mt):
+                    for j in T.unroll(nt):
+                        T.ptx[mma](
+                            *[sums[(i * nt + j) * 4 + q] for q in range(4)],
+                            *[xf[((kk % 2) * mt + i) * 4 + q] for q in range(4)],
+                            *[wr[((kk % 2) * nt + j) * 2 + q] for q in range(2)],
+                            *[sums[(i * nt + j) * 4 + q] for q in range(4)],
+                        )
+            stage = T.if_then_else(stage == st - 1, 0, stage + 1)
+        for i in T.unroll(mt):
+            for lower in T.unroll(2):
+                r = T.meta_var(m0 + warp_m + i * 16 + lower * 8 + T.truncdiv(lane, 4))
+                if r < m:
+                    for j in T.unroll(nt):
+                        c = T.meta_var(n0 + warp_n + j * 8 + T.truncmod(lane, 4) * 2)
+                        if T.And(c + 1 < n, T.bitwise_and(y_stride, 1) == 0):  # an aligned pair
+                            for q in T.vectorized(2):
+                                y[r * y_stride + c + q] = T.Cast(dtype, sums[(i * nt + j) * 4 + lower * 2 + q])
+                        else:
+                            for q in T.unroll(2):
+                                if c + q < n:
+                                    y[r * y_stride + c + q] = T.Cast(dtype, sums[(i * nt + j) * 4 + lower * 2 + q])
+
+    return program

@@ -1,0 +1,230 @@
+"""fp32 dense on CUDA cores, for every CUDA architecture.
+
+The classic blocked SGEMM: a block stages ``bk`` columns of X and W in shared memory, transposed, while each thread holds
+a ``tm x tn`` tile in registers (Volkov & Demmel, SC 2008; the lane and strip arrangement follows Nath et al. 2010).
+The next step's operands travel through registers into the second of two shared buffers, so one barrier a step is enough
+and no asynchronous copy is needed (sm_75 has none).
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# (the program at the end is a script that TVM parses; its functions are never called as Python)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from haotuner.microkernels.cuda.dense import (
+    WARP,
+    CudaDense,
+    grouped_tile,
+    module_of,
+    resident_blocks,
+    rounded_registers,
+    vector_elements,
+)
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+# Lanes of a warp over its tile: 4 rows by 8 columns read 4 + 8 distinct 16-byte fragments, the least of all splits of 32
+# that keep a row of Y's stores 128 bytes wide.
+LANE_ROWS, LANE_COLUMNS = 4, 8
+THREAD_ROWS = (2, 4, 8)  # 2: tiles of 8 rows for short m
+THREAD_COLUMNS = (4, 8)
+WARPS_DOWN = (1, 2, 4)
+WARPS_ACROSS = (1, 2, 4)
+WARPS = (2, 4, 8)  # of a block; one cannot hide its loads, 16 leave 64 accumulators no room
+K_STEPS = (8, 16, 32)
+WIDEST_VECTOR = 4  # floats of a 16-byte load
+STRIP = 4  # floats of a 16-byte shared-memory load; a thread's rows and columns come in strips this wide
+BANKS = 32
+ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
+
+
+class CudaSimt(CudaDense):
+    """Family ``cuda_simt_fp32``; parameters bm, bn, bk, tm x tn per thread, v, kn."""
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every thread tile, grid of 2, 4 or 8 warps, and k step."""
+        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
+        for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
+            if down * across in WARPS:
+                bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
+                yield self.kernel(bm=bm, bn=bn, bk=bk, tm=tm, tn=tn, v=v, kn=kn)
+
+    def kernel(self, *, bm: int, bn: int, bk: int, tm: int, tn: int, v: int = 4, kn: int = 0) -> MicroKernel:
+        """The micro-kernel of these parameters."""
+        if bm % (LANE_ROWS * tm) or bn % (LANE_COLUMNS * tn):
+            raise ValueError(f"a {bm}x{bn} tile needs whole warps of {LANE_ROWS * tm}x{LANE_COLUMNS * tn}")
+        if tm not in THREAD_ROWS or tn not in THREAD_COLUMNS or bk not in K_STEPS or v not in (1, 2, 4) or kn not in (0, 1):
+            raise ValueError(f"tm={tm} tn={tn} bk={bk} v={v} kn={kn} is outside the family")
+        return MicroKernel(self.name, (("bm", bm), ("bn", bn), ("bk", bk), ("tm", tm), ("tn", tn), ("v", v), ("kn", kn)))
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Accumulators, fragments, the operands on their way to shared memory and addresses; two shared buffers."""
+        bm, bn, bk, tm, tn = (kernel[key] for key in ("bm", "bn", "bk", "tm", "tn"))
+        threads = bm // tm * (bn // tn)
+        loads = -(-bm * bk // (threads * kernel["v"])) + -(-bn * bk // (threads * kernel["v"]))
+        return Footprint(
+            registers_per_thread=rounded_registers(tm * tn + tm + tn + loads * (kernel["v"] + 1) + ADDRESS_REGISTERS),
+            shared_bytes=2 * (bm + bn) * bk * self.bytes_per_element(),
+            threads=threads,
+        )
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """One: the next step's operands wait in registers."""
+        return 1
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """A fragment of each operand for every thread."""
+        return self.footprint(kernel).threads * (kernel["tm"] + kernel["tn"]) * self.bytes_per_element()
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with one function ``symbol(X, W, Y)``."""
+        footprint = self.footprint(kernel)
+        blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
+        return module_of(_program(kernel, footprint.threads, blocks), symbol)
+
+
+def _program(kernel: MicroKernel, threads: int, blocks: int) -> Any:
+    from tvm.script import tirx as T
+
+    bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
+    kn = bool(kernel["kn"])  # the script language takes no number for a condition
+    across = bn // (LANE_COLUMNS * tn)
+    row_strip, column_strip = min(STRIP, tm), min(STRIP, tn)
+    x_loads = -(-bm * bk // (threads * v))
+    w_loads = -(-bn * bk // (threads * v))
+    # Lanes that store one k chunk; the next chunk's lanes start that many banks further. At least a strip, so that 16-byte
+    # fragments stay whole.
+    chunk_lanes = max(BANKS // (bk // v), STRIP)
+
+    def shifted(index: Any, chunk: Any, height: int, unit: int) -> Any:
+        """Where row ``index`` (in units of rows) of a transposed tile lies in the k rows of one chunk.
+
+        It is moved so that stores meet all banks: a XOR below the power of two that divides the tile's height.
+        """
+        return T.bitwise_xor(index, T.truncdiv(T.truncmod(chunk * chunk_lanes, min(BANKS, height & -height)), unit))
+
+    # Indices are written as strips (or chunks) times their width: only then is it provable that a load is aligned, and one
+    # instruction.
+    @T.prim_func
+    def program(x_arg: T.handle, w_arg: T.handle, y_arg: T.handle):
+        m = T.int32()
+        n = T.int32()
+        k = T.int32()
+        x_stride = T.int32()
+        y_stride = T.int32()
+        x_rows = T.match_buffer(x_arg, (m, k), "float32", strides=(x_stride, 1), align=16)
+        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), "float32", align=16)
+        y_rows = T.match_buffer(y_arg, (m, n), "float32", strides=(y_stride, 1), align=16)
+        # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
+        x = T.decl_buffer((m * x_stride,), "float32", data=x_rows.data)
+        wf = T.decl_buffer((n * k,), "float32", data=w.data)
+        y = T.decl_buffer((m * y_stride,), "float32", data=y_rows.data)
+        T.device_entry()
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
+        block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
+        thread = T.thread_id([threads])
+        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        m0: T.let = tile[0] * bm
+        n0: T.let = tile[1] * bn
+        warp: T.let = T.truncdiv(thread, WARP)
+        lane: T.let = T.truncmod(thread, WARP)
+        # The thread's first strip of rows and of columns in the tile.
+        row: T.let = T.truncdiv(warp, across) * (LANE_ROWS * tm // row_strip) + T.truncdiv(lane, LANE_COLUMNS)
+        column: T.let = T.truncmod(warp, across) * (LANE_COLUMNS * tn // column_strip) + T.truncmod(lane, LANE_COLUMNS)
+        w_pitch = T.meta_var(n if kn else k)
+        pool = T.SMEMPool()
+        xs = pool.alloc((2, bk, bm), "float32", align=128)
+        ws = pool.alloc((2, bk, bn), "float32", align=128)
+        pool.commit()
+        sums = T.alloc_local([tm * tn], "float32")
+        xf = T.alloc_local([tm], "float32")
+        wr = T.alloc_local([tn], "float32")
+        x_next = T.alloc_local([x_loads * v], "float32")
+        w_next = T.alloc_local([w_loads * v], "float32")
+
+        @T.inline
+        def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end):
+            """One tile of global memory into registers, zeros outside the matrix; column0 counts chunks."""
+            for i in T.unroll(loads):
+                e = T.meta_var(i * threads + thread)
+                r = T.meta_var(row0 + T.truncdiv(e, width // v))
+                c = T.meta_var(column0 + T.truncmod(e, width // v))
+                if T.And(e < height * width // v, T.And(r < row_end, c * v < column_end)):
+                    for q in T.vectorized(v):
+                        held[i * v + q] = flat[(r * T.truncdiv(pitch, v) + c) * v + q]
+                else:
+                    for q in T.vectorized(v):
+                        held[i * v + q] = T.float32(0)
+
+        @T.inline
+        def fetch_step(step):
+            fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, k)
+            if kn:
+                fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), k, n)
+            else:
+                fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, k)
+
+        @T.inline
+        def put_across(shared, side, held, loads, height):
+            """Registers that hold rows of k into [k][row], shifted against bank conflicts."""
+            for i in T.unroll(loads):
+                e = T.meta_var(i * threads + thread)
+                r = T.meta_var(T.truncdiv(e, bk // v))
+                chunk = T.meta_var(T.truncmod(e, bk // v))
+                if e < height * bk // v:
+                    for q in T.unroll(v):
+                        shared[side, chunk * v + q, shifted(r, chunk, height, 1)] = held[i * v + q]
+
+        @T.inline
+        def put_step(side):
+            put_across(xs, side, x_next, x_loads, bm)
+            if kn:
+                for i in T.unroll(w_loads):
+                    e = T.meta_var(i * threads + thread)
+                    if e < bk * bn // v:
+                        for q in T.vectorized(v):
+                            ws[side, T.truncdiv(e, bn // v), T.truncmod(e, bn // v) * v + q] = w_next[i * v + q]
+            else:
+                put_across(ws, side, w_next, w_loads, bn)
+
+        for i in T.unroll(tm * tn):
+            sums[i] = T.float32(0)
+        fetch_step(0)
+        put_step(0)
+        T.cuda.cta_sync()
+        for step in T.serial(T.truncdiv(k + (bk - 1), bk)):
+            fetch_step(step + 1)  # past the end it fetches zeros, which nobody reads
+            for kk in T.unroll(bk):
+                for s in T.unroll(tm // row_strip):
+                    strip = T.meta_var(shifted(row + s * LANE_ROWS, T.truncdiv(kk, v), bm, row_strip))
+                    for q in T.vectorized(row_strip):
+                        xf[s * row_strip + q] = xs[T.truncmod(step, 2), kk, strip * row_strip + q]
+                for s in T.unroll(tn // column_strip):
+                    plain = T.meta_var(column + s * LANE_COLUMNS)
+                    strip = T.meta_var(plain if kn else shifted(plain, T.truncdiv(kk, v), bn, column_strip))
+                    for q in T.vectorized(column_strip):
+                        wr[s * column_strip + q] = ws[T.truncmod(step, 2), kk, strip * column_strip + q]
+                for i in T.unroll(tm):
+                    for j in T.unroll(tn):
+                        sums[i * tn + j] = sums[i * tn + j] + xf[i] * wr[j]
+            put_step(T.truncmod(step + 1, 2))
+            T.cuda.cta_sync()
+        for i in T.unroll(tm):
+            r = T.meta_var(m0 + (row + T.truncdiv(i, row_strip) * LANE_ROWS) * row_strip + T.truncmod(i, row_strip))
+            if r < m:
+                for s in T.unroll(tn // column_strip):
+                    c = T.meta_var(n0 + (column + s * LANE_COLUMNS) * column_strip)
+                    if T.And(c + column_strip <= n, T.bitwise_and(y_stride, column_strip - 1) == 0):
+                        for q in T.vectorized(column_strip):
+                            y[r * y_stride + c + q] = sums[i * tn + s * column_strip + q]
+                    else:
+                        for q in T.unroll(column_strip):
+                            if c + q < n:
+                                y[r * y_stride + c + q] = sums[i * tn + s * column_strip + q]
+
+    return program

@@ -1,0 +1,292 @@
+"""fp16 and bf16 dense on Hopper's tensor cores: TMA, mbarriers and wgmma, for sm_90a only.
+
+One producer thread asks the TMA for the operands of the next ``st`` k steps; consumer warpgroups wait for a full stage,
+start wgmma on it and hand back the stage before (the warp-specialised ring of CUTLASS 3; PTX ISA, *wgmma* and *mbarrier*).
+A k step is 64 elements, one 128-byte row of the swizzle that TMA and wgmma share. TMA fills zeros outside the matrices,
+stores are skipped there. Needs k, and X's row stride, in multiples of 8 (``v8``: TMA's 16-byte pitch).
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# (the program at the end is a script that TVM parses; its functions are never called as Python)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from haotuner.microkernels.cuda.dense import (
+    SCHEDULER_REGISTERS,
+    SCHEDULERS,
+    TVM_DTYPES,
+    WARP,
+    CudaDense,
+    grouped_tile,
+    module_of,
+    resident_blocks,
+    rounded_registers,
+    vector_elements,
+)
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+WARPGROUP = 128  # threads that issue one wgmma together
+SLAB = 64  # rows of one wgmma
+K_STEP = 64  # 2-byte elements of a 128-byte swizzled row
+PITCH_ELEMENTS = 8  # TMA row pitches are multiples of 16 bytes
+ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 2))  # bm, slabs of a consumer warpgroup
+COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256)  # wgmma takes multiples of 8 up to 256; finer steps only thin the space
+STAGES = (3, 4, 5, 6, 8)
+BARRIER_BYTES = 16  # a full and an empty mbarrier for each stage
+PRODUCER_REGISTERS = 40  # one thread with a few addresses; CUTLASS gives 24 to 40
+ADDRESS_REGISTERS = 40  # a consumer's descriptors, barriers and epilogue addresses besides its accumulators
+ENTRY_REGISTERS = 32  # ptxas refuses a launch bound that leaves less than this besides one wgmma's accumulators (C7602)
+CONSUMER_LIMIT = 232  # registers of a consumer: with two of them (40 + 2 x 232) x 128 just fit the SM's file
+SWIZZLE_128_BYTES = 3  # CU_TENSOR_MAP_SWIZZLE_128B
+L2_PROMOTION_128_BYTES = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+
+
+class CudaWgmma(CudaDense):
+    """Families ``cuda_wgmma_fp16`` and ``cuda_wgmma_bf16``; parameters bm, bn, bk, wr slabs a warpgroup, st, v, kn."""
+
+    oldest_sm = 90
+
+    def suits(self, device: Device) -> bool:
+        """Only compute capability 9.0: later ones have other tensor-core instructions."""
+        return device.arch in ("sm_90", "sm_90a")
+
+    def serves(self, op: Op) -> bool:
+        """Dense of this dtype whose static k (for ``kn`` weights also n) fits TMA's pitch."""
+        return super().serves(op) and vector_elements(op, PITCH_ELEMENTS) == PITCH_ELEMENTS and "k" not in op.dynamic
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every tile and ring length whose accumulators a warpgroup can hold; none for an op that TMA cannot load."""
+        if not self.serves(op):
+            return
+        kn = int(op.option("weight") == "kn")
+        for (bm, wr), bn, st in product(ROWS, COLUMNS, STAGES):
+            if self._fits(bm, bn, wr) and not (kn and bn % K_STEP):
+                yield self.kernel(bm=bm, bn=bn, wr=wr, st=st, kn=kn)
+
+    def kernel(self, *, bm: int, bn: int, st: int, wr: int = 1, kn: int = 0) -> MicroKernel:
+        """The micro-kernel of these parameters."""
+        if bm % (SLAB * wr) or bn % 8 or not 8 <= bn <= 256 or bm > 256:
+            raise ValueError(f"a {bm}x{bn} tile: rows in whole warpgroups of {SLAB * wr} up to 256, columns multiples of 8")
+        if not self._fits(bm, bn, wr):
+            raise ValueError(f"the accumulators of a {bm}x{bn} tile with wr={wr} do not fit the registers of an SM")
+        if st < 2 or kn not in (0, 1) or (kn and bn % K_STEP):
+            raise ValueError(f"st={st} must be at least 2; kn={kn} 0 or 1, and with kn1 bn={bn} in panels of {K_STEP}")
+        params = (("bm", bm), ("bn", bn), ("bk", K_STEP), ("wr", wr), ("st", st), ("v", PITCH_ELEMENTS), ("kn", kn))
+        return MicroKernel(self.name, params)
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Registers a thread starts with, to be shared out by setmaxnreg; shared memory of the ring and its barriers."""
+        consumers = kernel["bm"] // (SLAB * kernel["wr"])
+        stage = (kernel["bm"] + kernel["bn"]) * K_STEP * self.bytes_per_element() + BARRIER_BYTES
+        return Footprint(
+            registers_per_thread=self._entry_registers(kernel["bm"], kernel["bn"], kernel["wr"]),
+            shared_bytes=kernel["st"] * stage,
+            threads=(consumers + 1) * WARPGROUP,
+        )
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """All stages of the ring but the one that is computed."""
+        return kernel["st"] - 1
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Each slab's instruction reads 64 rows of X and all columns of W."""
+        return kernel["bm"] // SLAB * (SLAB + kernel["bn"]) * self.bytes_per_element()
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """The tensor cores' peak."""
+        return device.tensor_tflops
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with one function ``symbol(X, W, Y)``."""
+        footprint = self.footprint(kernel)
+        blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
+        registers = self._consumer_registers(kernel["bn"], kernel["wr"])
+        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks, registers), symbol)
+
+    def _fits(self, bm: int, bn: int, wr: int) -> bool:
+        """Whether one block's registers exist: a consumer's own, and all warpgroups' when they start."""
+        threads = (bm // (SLAB * wr) + 1) * WARPGROUP
+        started = self._entry_registers(bm, bn, wr) * threads
+        return self._consumer_registers(bn, wr) <= CONSUMER_LIMIT and started <= SCHEDULERS * SCHEDULER_REGISTERS
+
+    def _entry_registers(self, bm: int, bn: int, wr: int) -> int:
+        """Registers of every thread before setmaxnreg shares them out."""
+        consumers = bm // (SLAB * wr)
+        shared_out = PRODUCER_REGISTERS + consumers * self._consumer_registers(bn, wr)
+        return rounded_registers(max(-(-shared_out // (consumers + 1)), SLAB * bn // WARPGROUP + ENTRY_REGISTERS))
+
+    def _consumer_registers(self, bn: int, wr: int) -> int:
+        """Accumulators of ``wr`` slabs of 64 x bn over 128 threads, and addresses; setmaxnreg takes multiples of 8."""
+        return -(-(wr * SLAB * bn // WARPGROUP + ADDRESS_REGISTERS) // 8) * 8
+
+
+def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: int) -> Any:
+    from tvm.script import tirx as T
+
+    bm, bn, bk, wr, st, _, _ = (value for _, value in kernel.params)
+    kn = bool(kernel["kn"])  # the script language takes no number for a condition
+    consumers = bm // (SLAB * wr)
+    threads = (consumers + 1) * WARPGROUP
+    sums_of_slab = SLAB * bn // WARPGROUP
+    x_bytes, w_bytes = bm * bk * 2, bn * bk * 2
+    element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    wgmma = f"wgmma.mma_async.sync.aligned.m64n{bn}k16.f32.{element}.{element}"
+    tma = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    # Shared-memory descriptors of the 128-byte swizzle, in 16-byte units (PTX ISA, *matrix-descriptor*):
+    #   rows along k (X, and W (n, k)): groups of 8 rows 1024 bytes apart; the next k16 lies 32 bytes on in the row.
+    #   rows along n (W (k, n)): panels of 64 columns bk * 128 bytes apart; the next k16 lies 16 rows of 128 bytes on.
+    leading, stride, next_k16 = (bk * 128 // 16, 64, 16 * 128 // 16) if kn else (1, 64, 2)
+
+    @T.prim_func
+    def program(x_arg: T.handle, w_arg: T.handle, y_arg: T.handle):
+        m = T.int32()
+        n = T.int32()
+        k = T.int32()
+        x_stride = T.int32()
+        y_stride = T.int32()
+        x = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)
+        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, align=16)
+        y_rows = T.match_buffer(y_arg, (m, n), dtype, strides=(y_stride, 1), align=16)
+        # A flat view: this pipeline computes addresses from shapes alone and would ignore the row stride.
+        y = T.decl_buffer((m * y_stride,), dtype, data=y_rows.data)
+        # Encoded by the launcher: extents, row pitch in bytes, box, element strides, innermost first.
+        x_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        T.evaluate(
+            T.tensormap_encode_tiled(
+                x_map, x.data, k, m, x_stride * 2, bk, bm, 1, 1,
+                descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES, l2_promotion=L2_PROMOTION_128_BYTES,
+            )
+        )  # fmt: skip
+        w_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        if kn:
+            T.evaluate(
+                T.tensormap_encode_tiled(
+                    w_map, w.data, n, k, n * 2, 64, bk, 1, 1,
+                    descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES, l2_promotion=L2_PROMOTION_128_BYTES,
+                )
+            )  # fmt: skip
+        else:
+            T.evaluate(
+                T.tensormap_encode_tiled(
+                    w_map, w.data, k, n, k * 2, bk, bn, 1, 1,
+                    descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES, l2_promotion=L2_PROMOTION_128_BYTES,
+                )
+            )  # fmt: skip
+        T.device_entry()
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
+        block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
+        thread = T.thread_id([threads])
+        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        m0: T.let = tile[0] * bm
+        n0: T.let = tile[1] * bn
+        steps: T.let = T.truncdiv(k + (bk - 1), bk)
+        pool = T.SMEMPool()
+        xs = pool.alloc((st, bm, bk), dtype, align=1024)  # the swizzle's pattern repeats every 1024 bytes
+        ws = pool.alloc((st, bn * bk), dtype, align=1024)
+        full = pool.alloc((st,), "uint64", align=8)
+        empty = pool.alloc((st,), "uint64", align=8)
+        pool.commit()
+        if thread == 0:
+            for s in T.unroll(st):
+                T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
+                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(consumers))
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.ptx.fence.proxy.async_.shared__cta()
+        T.cuda.cta_sync()
+        if thread < WARPGROUP:  # the producer warpgroup
+            T.ptx["setmaxnreg.dec.sync.aligned.u32"](PRODUCER_REGISTERS)
+            if thread == 0:
+                slot: T.int32 = 0
+                phase: T.int32 = 1  # a fresh barrier counts as in the phase before: the first round never waits
+                for step in T.serial(steps):
+                    T.cuda.mbarrier_wait(empty.ptr_to([slot]), phase)
+                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([slot]), T.uint32(x_bytes + w_bytes))
+                    T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), step * bk, m0, full.ptr_to([slot]))
+                    if kn:
+                        for p in T.unroll(bn // 64):
+                            T.ptx[tma](
+                                ws.ptr_to([slot, p * bk * 64]),
+                                T.address_of(w_map),
+                                n0 + p * 64,
+                                step * bk,
+                                full.ptr_to([slot]),
+                            )
+                    else:
+                        T.ptx[tma](ws.ptr_to([slot, 0]), T.address_of(w_map), step * bk, n0, full.ptr_to([slot]))
+                    slot = slot + 1
+                    if slot == st:
+                        slot = 0
+                        phase = phase ^ 1
+        else:  # the consumer warpgroups
+            T.ptx["setmaxnreg.inc.sync.aligned.u32"](consumer_registers)
+            group: T.let = T.truncdiv(thread, WARPGROUP) - 1
+            local: T.let = T.truncmod(thread, WARPGROUP)
+            sums = T.alloc_local([wr * sums_of_slab], "float32")
+            x_descriptor = T.alloc_local([1], "uint64")
+            w_descriptor = T.alloc_local([1], "uint64")
+            for i in T.unroll(wr * sums_of_slab):
+                sums[i] = T.float32(0)
+            at: T.int32 = 0
+            turn: T.int32 = 0
+            before: T.int32 = 0
+            T.cuda.wgmma.encode_matrix_descriptor(
+                T.address_of(x_descriptor[0]), xs.ptr_to([0, group * (SLAB * wr), 0]), 1, 64, SWIZZLE_128_BYTES
+            )
+            T.cuda.wgmma.encode_matrix_descriptor(
+                T.address_of(w_descriptor[0]), ws.ptr_to([0, 0]), leading, stride, SWIZZLE_128_BYTES
+            )
+            for step in T.serial(steps):
+                T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
+                T.ptx.wgmma.fence.sync.aligned()
+                for kk in T.unroll(bk // 16):
+                    for r in T.unroll(wr):
+                        T.ptx[wgmma](
+                            *[sums[r * sums_of_slab + q] for q in range(sums_of_slab)],
+                            x_descriptor[0] + T.Cast("uint64", at * (x_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
+                            w_descriptor[0] + T.Cast("uint64", at * (w_bytes // 16) + kk * next_k16),
+                            T.ptx.pred(1),
+                            1,
+                            1,
+                            0,
+                            1 if kn else 0,
+                        )
+                T.ptx.wgmma.commit_group.sync.aligned()
+                T.ptx.wgmma.wait_group.sync.aligned(1)  # the step before is finished: hand its stage back
+                if T.And(local == 0, step > 0):
+                    T.ptx.mbarrier.arrive.shared.b64(empty.ptr_to([before]), T.uint32(1))
+                before = at
+                at = at + 1
+                if at == st:
+                    at = 0
+                    turn = turn ^ 1
+            T.ptx.wgmma.wait_group.sync.aligned(0)
+            for r in T.unroll(wr):
+                for lower in T.unroll(2):
+                    row = T.meta_var(
+                        m0
+                        + group * (SLAB * wr)
+                        + r * SLAB
+                        + T.truncdiv(local, WARP) * 16
+                        + lower * 8
+                        + T.truncdiv(T.truncmod(local, WARP), 4)
+                    )
+                    if row < m:
+                        for j in T.unroll(bn // 8):
+                            c = T.meta_var(n0 + j * 8 + T.truncmod(local, 4) * 2)
+                            if T.And(c + 1 < n, T.bitwise_and(y_stride, 1) == 0):  # an aligned pair
+                                for q in T.vectorized(2):
+                                    y[row * y_stride + c + q] = T.Cast(dtype, sums[r * sums_of_slab + j * 4 + lower * 2 + q])
+                            else:
+                                for q in T.unroll(2):
+                                    if c + q < n:
+                                        y[row * y_stride + c + q] = T.Cast(
+                                            dtype, sums[r * sums_of_slab + j * 4 + lower * 2 + q]
+                                        )
+
+    return program

@@ -1,0 +1,16 @@
+"""The CUDA families in the order they are tried: the newest instructions first."""
+
+from __future__ import annotations
+
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+
+CUDA_FAMILIES: tuple[CudaDense, ...] = (
+    CudaWgmma("cuda_wgmma_fp16", "fp16"),
+    CudaWgmma("cuda_wgmma_bf16", "bf16"),
+    CudaMma("cuda_mma_fp16", "fp16"),
+    CudaMma("cuda_mma_bf16", "bf16"),
+    CudaSimt("cuda_simt_fp32", "fp32"),
+)

@@ -1,0 +1,88 @@
+"""Survivors: the selection funnel on measured kernels of any family, to see whether it keeps the best of a device.
+
+Laws and expectation read a kernel's demand and the device's profile only: nothing that was measured takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.cost.machine import Machine, machine
+from haotuner.cost.model import Scores
+from haotuner.select.funnel import FRONTIER
+from haotuner.transfer.device_table import DeviceTable, Rows
+from haotuner.transfer.reading import demands_of
+from haotuner.words.demand import Demand
+from haotuner.words.device import Device
+
+Broken = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survived:
+    """What the funnel kept of the kernels measured for one task."""
+
+    device: str
+    family: str
+    task: str
+    measured: int
+    refused: dict[str, int]  # by law, in the order they are asked
+    kept: int
+    best_kept: float  # throughput of the best survivor over that of the best of all
+
+
+def survivors(table: DeviceTable, *, most: int = FRONTIER) -> list[Survived]:
+    """The funnel on every task of a table that has at least two kernels."""
+    found = []
+    expected = np.asarray(table.frame["expected_log"], dtype=np.float64)
+    broken = _laws(table)
+    efficiency = table.efficiency()
+    for rows in table.groups():
+        kept, refused = _funnel(rows, broken, expected, most)
+        found.append(
+            Survived(
+                device=table.device.id,
+                family=table.family,
+                task=table.task_names[int(table.tasks[rows[0]])],
+                measured=len(rows),
+                refused=refused,
+                kept=len(kept),
+                best_kept=float(efficiency[kept].max() / efficiency[rows].max()) if len(kept) else 0.0,
+            )
+        )
+    return found
+
+
+def _funnel(rows: Rows, broken: Sequence[tuple[str, Broken]], expected: Scores, most: int) -> tuple[Rows, dict[str, int]]:
+    left, refused = rows, {}
+    for law, breaks in broken:
+        refused[law] = int(breaks[left].sum())
+        left = left[~breaks[left]]
+    kept = left[np.argsort(-expected[left], kind="stable")][:most]
+    refused["frontier"] = len(left) - len(kept)
+    return kept, refused
+
+
+def _laws(table: DeviceTable) -> list[tuple[str, Broken]]:
+    """Which rows break which law of a GPU; a CPU's kernels have laws of their own in haotuner/select."""
+    trials, demands = demands_of(table.device, table.family, list(table.trials))
+    at = {trial: row for row, trial in enumerate(trials)}
+    order = [at[trial] for trial in table.trials]
+    parts = [_breaks(part, wanted) for part, wanted in demands]
+    laws = [law for law, _ in parts[0]]
+    return [(law, np.concatenate([dict(part)[law] for part in parts])[order]) for law in laws]
+
+
+def _breaks(device: Device, wanted: Demand) -> list[tuple[str, Broken]]:
+    m: Machine = machine(device)
+    block = wanted.waves * (m.wave_width if m.kind != "cpu" else 1.0)
+    return [
+        ("threads", wanted.threads > m.threads_per_block),
+        ("shared", wanted.shared_bytes > m.shared_per_block_bytes),
+        ("registers", wanted.registers > m.registers_per_thread),
+        ("registers of a block", block * np.minimum(wanted.registers, m.registers_per_thread) > m.registers_per_unit),
+    ]

@@ -1,0 +1,60 @@
+"""The groups of goldens, and how each case of them is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.replay import cases, subject
+from tests.replay.cases import Ask, Case
+
+Fields = Mapping[str, Any]
+Make = Callable[[], Fields]
+
+
+def groups(*, quick: bool) -> dict[str, dict[str, Make]]:
+    """Group to case to what makes its fields; with ``quick`` only those of every test run."""
+    plans = Plans()
+    tuned = cases.QUICK_PLANS + (() if quick else cases.PLANS)
+    packs: dict[str, Make] = {case.name: plans.pack(case) for case in tuned}
+    return {
+        "kernels_cpu": {name: _made(subject.kernel_module, name) for name in cases.cpu_kernels()}
+        | {f"points {' '.join(one)}": _made(subject.space, *one) for one in (cases.SPACES[:1] if quick else cases.SPACES)},
+        "kernels_cuda": {name: _made(subject.kernel_cuda, name, "sm_90a")
+                         for name in cases.QUICK_CUDA + (() if quick else cases.CUDA)},
+        "plans": {case.name: plans.plan(case) for case in tuned},
+        "packs": packs if quick else packs | {name: _made(subject.pack_of, of) for name, of in cases.PACKS.items()},
+        "predictions": {ask.name: _predicted(ask)
+                        for ask in cases.QUICK_PREDICTIONS + (() if quick else cases.PREDICTIONS)},
+        "selections": {" ".join(one): _made(subject.selection, *one)
+                       for one in cases.QUICK_SELECTIONS + (() if quick else cases.SELECTIONS)},
+        "documents": {} if quick else {name: _made(subject.documents, *of) for name, of in cases.DOCUMENTS.items()},
+    }  # fmt: skip
+
+
+class Plans:
+    """Tunes each case once, for its plan and for the text of its pack."""
+
+    def __init__(self) -> None:
+        self._found: dict[Case, tuple[Fields, Fields]] = {}
+
+    def plan(self, case: Case) -> Make:
+        """What was chosen."""
+        return lambda: self._of(case)[0]
+
+    def pack(self, case: Case) -> Make:
+        """The text of its pack."""
+        return lambda: self._of(case)[1]
+
+    def _of(self, case: Case) -> tuple[Fields, Fields]:
+        if case not in self._found:
+            self._found[case] = subject.plan(case)
+        return self._found[case]
+
+
+def _made(function: Callable[..., Fields], *words: Any) -> Make:
+    return lambda: function(*words)
+
+
+def _predicted(ask: Ask) -> Make:
+    return lambda: subject.prediction(ask)

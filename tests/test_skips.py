@@ -1,0 +1,51 @@
+"""What a run says of the tests that it left out: a green run without torch must not pass for a full one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import GOLDEN, includable, kind_of
+
+ROOT = GOLDEN.parents[1]
+
+
+@pytest.mark.parametrize(
+    "reason, kind",
+    [
+        ("Skipped: gpu: no CUDA device", "gpu"),
+        ("Skipped: could not import 'torch': No module named 'torch'", "torch"),
+        ("could not import 'archspec.cpu': No module named 'archspec'", "archspec"),
+        ("Skipped: torch: not installed", "torch"),
+    ],
+)
+def test_a_skip_is_counted_under_what_was_missing(reason, kind):
+    assert kind_of(reason) == kind
+
+
+def test_only_what_can_be_included_is_offered():
+    assert includable({"gpu": 3}) == includable({"torch": 0}) == []
+    assert includable({"torch": 4})[0].endswith("(torch is not installed; skipped: 4). `make test TORCH=1` includes it.")
+
+
+@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["one process", "xdist"])
+def test_the_last_line_of_a_run_without_torch_says_how_to_include_it(more, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    words = ["-q", "-p", "no:cacheprovider", *more, "tests/serving/test_torch.py"]
+    where = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=where, capture_output=True, text=True, check=False
+    )
+    last = ran.stdout.strip().splitlines()[-1]
+    assert last == "NOT TESTED: the torch door (torch is not installed; skipped: 1). `make test TORCH=1` includes it."
+
+
+def test_make_installs_torch_only_where_it_is_asked_for():
+    def planned(*more: str) -> str:
+        return subprocess.run(["make", "-n", "test", *more], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert "torch==" not in planned("TORCH=")
+    assert "pip install --quiet --disable-pip-version-check 'torch==" in planned("TORCH=1", "VENV=nowhere")

@@ -1,0 +1,81 @@
+"""Choose a mode for a target from its samples alone: the preferred one, unless another ranks held-out samples better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from haotuner.cost.model import Scores
+from haotuner.cost.scores import pairwise_accuracy
+from haotuner.transfer.device_table import Rows
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank
+from haotuner.transfer.residual import Residual
+
+FOLDS = 4
+FEWEST = 8  # samples below which no fold could teach anything: the preference decides
+# Order of preference between modes that the samples cannot tell apart, from trials on public records.
+PREFERENCE = ("residual", "continue", "from-scratch", "refit", "zero-shot", "copy")
+# What the sources say in common, what the samples say alone, and both: opinions that err differently. `continue` errs as
+# `residual` does; with it in the head best@10 on convolution was 0.002 lower.
+HEAD_SHARERS = ("refit", "from-scratch", "residual")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeChoice:
+    """The mode chosen, and the pairwise accuracy of each on held-out samples; 0.5 is chance."""
+
+    mode: str
+    accuracy: float | None  # of the mode chosen; None when there were too few samples to judge by
+    accuracies: dict[str, float]  # of every mode
+    level: tuple[str, ...] = ()  # other modes that the samples cannot tell from it; they share the head of its ranking
+    note: str = ""
+
+
+def choose_mode(pool: Pool, sample: Sample | None, seed: int, residual: Residual | None = None) -> ModeChoice:
+    """Pick a mode. Modes that learn are judged by cross-validation, the others directly.
+
+    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick. ``residual``
+    may be given where it was fitted on the same sample already.
+    """
+    can_copy = not np.isnan(pool.copied).all()
+    if sample is None or len(sample.rows) < FEWEST:
+        mode = "zero-shot" if sample is None else "residual"
+        return ModeChoice(mode=mode, accuracy=None, accuracies={}, note="too few target samples to judge: by preference")
+    fitted = residual or fit_residual_on(pool, sample, seed)  # keeps what it said of samples that it had not seen
+    held = {mode: fitted.held_out if mode == "residual" else _held_out(mode, pool, sample, seed) for mode in LEARNING}
+    held |= {mode: rank(mode, pool, None, seed)[sample.rows] for mode in SAMPLE_FREE if mode != "copy" or can_copy}
+    groups = pool.tasks[sample.rows]
+    accuracies = {mode: _by_task(said, sample.labels, groups) for mode, said in held.items()}
+    margin = 2.0 * 0.5 / np.sqrt(len(sample.rows))  # 0.5/sqrt(n): standard error of a share near one half
+    best = max(accuracies.values())
+    mode = next(mode for mode in PREFERENCE if mode in accuracies and accuracies[mode] >= best - margin)
+    level = tuple(other for other in HEAD_SHARERS if other != mode and accuracies[other] >= best - margin)
+    note = ""
+    if accuracies["from-scratch"] > accuracies["zero-shot"] + margin:
+        note = "the sources alone mislead on this target: its own samples rank better than they do"
+    return ModeChoice(mode=mode, accuracy=accuracies[mode], accuracies=accuracies, level=level, note=note)
+
+
+def _held_out(mode: str, pool: Pool, sample: Sample, seed: int) -> Scores:
+    """Each sample's score from a fit that did not see it."""
+    order = np.random.default_rng([seed, 7]).permutation(len(sample.rows))
+    said = np.zeros(len(sample.rows))
+    for fold in range(FOLDS):
+        held = order[fold::FOLDS]
+        kept = np.setdiff1d(order, held)
+        part = pool.part(sample.rows[np.concatenate([kept, held])])
+        seen = Sample(rows=np.arange(len(kept)), labels=sample.labels[kept])
+        said[held] = rank(mode, part, seen, seed)[len(kept) :]
+    return said
+
+
+def _by_task(said: Scores, labels: Scores, tasks: Rows) -> float:
+    """Pairwise accuracy within tasks, weighted by their pairs; one half if no task has two samples."""
+    total = counted = 0.0
+    for task in np.unique(tasks):
+        rows = np.flatnonzero(tasks == task)
+        pairs = len(rows) * (len(rows) - 1) / 2
+        if pairs:
+            total, counted = total + pairs * pairwise_accuracy(said[rows], labels[rows]), counted + pairs
+    return total / counted if counted else 0.5

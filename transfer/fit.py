@@ -1,0 +1,123 @@
+"""Fit: one model for one target device from all records, in the mode that its own records prove best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from haotuner.cost.features import NAMES
+from haotuner.cost.forest import Forest, Settings, one_device
+from haotuner.errors import UsageError
+from haotuner.transfer.choose_mode import ModeChoice, choose_mode
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.modes import Sample, fit_continued, fit_refitted, make_pool
+from haotuner.transfer.nearness import FARTHEST, priors_at, start_distance
+from haotuner.transfer.reading import DeviceTables
+from haotuner.transfer.saved_model import Transferred
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.started import Blend, Ranks, Remembered
+from haotuner.words.device import Device
+
+# What travels between instruction sets: no widths in elements (an AVX-512 tile has twice those of AVX2), no fill of caches
+# that all of them share, no analytic time. Pairwise accuracy AVX2 to AVX-512 rose from 0.62 to 0.70, back from 0.69 to 0.71.
+NOT_SHIPPED = {
+    "tile_cols_log2", "wave_cols_log2", "vector_log2", "vector_cols_log2", "tile_intensity_log2", "far_fill_log2",
+    "l1_fill_log2", "l2_fill_log2", "near_pressure_log2", "mid_pressure_log2", "far_balance_log2", "step_efficiency",
+    "expected_log",
+}  # fmt: skip
+# Trees learn what the analysis misses (slope 1), so what it knows of another instruction set's registers and caches is in
+# the start. Pairwise accuracy and best@1 on an op not fitted to, AVX2 to AVX-512 and back: Zen 4 0.66, 0.93 and 0.70, 0.87
+# without, 0.71, 0.95 and 0.79, 0.93 with; Zen 5 0.68, 0.87 and 0.74, 0.90 without, 0.73, 0.90 and 0.76, 0.90 with.
+SHIPPED_TREES = Settings(
+    trees=150, feature_share=0.5, slope=1.0, columns=tuple(name for name in NAMES if name not in NOT_SHIPPED)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedModel:
+    """A model, and how it came about."""
+
+    model: Forest | Transferred
+    choice: ModeChoice
+    family: str
+    sources: tuple[str, ...]
+    rows: int  # measured on the target itself
+    note: str  # an announced fallback, or empty
+
+
+def family_of(read: DeviceTables, family: str | None) -> str:
+    """The family asked for, or the only one there is; UsageError otherwise."""
+    known = read.families()
+    if family is None and len(known) == 1:
+        return known[0]
+    if family not in known:
+        asked = "several families" if family is None else f"no records of family {family!r}"
+        raise UsageError(f"{asked}: the store has {', '.join(known)}; name one with --family")
+    return family
+
+
+def fit_model(read: DeviceTables, target: Device, *, family: str | None = None, seed: int = 0) -> FittedModel:
+    """Learn from every device's records of one family, the target's own as the samples that choose the mode.
+
+    Without records of the target the model is zero-shot; without records of other devices it is a forest of the target's
+    own rows, and the note says so.
+
+    Raises:
+        UsageError: no records of the family, or several families and none named.
+    """
+    name = family_of(read, family)
+    tables = read.of(name)
+    mine = [table for table in tables if table.device.id == target.id]
+    others = [table for table in tables if table.device.id != target.id]
+    if not others:
+        own = Forest(seed=seed, settings=one_device(len(mine[0]))).fit(mine[0].frame, mine[0].labels)
+        own.facts = _facts(target, name, mine, ())
+        choice = ModeChoice(mode="from-scratch", accuracy=None, accuracies={})
+        note = "no other device measured this family: a model of the target's own records alone"
+        return FittedModel(model=own, choice=choice, family=name, sources=(), rows=len(mine[0]), note=note)
+    sources = learn_sources(others, target, seed=seed)
+    if not mine:
+        choice = ModeChoice(mode="zero-shot", accuracy=None, accuracies={})
+        model: Forest | Transferred = Transferred(sources, seed=seed)
+        note = f"no records of {target.id}: predictions rest on the other devices and its profile"
+    else:
+        table = mine[0]
+        pool = make_pool(sources, others, table)
+        sample = Sample(rows=table.every(), labels=table.labels)
+        choice = choose_mode(pool, sample, seed)
+        note = choice.note
+        if choice.mode == "continue":
+            model = fit_continued(pool, sample)
+        elif choice.mode == "refit":
+            model = fit_refitted(pool, sample)
+        elif choice.mode == "from-scratch":
+            model = Forest(seed=seed, settings=one_device(len(table))).fit(table.frame, table.labels)
+        else:
+            model = Transferred(sources, seed=seed)
+            if choice.mode == "residual":
+                model.fit(table.frame, table.labels)
+            elif choice.mode == "copy":
+                note = "copying ranks only kernels that a source measured; a model must rank any, so it is zero-shot"
+    model.facts = _facts(target, name, mine, sources.ids)
+    rows = len(mine[0]) if mine else 0
+    return FittedModel(model=model, choice=choice, family=name, sources=sources.ids, rows=rows, note=note)
+
+
+def _facts(target: Device, family: str, mine: Sequence[DeviceTable], sources: Sequence[str]) -> dict[str, object]:
+    rows = sum(len(table) for table in mine)
+    return {"family": family, "target": target.id, "sources": list(sources), "target_rows": rows}
+
+
+def fit_shipped(table: DeviceTable, seed: int = 0) -> Forest:
+    """A model of one device for the start of searches on others, as they ship in ``transfer/models``."""
+    return Forest(seed=seed, settings=SHIPPED_TREES).fit(table.frame, table.labels)
+
+
+def fit_start(tables: Sequence[DeviceTable], target: Device) -> Ranks | None:
+    """What ``tune`` would start from on a target if models of these sources shipped; None: from cold, none is near."""
+    distances = {table.device.id: start_distance(table.device, target) for table in tables}
+    near = [table for table in tables if distances[table.device.id] <= FARTHEST]
+    if not near:
+        return None
+    blend = Blend([fit_shipped(table) for table in near], priors_at([distances[table.device.id] for table in near]))
+    return Remembered(blend)

@@ -1,0 +1,213 @@
+"""Simulate: one search on one target whose records are known, from no measurement to the last sample count, scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from haotuner.cost.model import Analytic, Scores
+from haotuner.transfer.choose_mode import ModeChoice, choose_mode
+from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
+from haotuner.transfer.modes import (
+    GUIDED,
+    LEARNING,
+    SAMPLE_FREE,
+    STARTED,
+    Pool,
+    Sample,
+    fit_residual_on,
+    make_pool,
+    rank,
+    shared_head,
+)
+from haotuner.transfer.nearness import priors_of
+from haotuner.transfer.samples import next_batch, program_units, unaided_batch
+from haotuner.transfer.sources import copied, learn_sources, measured_by, plain
+from haotuner.transfer.started import Ranks
+from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
+
+REACH = (0.95, 0.97, 0.99)
+LONGEST_WALK = 512  # measurements after which a search that has not arrived counts as this many
+Point = dict[str, float]
+Pick = Callable[..., Rows]  # (opinions, taken, count) -> the rows to measure next
+Leg = tuple[Rows, Rows]  # rows sampled in the order they were measured, and the walk down the ranking learnt from them
+
+
+@dataclass(slots=True)
+class SimulatedRun:
+    """What one seed gave: scores by mode and sample count, the chosen ones, baselines, measurements to each share."""
+
+    modes: dict[str, dict[int, Point]] = field(default_factory=dict)
+    chosen: dict[int, Point] = field(default_factory=dict)
+    choices: dict[int, ModeChoice] = field(default_factory=dict)
+    baselines: dict[str, Point] = field(default_factory=dict)
+    measurements: dict[str, dict[float, int]] = field(default_factory=dict)
+    curves: dict[str, Scores] = field(default_factory=dict)  # best found after each measurement
+
+
+def simulate(
+    target: DeviceTable, tables: Sequence[DeviceTable], counts: Sequence[int], seed: int, start: Ranks | None = None
+) -> SimulatedRun:
+    """One run; the seed decides forests, folds and random samples.
+
+    Transferring modes share one sample, chosen with the sources' help. From scratch is a search whose samples
+    owe nothing to sources or analysis; its forest has the features that all have. *Guided* is one that samples as transfer
+    does, helped by the analysis only: what is ahead of it is owed to the sources and not to the analysis or a better search.
+    ``start`` is what ``tune`` would start from; with one the run has the mode *started*, on the transferring modes' sample.
+    """
+    sources = learn_sources(tables, target.device, seed=seed)
+    known = measured_by(tables, target.trials)
+    pool, scores = make_pool(sources, tables, target, known=known, start=start), TargetScores.of(target)
+    done = SimulatedRun(baselines=_baselines(target, tables, known, scores, seed))
+    if start is not None:
+        done.baselines["start"] = scores.score(start.predict(target.frame))
+    can_copy = not np.isnan(pool.copied).all()
+    for mode in SAMPLE_FREE:
+        if mode != "copy" or can_copy:
+            done.modes[mode] = {0: scores.score(rank(mode, pool, None, seed))}
+    _transfer_arm(done, pool, scores, target, counts, seed)
+    _scratch_arm(done, pool, scores, target, counts, seed)
+    _guided_arm(done, pool, scores, target, counts, seed)
+    return done
+
+
+def _transfer_arm(
+    done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
+) -> None:
+    pick = _sampler(pool, target, pool.analysis(), pool.sources.level().spread, [seed, 2])
+    choice = choose_mode(pool, None, seed)
+    said, opinions = rank(choice.mode, pool, None, seed), pool.opinions()
+    consensus = opinions[-1]
+    if 0 in counts:
+        done.chosen[0], done.choices[0] = scores.score(said), choice
+    taken = NOTHING
+    learning = LEARNING if pool.start is None else (*LEARNING, STARTED)
+    legs: dict[str, list[Leg]] = {mode: [] for mode in (*learning, "chosen") if mode != "from-scratch"}
+    for count, more in _steps(counts):
+        batch = pick(opinions=opinions, taken=taken, count=count - len(taken))
+        taken = np.concatenate([taken, batch])
+        sample = Sample(rows=taken, labels=target.labels[taken])
+        residual = fit_residual_on(pool, sample, seed)
+        by_mode = {mode: rank(mode, pool, sample, seed) for mode in learning if mode != "residual"}
+        by_mode["residual"] = residual.predict(pool.frame, pool.columns)
+        choice = _with_note(choose_mode(pool, sample, seed, residual), count, len(target))
+        said = by_mode[choice.mode] if choice.mode in by_mode else rank(choice.mode, pool, None, seed)
+        said = shared_head(said, (said, *(by_mode[mode] for mode in choice.level)), pool.tasks, taken)
+        # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
+        opinions = [said, by_mode["from-scratch"], consensus]
+        if count in counts:
+            for mode in legs.keys() - {"chosen"}:
+                done.modes.setdefault(mode, {})[count] = scores.score(by_mode[mode], taken)
+            done.chosen[count], done.choices[count] = scores.score(said, taken), choice
+        for mode, parts in legs.items():
+            parts.append((taken, scores.walk(said if mode == "chosen" else by_mode[mode], taken, more)))
+    for mode, parts in legs.items():
+        _note_legs(done, mode, scores, parts)
+    for mode in done.modes.keys() & set(SAMPLE_FREE):
+        _note_legs(done, mode, scores, [(NOTHING, scores.walk(rank(mode, pool, None, seed), NOTHING, LONGEST_WALK))])
+
+
+def _with_note(choice: ModeChoice, asked: int, rows: int) -> ModeChoice:
+    if asked <= rows:
+        return choice
+    note = f"{asked} samples asked for, all {rows} rows taken"
+    return replace(choice, note=f"{note}; {choice.note}" if choice.note else note)
+
+
+def _scratch_arm(
+    done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
+) -> None:
+    """From scratch: the first samples by chance, later ones by the model of the samples before."""
+    rng = np.random.default_rng([seed, 4])
+    _alone(done, "from-scratch", partial(unaided_batch, rows=len(target), rng=rng), pool, scores, target, counts, seed)
+
+
+def _guided_arm(
+    done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
+) -> None:
+    """The same with samples chosen as transfer chooses its own, helped by the analysis only."""
+    analysis = Analytic().predict(pool.frame)
+    pick = _sampler(pool, target, analysis, float(analysis.std()), [seed, 3])
+    _alone(done, GUIDED, pick, pool, scores, target, counts, seed)
+
+
+def _alone(
+    done: SimulatedRun,
+    name: str,
+    pick: Pick,
+    pool: Pool,
+    scores: TargetScores,
+    target: DeviceTable,
+    counts: Sequence[int],
+    seed: int,
+) -> None:
+    opinions: list[Scores] = []
+    taken = NOTHING
+    legs: list[Leg] = []
+    for count, more in _steps(counts):
+        batch = pick(opinions=opinions, taken=taken, count=count - len(taken))
+        taken = np.concatenate([taken, batch])
+        said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
+        opinions = [said]
+        if count in counts:
+            done.modes.setdefault(name, {})[count] = scores.score(said, taken)
+        legs.append((taken, scores.walk(said, taken, more)))
+    _note_legs(done, name, scores, legs)
+
+
+def _sampler(pool: Pool, target: DeviceTable, analysis: Scores, spread: float, seed: Sequence[int]) -> Pick:
+    """``next_batch`` on a target; what is left to say is who has an opinion, what is taken, and how many rows to add."""
+    return partial(
+        next_batch,
+        analysis=analysis,
+        spread=spread,
+        places=program_units(pool.frame),
+        tasks=pool.tasks,
+        measure=target.labels.item,
+        rng=np.random.default_rng(seed),
+    )
+
+
+def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Sample counts, and how far to walk down the ranking before the next batch is due."""
+    asked = sorted(count for count in counts if count > 0)
+    gaps = [b - a for a, b in zip(asked, asked[1:], strict=False)] + ([LONGEST_WALK - asked[-1]] if asked else [])
+    return list(zip(asked, (max(gap, 0) for gap in gaps), strict=True))
+
+
+def _note_legs(done: SimulatedRun, mode: str, scores: TargetScores, legs: Sequence[Leg]) -> None:
+    """Best found after each number of measurements: the largest sample that they pay for, the rest down its ranking.
+
+    Every entry is the result of one policy that can be carried out, so the curve may fall where a larger sample begins.
+    """
+    if not legs:
+        return
+    curve = np.zeros(LONGEST_WALK)
+    for samples, walk in legs:
+        found = scores.curve(np.concatenate([samples, walk])[:LONGEST_WALK])
+        # entry i is for i + 1 measurements; before the first sample is complete they are spent in its own order
+        first = min(len(samples), len(found)) - 1 if curve.any() else 0
+        curve[first : len(found)] = found[first:]
+        curve[len(found) :] = found[-1]
+    done.curves[mode] = curve
+    done.measurements[mode] = {share: first_reaching(curve, share) or LONGEST_WALK for share in REACH}
+
+
+def _baselines(
+    target: DeviceTable, tables: Sequence[DeviceTable], known: Scores, scores: TargetScores, seed: int
+) -> dict[str, Point]:
+    nearest = np.zeros(len(tables))
+    nearest[int(np.argmax(priors_of([table.device for table in tables], target.device)))] = 1.0
+    found = {
+        "plain": scores.score(plain(tables, target, seed)),
+        "analytic": scores.score(Analytic().predict(target.frame)),
+        "random": mean_of([scores.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
+    }
+    for name, priors in (("copy", nearest), ("copy-mean", np.full(len(tables), 1.0 / len(tables)))):
+        values = copied(known, priors)
+        if not np.isnan(values).all():
+            found[name] = scores.score(np.where(np.isnan(values), np.nanmin(values) - 1.0, values))
+    return found

@@ -1,0 +1,152 @@
+"""Started: the cost model that ``tune`` runs.
+
+It begins where another model stands, learns what that has wrong, and says how far off it may be.
+
+``tune`` starts from a saved model, or from the blend of the shipped models of near devices (``haotuner/initial_model.py``).
+``haotuner transfer evaluate`` judges the same class as the mode *started*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.linalg import cho_solve
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from haotuner.cost.forest import Forest, Settings, line_through
+from haotuner.cost.model import Scores, check_columns, check_rows
+from haotuner.cost.order import predict_alike
+
+BAG = 4  # forests, averaged: one forest of 30 rows is mostly chance
+# Rows before trees learn what the start gets wrong; fewer teach level and slope only. With trees from eight rows on, AVX2 to
+# AVX-512 and back were 3.1 and 4.6 % behind after a tenth of the measurements, from 48, 80 or 120 on 1.6 and 3.5 %; a start
+# as far off as SSE loses by it (4.5 -> 10). Kernels to 98 % from this device's own model, two ops: 8 rows 20 and 34, 24: 16
+# and 42, 48: 16 and 38, 80: 16 and 50.
+TREE_ROWS = 48
+TREES = Settings(trees=50, feature_share=0.5, slope=0.0)
+# How far off the start is for all kernels alike depends on what binds them. From other devices' models, log units: AVX2 0.37
+# at up to four rows and -0.24 beyond 64, AVX-512 -0.3 and 0.08; so a kernel measured at two rows looked a third better
+# than all others there, whatever they were, and no other was tried.
+REGIME = ("far_balance_log2",)
+LEVEL = 0.3  # standard deviation of that level over regimes
+REGIME_WIDTH = 1.0  # doublings of machine balance over which it changes
+# Standard deviation of a kernel's error against others of its regime. Models of five other devices, three ops: 0.09 at
+# one row, 0.12 at two, 0.15 to 0.27 beyond.
+SPREAD = 0.15
+# Measured rows that count as much as ``SPREAD``: a search's first rows are those where the start is at its best. Loss after
+# a tenth, five devices, three seeds: 12 rows 2.1 %, 48 rows 1.9, ``SPREAD`` alone 1.9; seeds move a mean by half a percent.
+SPREAD_ROWS = 48
+
+
+class Ranks(Protocol):
+    """Anything that ranks: log(throughput / roofline) of each row of a frame, higher is better."""
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Scores of shape ``(rows,)``."""
+        ...
+
+
+class Blend:
+    """The mean of what models of other devices say, each by its prior: they err differently."""
+
+    def __init__(self, models: Sequence[Ranks], priors: ArrayLike | None = None) -> None:
+        """``priors`` of shape ``(models,)``, from 0 up; None gives each an equal one. ValueError if none is above 0."""
+        given = np.ones(len(models)) if priors is None else np.asarray(priors, dtype=np.float64)
+        if given.shape != (len(models),) or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
+            raise ValueError(f"a blend of {len(models)} models needs as many priors from 0 up, not all zero; got {given}")
+        self.models, self.priors = tuple(models), given / given.sum()
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Mean of predicted log(throughput / roofline), of shape ``(rows,)``."""
+        return predict_alike(frame, self._predict)
+
+    def _predict(self, frame: pd.DataFrame) -> Scores:
+        said = np.stack([model.predict(frame) for model in self.models])
+        return np.asarray(self.priors @ said, dtype=np.float64)
+
+
+class Remembered:
+    """A fitted model that answers from memory when one of the last two frames comes again, the very object.
+
+    A search asks at every round what it starts from to say of its rows, in turn with the few that are measured; the rows
+    stay and the start never changes. Five forests of 150 trees took a tenth of a second for 3,000 rows. Frames must not be
+    changed meanwhile.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._last: list[tuple[pd.DataFrame, Scores]] = []
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """What the model says, of shape ``(rows,)``; not to be written to."""
+        said = next((said for asked, said in self._last if asked is frame), None)
+        if said is None:
+            said = self.ranks.predict(frame)
+        self._last = [(frame, said), *((asked, old) for asked, old in self._last if asked is not frame)][:2]
+        return said
+
+
+class Started:
+    """An ``Unsure`` cost model over a fitted one: the start alone before ``fit``, put right by measured rows after it."""
+
+    def __init__(self, start: Ranks, seed: int = 0) -> None:
+        self.start = Remembered(start)  # copies of this model, one a round of a search, share it
+        self.seed = seed
+        self._line = (0.0, 1.0)
+        self._level: GaussianProcessRegressor | None = None
+        self._trees: tuple[Forest, ...] = ()
+        self._spread = SPREAD
+
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Started:
+        """Learn level and slope of the start, a level for each regime, then trees; rows of an earlier call are forgotten."""
+        check_columns(frame)
+        labels, given = check_rows(frame, log_efficiency, weights)
+        said = self.start.predict(frame)
+        self._line = line_through(said, labels, given, None)
+        left = labels - self._line[0] - self._line[1] * said
+        sample_weight = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
+        kernel = ConstantKernel(LEVEL**2, "fixed") * RBF(REGIME_WIDTH, "fixed")
+        self._level = GaussianProcessRegressor(kernel, alpha=SPREAD**2 / sample_weight, optimizer=None).fit(
+            _regime(frame), left
+        )
+        unseen = _left_out(self._level)
+        known = SPREAD_ROWS * SPREAD**2 + sample_weight @ unseen**2
+        self._spread = float(np.sqrt(known / (SPREAD_ROWS + sample_weight.sum())))
+        left = left - self._level.predict(_regime(frame))
+        enough = len(labels) >= TREE_ROWS
+        self._trees = tuple(
+            Forest(seed=self.seed * BAG + i, settings=TREES).fit(frame, left, given) for i in range(BAG if enough else 0)
+        )
+        return self
+
+    def predict(self, frame: pd.DataFrame) -> Scores:
+        """Log(throughput / roofline) of shape ``(rows,)``; higher is better."""
+        found = self._line[0] + self._line[1] * self.start.predict(frame)
+        if self._level is not None and len(frame):
+            found = found + self._level.predict(_regime(frame))
+        if self._trees:
+            found = found + np.mean([forest.predict(frame) for forest in self._trees], axis=0)
+        return np.asarray(found, dtype=np.float64)
+
+    def spread(self, frame: pd.DataFrame) -> Scores:
+        """Standard deviation of a row's error against other rows of its regime, log units, of shape ``(rows,)``.
+
+        What all of them have wrong alike is not in it: it does not decide which is measured next.
+        """
+        check_columns(frame)
+        return np.full(len(frame), self._spread)
+
+
+def _regime(frame: pd.DataFrame) -> Scores:
+    return np.asarray(frame[list(REGIME)], dtype=np.float64)
+
+
+def _left_out(fitted: GaussianProcessRegressor) -> Scores:
+    """What each row is off by when the others alone speak (Rasmussen and Williams, 2006, eq. 5.12)."""
+    inverse = cho_solve((fitted.L_, True), np.eye(len(fitted.L_)))
+    return np.asarray(fitted.alpha_ / np.diag(inverse), dtype=np.float64)

@@ -1,0 +1,81 @@
+"""Scores of a ranking on a target: averages over tasks, with what was measured counted as found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from haotuner.cost.model import Scores
+from haotuner.cost.scores import pairwise_accuracy
+from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
+
+KEYS = ("pairwise", "best@1", "best@5", "best@10")
+_AT = {"best@1": 1, "best@5": 5, "best@10": 10}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetScores:
+    """The rows of a target that are scored, task by task."""
+
+    throughput: Scores
+    labels: Scores
+    groups: tuple[Rows, ...]
+
+    @staticmethod
+    def of(table: DeviceTable) -> TargetScores:
+        """The scores of a table's rows; ValueError if no task has two rows."""
+        groups = tuple(table.groups())
+        if not groups:
+            raise ValueError(f"{table.family} on {table.device.id}: no task has two measured kernels to rank")
+        return TargetScores(throughput=table.efficiency(), labels=table.labels, groups=groups)
+
+    def score(self, said: Scores, measured: Rows = NOTHING) -> dict[str, float]:
+        """Mean over tasks of pairwise accuracy among unmeasured rows and of best@k, measured rows counted as found."""
+        totals = {key: 0.0 for key in KEYS}
+        for rows in self.groups:
+            found, left = self._split(rows, measured)
+            totals["pairwise"] += pairwise_accuracy(said[left], self.labels[left]) if len(left) > 1 else 1.0
+            order = left[np.argsort(-said[left], kind="stable")]
+            best = float(self.throughput[rows].max())
+            for key, k in _AT.items():
+                seen = np.concatenate([found, order[:k]])
+                totals[key] += float(self.throughput[seen].max()) / best
+        return {key: total / len(self.groups) for key, total in totals.items()}
+
+    def curve(self, order: Rows) -> Scores:
+        """Best found over best of all after each measurement of a sequence, mean over tasks.
+
+        Shape ``(len(order),)``, never falling; a task without a measurement counts 0.
+        """
+        total = np.zeros(len(order))
+        for rows in self.groups:
+            here = np.isin(order, rows)
+            reached = np.maximum.accumulate(np.where(here, self.throughput[order], 0.0))
+            total += reached / float(self.throughput[rows].max())
+        return total / len(self.groups)
+
+    def walk(self, said: Scores, measured: Rows, count: int) -> Rows:
+        """The next ``count`` unmeasured rows down a ranking, tasks taking turns."""
+        place = np.full(len(said), np.inf)
+        for rows in self.groups:
+            _, left = self._split(rows, measured)
+            place[left[np.argsort(-said[left], kind="stable")]] = np.arange(len(left))
+        order = np.lexsort((-said, place))
+        return np.asarray(order[np.isfinite(place[order])][:count], dtype=np.int64)
+
+    def _split(self, rows: Rows, measured: Rows) -> tuple[Rows, Rows]:
+        here = np.isin(rows, measured)
+        return rows[here], rows[~here]
+
+
+def mean_of(points: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Mean of each score over several scorings."""
+    return {key: float(np.mean([point[key] for point in points])) for key in KEYS}
+
+
+def first_reaching(curve: Sequence[float] | Scores, share: float) -> int | None:
+    """Measurements after which a curve reaches a share of the best; None if it never does."""
+    reached = np.flatnonzero(np.asarray(curve) >= share)
+    return int(reached[0]) + 1 if len(reached) else None
