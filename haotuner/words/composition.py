@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 # What threads share of a call: nothing, an axis of the output, or the terms of the sum over k.
 SERIAL, COLUMNS, ROWS, TERMS = "serial", "n", "m", "k"
-# The ways of dense products in words. Places are the runtime's numbers (native/ht.h).
+# In words. Places are the runtime's numbers (native/ht_limits.h).
 WAYS: Mapping[str, str] = {
     SERIAL: "one thread",
     COLUMNS: "threads share columns",
