@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import Backend
-from haotuner.backends.cpu.pack_source import PackedOp, PackedPlan, pack_library
-from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.backend import Backend, Choice
 from haotuner.backends.index import backend_for
-from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import PackInvalid
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import Start, start_of
@@ -27,12 +24,15 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
+from haotuner.plan.cells import CellTable
+from haotuner.plan.table import PlanTable
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request
 from haotuner.runtime.host import missing_flags
 from haotuner.trace import traffic_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Record
@@ -134,8 +134,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
             library = Path(scratch) / "pack.so"
-            toolchain = Toolchain.find()
-            pack_library([_packed(t, lab) for t in tuned], device.arch, toolchain, library, lab.compile_object)
+            backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
             write_pack(request.out, library, document, _check_of(device, request.environment))
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
@@ -201,28 +200,15 @@ def _stopped(tuned: Sequence[Tuned]) -> str:
     return next((r for r in ("signal", ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 
 
-def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
-    index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
-    rows, setting = (
-        [shape["m"] for shape in tuned.task.traffic.shapes()],
-        Setting.of(tuned.task.op, tuned.kernels, lab.device),
-    )
-    return PackedOp(
-        name=tuned.task.op.name,
-        setting=setting,
-        first_m=min(rows),
-        last_m=max(rows),
+def _choice(tuned: Tuned) -> Choice:
+    shapes = tuned.task.traffic.shapes()
+    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
+    return Choice(
+        op=tuned.task.op,
+        family=tuned.family,
         kernels=tuned.kernels,
-        plans=[
-            PackedPlan(
-                threads=table.threads,
-                entries=[
-                    (tuple((index[k], t) for k, t in one.composition.parts), one.composition.share) for one in table.entries
-                ],
-                row_block=setting.row_block,
-            )
-            for table in tuned.tables
-        ],
+        tables=tuned.tables,
+        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
     )
 
 
@@ -233,7 +219,7 @@ def _document(
     return {
         "haotuner": __version__,
         "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
-        "toolchain": Toolchain.find().words(),
+        "toolchain": lab.backend.toolchain(),
         "tuning": {
             "shapes": request.shapes,
             "weights": request.weights,
@@ -256,24 +242,35 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    plans = {
-        str(table.threads): {
-            "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
-            "measured_us": {
-                str(m): {one.label: round(us, 3) for one, us in found.items()} for m, found in table.measured.items()
+    plans = {str(table.threads): _plan_document(table) for table in tuned.tables}
+    return lab.backend.packed(_choice(tuned), lab.device).entry({**_row(tuned, lab), "plans": plans})
+
+
+def _plan_document(table: PlanTable) -> dict[str, Any]:
+    """What people may want to know of a plan: expected and measured microseconds."""
+    if isinstance(table, CellTable):
+        return {
+            "cells": {
+                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
+                "entries": [one.label for one in table.entries],
             },
-            "curves": {
-                way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
-                for way, curves in table.curves.items()
-            },
+            "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
         }
-        for table in tuned.tables
+    return {
+        "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
+        "measured_us": {str(m): _rounded(found) for m, found in table.measured.items()},
+        "curves": {
+            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+            for way, curves in table.curves.items()
+        },
     }
-    return _packed(tuned, lab).entry({**_row(tuned, lab), "plans": plans})
+
+
+def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
+    return {one.label: round(us, 3) for one, us in times.items()}
 
 
 def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    setting = Setting.of(tuned.task.op, tuned.kernels, lab.device)
     cover = 1 + tuned.regret
     return {
         "name": tuned.task.op.name,
@@ -288,7 +285,7 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
         "regret_cover": tuned.regret,
         "regret_mean": cover * (1 + sum(t.regret_mean for t in tuned.tables) / len(tuned.tables)) - 1,
         "regret_max": cover * (1 + max(t.regret_max for t in tuned.tables)) - 1,
-        "packed_ratio": setting.panels * setting.pw / setting.n,
+        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
         "model": tuned.model,
     }
 

@@ -24,7 +24,7 @@ def find_compiler() -> str | None:
 
 
 def cpu_info(host: Host) -> CpuInfo:
-    """What /proc/cpuinfo says.
+    """This host's ``CpuInfo``, from /proc/cpuinfo.
 
     Raises:
         EnvironmentMissing: another system or processor than Linux on x86-64, or one older than x86-64-v2.

@@ -56,7 +56,7 @@ class CpuPeak:
         return max(1, round(self.fma_per_cycle))
 
     def settled(self, cores: int) -> bool:
-        """Whether another run would hardly find more.
+        """True if another run would hardly find more.
 
         So it is when the one core was calm, and all cores together did more than one but not more than each alone could.
         """
@@ -135,7 +135,7 @@ def peak_of(
 
 
 def loop_options(isa: Isa) -> tuple[str, ...]:
-    """What a program with the loops of native/fma.h or read.h is compiled with for an instruction set."""
+    """Compiler options for a program with the loops of native/fma.h or read.h, for an instruction set."""
     defines = (f"-DVECTOR_BYTES={4 * isa.wave_width}", f"-DCHAINS={isa.chains}")
     include = ("-I", str(files("haotuner.hw_profiles").joinpath("native")))
     return ("-std=gnu11", "-O2", "-ffp-contract=fast", "-pthread", *isa.compile_flags, *defines, *include)

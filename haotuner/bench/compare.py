@@ -59,7 +59,7 @@ def contest_of(
 
 
 def facts_of(pack: Path, device: Device | None) -> Facts:
-    """What the manifest says that a race cannot see: seconds of tuning, planned regret at measured shapes."""
+    """Facts from the manifest that a race cannot see: seconds of tuning, planned regret at measured shapes."""
     manifest = read_manifest(pack)
     seconds = _inside(manifest.document, "tuning", "seconds")
     return Facts(

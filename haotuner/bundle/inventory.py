@@ -1,4 +1,4 @@
-"""What is on this machine, asked part by part: a part that hangs or crashes is a line, not the end."""
+"""Inventory of this machine, asked part by part: a part that hangs or crashes is a line, not the end."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _ask(script: str, *arguments: str, path: str) -> dict[str, Any]:
 
 
 def clocks(uuid: str) -> dict[str, str]:
-    """What nvidia-smi says now of the card with that UUID, 32 digits: clocks, temperature, modes; nothing without it."""
+    """Clocks, temperature and modes now of the card with that UUID (32 digits), from nvidia-smi; empty without it."""
     if not uuid:
         return {}
     one = f"--id=GPU-{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}-{uuid[20:]}"

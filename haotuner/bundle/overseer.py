@@ -54,7 +54,7 @@ class Overseer:
     python_path: str
 
     def setup(self, tasks: Sequence[Task]) -> Setup:
-        """What a worker of these tasks is told."""
+        """Setup of a worker for these tasks."""
         fields = [asdict(task) for task in tasks]
         return Setup(root=str(self.root), arch=self.arch, tasks=fields)
 

@@ -40,7 +40,7 @@ class Finding:
 
 
 def available() -> bool:
-    """Whether the tool is on this machine."""
+    """True if the tool is on this machine."""
     return tool_path(TOOL) is not None
 
 

@@ -70,7 +70,7 @@ class Stopwatch:
         return _answer(samples, error, facts)
 
     def on_subset(self, task: Task) -> Mapping[str, Any]:
-        """The same on fewer multiprocessors, by plain launches; the facts say how many really ran blocks."""
+        """Times a task on fewer multiprocessors, by plain launches; the facts say how many really ran blocks."""
         if self._units != task.units:
             self._granted = self._probe.use_subset(task.units)
             self._seen = self._probe.units_seen()

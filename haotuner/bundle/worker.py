@@ -37,7 +37,7 @@ MISPLACED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a worker is told: where the bundle lies, which code to run, and its tasks."""
+    """Setup of a worker: where the bundle lies, which code to run, and its tasks."""
 
     root: str
     arch: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
-from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose
+from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, facts_of
 from haotuner.pack.manifest import Manifest, read_manifest
 
 
@@ -17,11 +17,13 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     if json_output:
         say(json.dumps({"path": str(pack), **manifest.document}, indent=1))
         return
-    if not quiet:
-        say(columns(_head(pack, manifest)))
-        say("")
     header = ("op", "m", "threads", "kernels", "packed", "regret mean", "regret max")
-    say(columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)]))
+    with facts_of(pack):
+        head = columns(_head(pack, manifest))
+        table = columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)])
+    if not quiet:
+        say(f"{head}\n")
+    say(table)
     if verbose:
         for op in manifest.ops:
             say(f"\n{op.name}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from haotuner.errors import UsageError
+from haotuner.errors import PackInvalid, UsageError
 from haotuner.words.op import Op
 from haotuner.workloads import DEFAULT, workload
 
@@ -26,6 +27,18 @@ def ops_of(specs: Sequence[str], workload_name: str | None) -> tuple[Op, ...]:
     if specs and workload_name:
         raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
     return tuple(Op.parse(spec) for spec in specs) if specs else workload(workload_name or DEFAULT)
+
+
+@contextlib.contextmanager
+def facts_of(pack: Path) -> Iterator[None]:
+    """PackInvalid for what haotuner never writes as a fact of a pack; only reading may happen inside the block."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise PackInvalid(
+            f"{pack}: its manifest holds facts that haotuner does not write ({type(error).__name__}: {error}); "
+            "tune again or restore the pack from where it came"
+        ) from error
 
 
 def seconds_of(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What a direct 2-D convolution asks of a GPU: a thread block computes a box of the image, filter taps are the steps.
+"""Demand of a direct 2-D convolution on a GPU: a thread block computes a box of the image, filter taps are the steps.
 
 The kernel is the one of Kernel Tuner's examples (van Werkhoven 2014): a thread's outputs lie a block apart, taps are
 unrolled, so image values that several of its outputs use are loaded once where the block is narrower than the filter.

@@ -1,4 +1,4 @@
-"""What the CPU dense micro-kernels ask of a core."""
+"""Demand of the CPU dense micro-kernels on a core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GPU tile programs have in common: waves, bank conflicts, main-memory traffic of a round of tiles."""
+"""Demand that GPU tile programs have in common: waves, bank conflicts, main-memory traffic of a round of tiles."""
 
 from __future__ import annotations
 

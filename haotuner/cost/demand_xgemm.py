@@ -1,4 +1,4 @@
-"""What CLBlast's Xgemm asks of a GPU: an MWG x NWG tile by MDIMC x NDIMC threads (Nugteren 2018, section 4)."""
+"""Demand of CLBlast's Xgemm on a GPU: an MWG x NWG tile by MDIMC x NDIMC threads (Nugteren 2018, section 4)."""
 
 from __future__ import annotations
 

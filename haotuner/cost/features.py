@@ -211,7 +211,7 @@ def features(
 
 
 def frame(device: Device, wanted: Demand) -> pd.DataFrame:
-    """The same from a demand that is already known."""
+    """Features of a demand that is already known: a frame with one row a (micro-kernel, shape)."""
     view = View(device, wanted)
     table = np.empty((len(wanted.rows), len(FEATURES)))
     for column, feature in enumerate(FEATURES):

@@ -41,7 +41,7 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
 
 
 def least_us(device: Device, wanted: Demand) -> Column:
-    """The same from demands, for problems that are no ``Op``; shape ``(rows,)``."""
+    """Least microseconds from demands, for problems that are no ``Op``; shape ``(rows,)``."""
     m = machine(device)
     return np.maximum(wanted.flops / (m.peak_gflops * 1e3), wanted.least_bytes / (m.memory_gbps * 1e3))
 
@@ -122,7 +122,7 @@ def expected_us(device: Device, demand: Demand) -> Column:
 
 
 def worked_us(demand: Demand, m: Machine) -> Column:
-    """The same without what ``exposed_us`` counts."""
+    """Expected microseconds without those of ``exposed_us``."""
     resident, _ = resident_tiles(demand, m)
     tiles = tile_count(demand)
     spread = np.ceil(tiles / m.units)  # tiles of the busiest unit

@@ -38,7 +38,7 @@ Score = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Funnel:
-    """What came through, and what did not."""
+    """Result of selection: the candidates kept, and the points refused."""
 
     points: int
     legal: int

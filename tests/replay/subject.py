@@ -18,7 +18,8 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from haotuner import producing
-from haotuner.backends.cpu.pack_source import PackedOp, pack_data
+from haotuner.backends.cpu.pack_source import PackedAny, pack_data
+from haotuner.backends.cpu.packing import packed
 from haotuner.backends.cuda.compile import cuda_source
 from haotuner.cli import candidates
 from haotuner.cli.app import app
@@ -96,8 +97,8 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
     return found, lab
 
 
-def _packed(tuned: Tuned, lab: RecordsLab) -> PackedOp:
-    return producing._packed(tuned, lab.as_lab())
+def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
+    return packed(producing._choice(tuned), lab.device)
 
 
 def _chosen(tuned: Tuned) -> Fields:
@@ -113,7 +114,7 @@ def _chosen(tuned: Tuned) -> Fields:
         "cover": [kept.objective_us, kept.unlimited_us, kept.regret],
     }
     places = {kernel.name: str(at) for at, kernel in enumerate(tuned.kernels)}
-    for table in tuned.tables:
+    for table in tuned.row_tables:
         name = f"{table.threads} threads"
         chosen = [planned.composition for planned in table.entries]
         entries = [composition.label for composition in chosen]
