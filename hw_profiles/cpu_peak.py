@@ -12,14 +12,16 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from haotuner.files import read_regular
 from haotuner.hw_profiles.isa import CpuInfo, Isa
 from haotuner.hw_profiles.topology import Topology
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 
 SCHEMA = 1
 COMPILE_LIMIT_S = 30.0  # 0.2 s where it was tried; a cold network disk is slower
@@ -27,6 +29,7 @@ RUN_LIMIT_S = 20.0  # 0.7 to 1.5 s on two cores; a host with many sockets touche
 BUSY_SPREAD = 0.10  # a one-core sample this far under the best says that others used the core meanwhile
 MAX_RUNS = 3  # a busy host is measured again by later processes, but not for ever
 MIB = 1 << 20
+ENTRY_LIMIT_BYTES = 1 << 16  # of a cached entry, which has half a kilobyte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class CpuPeak:
         return max(1, round(self.fma_per_cycle))
 
     def settled(self, cores: int) -> bool:
-        """Whether another run would hardly find more.
+        """True if another run would hardly find more.
 
         So it is when the one core was calm, and all cores together did more than one but not more than each alone could.
         """
@@ -135,7 +138,7 @@ def peak_of(
 
 
 def loop_options(isa: Isa) -> tuple[str, ...]:
-    """What a program with the loops of native/fma.h or read.h is compiled with for an instruction set."""
+    """Compiler options for a program with the loops of native/fma.h or read.h, for an instruction set."""
     defines = (f"-DVECTOR_BYTES={4 * isa.wave_width}", f"-DCHAINS={isa.chains}")
     include = ("-I", str(files("haotuner.hw_profiles").joinpath("native")))
     return ("-std=gnu11", "-O2", "-ffp-contract=fast", "-pthread", *isa.compile_flags, *defines, *include)
@@ -170,27 +173,25 @@ def _run(source: bytes, *, isa: Isa, topology: Topology, compiler: str, limit_s:
         )
 
 
-def _command(command: list[str], limit_s: float) -> str | NotMeasured:
+def _command(asked: list[str], limit_s: float) -> str | NotMeasured:
     """Standard output of a command that ended well."""
-    name = Path(command[0]).name
+    name = Path(asked[0]).name
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return NotMeasured(reason=f"{name} did not end within {limit_s:g} s", remedy="try again on a quieter machine")
+        done = command.run(asked, limit_s)
+    except TimedOut as error:
+        return NotMeasured(reason=str(error), remedy="try again on a quieter machine")
     except OSError as error:
         return NotMeasured(
             reason=f"{name} could not be started: {error}", remedy="point TMPDIR at a folder that may hold programs"
         )
-    if done.returncode != 0:
-        detail = done.stderr.strip().splitlines()
-        why = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
+    if done.code != 0:
+        detail = done.errors.strip().splitlines()
+        why = f"signal {-done.code}" if done.code < 0 else f"exit {done.code}"
         return NotMeasured(
             reason=f"{name} failed ({why}): {detail[0][:200] if detail else 'it said nothing'}",
             remedy="install a complete C toolchain: `apt-get install gcc libc6-dev`",
         )
-    return done.stdout
+    return done.out
 
 
 def _path(cache_dir: Path, key: dict[str, object]) -> Path:
@@ -203,7 +204,7 @@ def _load(cache_dir: Path | None, key: dict[str, object]) -> CpuPeak | None:
     if cache_dir is None:
         return None
     try:
-        entry = json.loads(_path(cache_dir, key).read_text(encoding="utf-8"))
+        entry = json.loads(read_regular(_path(cache_dir, key), ENTRY_LIMIT_BYTES))
         return CpuPeak(**entry["rates"]) if entry["key"] == key else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

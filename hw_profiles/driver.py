@@ -1,4 +1,4 @@
-"""What the CUDA driver says of a GPU: the attributes that NVML does not have, read through ctypes.
+"""Attributes of a GPU that NVML does not have: asked of the CUDA driver through ctypes.
 
 No context is made, so nothing is allocated on the GPU. Numbers of attributes: cuda.h, ``CUdevice_attribute``.
 """

@@ -42,7 +42,7 @@ ISAS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuInfo:
-    """What /proc/cpuinfo says of one logical CPU; empty text where it says nothing."""
+    """Facts of one logical CPU from /proc/cpuinfo; empty text where it has none."""
 
     vendor: str
     model_name: str

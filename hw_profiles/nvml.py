@@ -1,4 +1,4 @@
-"""What NVML says of this host's GPUs, with a clean answer for each way it can fail."""
+"""This host's GPUs as NVML reports them, with a clean answer for each way it can fail."""
 
 from __future__ import annotations
 

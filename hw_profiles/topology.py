@@ -17,7 +17,7 @@ _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What of the machine is ours. A size that could not be read is None."""
+    """The part of the machine that this process may use. A size that could not be read is None."""
 
     cpus: tuple[int, ...]  # one logical CPU of each usable core: SMT siblings share the FMA pipes and count once
     cores: int  # len(cpus), or less where a control group's quota allows less time

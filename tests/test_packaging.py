@@ -65,7 +65,7 @@ def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None
         "haotuner/microkernels/cpu/dense.py",
         "haotuner/transfer/__init__.py",
         "haotuner/hw_profiles/profiles/h200.toml",
-        "haotuner/runtime/native/run.c",
+        "haotuner/runtime/native/kinds/dense_run.c",
         "haotuner/backends/cpu/native/timing.c",
         "haotuner/transfer/models/README.md",
         "haotuner/py.typed",

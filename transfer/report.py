@@ -39,7 +39,7 @@ class SeedsOfTarget:
         """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
         asked = self.evaluation
         counts, seeds = (",".join(map(str, numbers)) for numbers in (asked.counts, self.seeds))
-        return f"evaluate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds}"
+        return f"simulate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds}"
 
 
 def report(

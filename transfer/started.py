@@ -83,7 +83,7 @@ class Remembered:
         self._last: list[tuple[pd.DataFrame, Scores]] = []
 
     def predict(self, frame: pd.DataFrame) -> Scores:
-        """What the model says, of shape ``(rows,)``; not to be written to."""
+        """Scores of the model, shape ``(rows,)``; not to be written to."""
         said = next((said for asked, said in self._last if asked is frame), None)
         if said is None:
             said = self.ranks.predict(frame)
@@ -92,7 +92,7 @@ class Remembered:
 
 
 class Started:
-    """An ``Unsure`` cost model over a fitted one: the start alone before ``fit``, put right by measured rows after it."""
+    """An ``Unsure`` cost model over a fitted one: the start alone before ``fit``, corrected by measured rows after it."""
 
     def __init__(self, start: Ranks, seed: int = 0) -> None:
         self.start = Remembered(start)  # copies of this model, one a round of a search, share it
@@ -147,6 +147,6 @@ def _regime(frame: pd.DataFrame) -> Scores:
 
 
 def _left_out(fitted: GaussianProcessRegressor) -> Scores:
-    """What each row is off by when the others alone speak (Rasmussen and Williams, 2006, eq. 5.12)."""
+    """Error of each row when predicted from the others alone (Rasmussen and Williams, 2006, eq. 5.12)."""
     inverse = cho_solve((fitted.L_, True), np.eye(len(fitted.L_)))
     return np.asarray(fitted.alpha_ / np.diag(inverse), dtype=np.float64)

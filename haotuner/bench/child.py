@@ -1,20 +1,38 @@
-"""What a contender's process does: answer requests, one JSON line each, in order. Imports nothing heavy before hello."""
+"""What a contender's process serves: prepare, aim, time. Imports nothing heavy before the contender's own library."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import json
-import os
-import signal
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from haotuner.isolate.answers import MISSING, Job, Refusal
+from haotuner.isolate.program import Program, Verb, described
+
+PROGRAM = "haotuner.bench.child:contender"
 DETAIL_LIMIT = 500  # characters of an error that go into a row
 
-Answer = dict[str, Any]
+
+def contender(told: Mapping[str, Any]) -> Program:
+    """One contender, by its ``spec`` and its ``setting``. It greets with ``version`` and ``alone``."""
+    from haotuner.bench.contender import Setting, load
+
+    try:
+        loaded = load(told["spec"], Setting(**told["setting"]))
+    except ImportError as error:
+        raise Refusal("load", MISSING, _said(error)) from error
+    except Exception as error:  # whatever a library raises while it loads is a row
+        raise Refusal("load", "error", _said(error)) from error
+    gc.disable()  # a collection inside a batch would be counted as the library's time
+    stage = Stage(loaded)
+    verbs = {
+        "prepare": _verb(stage.prepare, "build"),
+        "aim": _verb(stage.aim, "run"),
+        "time": _verb(stage.time, "run"),
+        "crowding": _verb(stage.crowding, "run"),
+        "overhead": _verb(stage.overhead, "run"),
+    }
+    return Program(verbs=verbs, greeting={"version": loaded.version, "alone": loaded.alone})
 
 
 class Stage:
@@ -27,7 +45,7 @@ class Stage:
         self._x: Any = None
         self._clock: Any = None
 
-    def prepare(self, op: str, count: int, seed: int) -> Answer:
+    def prepare(self, op: str, count: int, seed: int) -> Job:
         """Draw the weights of an op and let the contender prepare them."""
         from haotuner.bench.inputs import draw_weights
         from haotuner.words.op import Op
@@ -39,7 +57,7 @@ class Stage:
         gc.collect()
         return {}
 
-    def aim(self, m: int, count: int, seed: int) -> Answer:
+    def aim(self, m: int, count: int, seed: int) -> Job:
         """Point the contender at a shape, check its results, and find out how long a call takes."""
         from haotuner.bench.inputs import draw_x, error_share
         from haotuner.bench.timing import Clock
@@ -51,78 +69,40 @@ class Stage:
         for index in checked:
             share = max(share, error_share(x, self._weights[index], self._contender.result(index)))
         if share > 1:
-            return {"failed": ["verify", "wrong", f"error {share:.3g} times the tolerance of fp32 arithmetic"]}
+            raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of fp32 arithmetic")
         self._clock = Clock(calls)
         block = self._clock.block(0.0)
         plan = getattr(self._contender, "plan", lambda _: "")(m)
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known
         return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, **work}
 
-    def time(self, seconds: float) -> Answer:
+    def time(self, seconds: float) -> Job:
         """One block."""
         block = self._clock.block(seconds)
         return {"us": block.call_ns / 1e3 / self._contender.width, "calls": block.calls}
 
-    def crowding(self) -> Answer:
+    def crowding(self) -> Job:
         """Whether threads share a core just now; only the machine knows."""
         return {"crowding": self._contender.crowding()}
 
-    def overhead(self, seconds: float) -> Answer:
+    def overhead(self, seconds: float) -> Job:
         """What a call costs over the bare foreign call; only ours knows."""
         return {"overhead_ns": self._contender.overhead_ns(seconds)}
 
 
-def main() -> None:
-    """Entry: arguments are the spec of the contender, its setting as JSON, and the parent's process id."""
-    spec, setting_text, parent = sys.argv[1:4]
-    _die_with(int(parent))
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not look like an answer
-    stage = _hello(spec, json.loads(setting_text), out)
-    if stage is None:
-        return
-    gc.disable()  # a collection inside a batch would be counted as the library's time
-    for line in sys.stdin:
-        request: Answer = json.loads(line)
-        print(json.dumps(_answer(stage, request)), file=out)
+def _verb(method: Callable[..., Job], stage: str) -> Verb:
+    """A method that takes a request's fields; what it raises is a failure of ``stage``."""
 
+    def verb(job: Job) -> Job:
+        try:
+            return method(**job)
+        except (Refusal, MemoryError):
+            raise
+        except Exception as error:  # whatever a library raises is a row
+            raise Refusal(stage, "error", _said(error)) from error
 
-def _hello(spec: str, setting: Mapping[str, Any], out: Any) -> Stage | None:
-    from haotuner.bench.contender import Setting, load
-
-    try:
-        contender = load(spec, Setting(**setting))
-    except ImportError as error:
-        print(json.dumps({"missing": _said(error)}), file=out)
-        return None
-    except Exception as error:  # the border of a process: whatever went wrong becomes an answer
-        print(json.dumps({"failed": ["load", "error", _said(error)]}), file=out)
-        return None
-    print(json.dumps({"version": contender.version, "alone": contender.alone}), file=out)
-    return Stage(contender)
-
-
-def _answer(stage: Stage, request: Answer) -> Answer:
-    do = request.pop("do")
-    try:
-        found: Answer = getattr(stage, do)(**request)
-    except MemoryError as error:
-        return {"failed": ["run", "memory", _said(error)]}
-    except Exception as error:  # the border of a process, as above
-        return {"failed": ["build" if do == "prepare" else "run", "error", _said(error)]}
-    return found
+    return verb
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:DETAIL_LIMIT]
-
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when the thread that started it ends, however it ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()
+    return described(error)[:DETAIL_LIMIT]

@@ -11,7 +11,8 @@ from haotuner.bench.contest import FALLBACK_CACHE_BYTES, Contest, raceable
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
-from haotuner.pack.manifest import Manifest, PackOp, read_manifest
+from haotuner.pack.manifest import Manifest, read_manifest
+from haotuner.pack.op import PackOp
 from haotuner.runtime.library import checked_manifest
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device
@@ -58,7 +59,7 @@ def contest_of(
 
 
 def facts_of(pack: Path, device: Device | None) -> Facts:
-    """What the manifest says that a race cannot see: seconds of tuning, planned regret at measured shapes."""
+    """Facts from the manifest that a race cannot see: seconds of tuning, planned regret at measured shapes."""
     manifest = read_manifest(pack)
     seconds = _inside(manifest.document, "tuning", "seconds")
     return Facts(

@@ -35,7 +35,7 @@ PEERS: Mapping[str, str] = {  # name: where its class is; imported only inside i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a contender is told before it imports anything."""
+    """Settings that a contender gets before it imports anything."""
 
     threads: int
     pack: str | None = None  # only ours reads it

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from haotuner.bench.contender import OURS_SPEC
 from haotuner.bench.contention import available_bytes
+from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.inputs import cold_count
-from haotuner.bench.process import ISA_VARIABLES
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -22,19 +22,19 @@ COPIES = 3  # of every weight that a contender holds: as given, prepared, and in
 
 
 def raceable(op: Op) -> bool:
-    """Whether peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
+    """True if peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
     return op.kind == "dense" and op.dtype == "fp32" and not op.options and not op.epilogue and op.dynamic == ("m",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """What is to be raced. ``peers`` maps names to ``module:Class``."""
+    """Ops, shapes and contenders of one race. ``peers`` maps names to ``module:Class``."""
 
     pack: Path | None
     ops: tuple[Op, ...]
     shapes: tuple[Shape, ...]
     peers: Mapping[str, str]
-    environment: Mapping[str, str]  # the caller's; see process.child_environment
+    environment: Mapping[str, str]  # the caller's; see environment.child_environment
     ours: str = OURS_SPEC
     threads: tuple[int, ...] = (1,)
     weights: tuple[str, ...] = ("cold",)

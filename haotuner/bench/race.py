@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from haotuner.bench import contention
-from haotuner.bench.ballast import Ballast
 from haotuner.bench.budget import Budget
 from haotuner.bench.contender import MACHINE, MACHINE_SPEC, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
-from haotuner.bench.elbowroom import Elbowroom
 from haotuner.bench.inputs import cold_count
-from haotuner.bench.lineup import Lineup
-from haotuner.bench.process import Down
+from haotuner.bench.processes import Processes
+from haotuner.bench.retry_crowded import RetryCrowded
+from haotuner.bench.scattered_pages import ScatteredPages
+from haotuner.isolate.answers import Unanswered
 from haotuner.words.op import Op
 from haotuner.words.record import Failed
 from haotuner.words.shape import Shape
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def contended(self) -> bool:
-        """Whether other load may have shaped the times."""
+        """True if other load may have shaped the times."""
         return self.foreign_cores > contention.CONTENDED_CORES or self.crowded > contention.CROWDED_BLOCKS
 
 
@@ -100,65 +100,65 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
     pack = None if contest.pack is None else str(contest.pack)
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
     setting = Setting(threads=threads, isa=contest.isa)
-    with Ballast(), Lineup(specs, setting, contest.environment, packs) as lineup:
-        room = Elbowroom(lineup, threads)
+    with ScatteredPages(), Processes(specs, setting, contest.environment, packs) as processes:
+        retry = RetryCrowded(processes, threads)
         for op in contest.ops:
             cold = cold_count(op, contest.cache_bytes) if "cold" in contest.weights else 1
             ready: set[str] = set()
             for state in contest.weights:
                 budget.next_group()
                 for index, shape in enumerate(contest.shapes):
-                    failed = _prepare(lineup, ready, op, cold, contest)
+                    failed = _prepare(processes, ready, op, cold, contest)
                     seconds = budget.row_seconds(len(contest.shapes) - index)
                     if index and not seconds:
                         outcome.skipped += 1
                         continue
                     count = cold if state == "cold" else 1
-                    yield _row(lineup, room, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
-                    ready &= set(lineup.names())  # who was replaced has to prepare again
-            outcome.missing.update({name: why for name, why in lineup.missing.items() if name != MACHINE})
-            outcome.versions.update(lineup.versions)
-        overhead = _overhead_ns(lineup)
+                    yield _row(processes, retry, contest, seconds, Row.empty(op, shape, threads, state, failed), count)
+                    ready &= set(processes.names())  # who was replaced has to prepare again
+            outcome.missing.update({name: why for name, why in processes.missing.items() if name != MACHINE})
+            outcome.versions.update(processes.versions)
+        overhead = _overhead_ns(processes)
         if overhead is not None:
             outcome.overhead_ns[threads] = overhead
 
 
-def _prepare(lineup: Lineup, ready: set[str], op: Op, count: int, contest: Contest) -> dict[str, Failed]:
+def _prepare(processes: Processes, ready: set[str], op: Op, count: int, contest: Contest) -> dict[str, Failed]:
     """Bring everybody to the point where they can be aimed at a shape of this op; who could not be."""
-    failed = lineup.start()
+    failed = processes.start()
     request = {"do": "prepare", "op": op.name, "count": count, "seed": contest.seed}
-    asked = {name: request for name in lineup.names() if name not in ready}
-    answers, refused = lineup.ask_all(asked, contest.prepare_limit_s)
+    asked = {name: request for name in processes.names() if name not in ready}
+    answers, refused = processes.ask_all(asked, contest.prepare_limit_s)
     ready |= set(answers)
     return failed | refused
 
 
-def _row(lineup: Lineup, room: Elbowroom, contest: Contest, seconds: float, start: Row, count: int) -> Row:
+def _row(processes: Processes, retry: RetryCrowded, contest: Contest, seconds: float, start: Row, count: int) -> Row:
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
     request = {"do": "aim", "m": start.shape["m"], "count": count, "seed": contest.seed}
-    asked = {name: request for name in lineup.names() if name not in failed}
-    aimed, refused = lineup.ask_all(asked, contest.prepare_limit_s)
+    asked = {name: request for name in processes.names() if name not in failed}
+    aimed, refused = processes.ask_all(asked, contest.prepare_limit_s)
     failed |= refused
-    order = [name for name in lineup.names() if name in aimed]
+    order = [name for name in processes.names() if name in aimed]
     expected_s = {name: max(contest.block_s, aimed[name]["unit_us"] / 1e6) for name in order}
     rounds = max(contest.least_rounds, min(MOST_ROUNDS, int(seconds / max(sum(expected_s.values()), 1e-9))))
     blocks: dict[str, list[float]] = {name: [] for name in order}
     crowded: list[bool] = []
-    before = contention.read(lineup.pids())
+    before = contention.read(processes.pids())
     for turn in range(rounds):
         for name in _rotated(order, turn):
             if name in failed:
                 continue
             try:
-                seen, shared = room.block(partial(lineup.ask, name, timed, contest.hang_limit_s + 20 * expected_s[name]))
-            except Down as error:
-                failed[name] = error.failed
+                seen, shared = retry.block(partial(processes.ask, name, timed, contest.hang_limit_s + 20 * expected_s[name]))
+            except Unanswered as error:
+                failed[name] = error.failed("run")
                 continue
             blocks[name].append(float(seen["us"]))
             crowded.append(shared)
-    after = contention.read(lineup.pids())
+    after = contention.read(processes.pids())
     return replace(
         start,
         blocks_us={name: tuple(times) for name, times in blocks.items() if name not in failed},
@@ -179,12 +179,12 @@ def _rotated(order: Sequence[str], turn: int) -> list[str]:
     return turned[::-1] if turn % 2 else turned
 
 
-def _overhead_ns(lineup: Lineup) -> float | None:
+def _overhead_ns(processes: Processes) -> float | None:
     """Our Python call over the bare foreign call, on what ours was last aimed at."""
-    if OURS not in lineup.names():
+    if OURS not in processes.names():
         return None
     try:
-        found = lineup.ask(OURS, {"do": "overhead", "seconds": OVERHEAD_S}, OVERHEAD_LIMIT_S)["overhead_ns"]
-    except Down:
+        found = processes.ask(OURS, {"do": "overhead", "seconds": OVERHEAD_S}, OVERHEAD_LIMIT_S)["overhead_ns"]
+    except Unanswered:
         return None
     return None if found is None else float(found)

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the race itself does not know. ``regret`` gives the planned loss of (op, m, threads, composition), or None."""
+    """Facts that the race itself lacks. ``regret`` gives the planned loss of (op, m, threads, composition), or None."""
 
     device: Device | None = None
     tuning_seconds: float | None = None
@@ -220,7 +220,7 @@ def _peak_gflops(row: Row, device: Device | None) -> float | None:
 
 
 def _read_gbps(row: Row, device: Device | None) -> float | None:
-    """The same of reading."""
+    """Read bandwidth in GB/s of a row: as measured between its blocks, else the device's."""
     return _machine(row, row.machine_bytes) or (None if device is None else device.memory_gbps)
 
 

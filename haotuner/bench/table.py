@@ -1,4 +1,4 @@
-"""What people read: rows of cells for a table, and the lines under it."""
+"""The printed result: rows of cells for a table, and the lines under it."""
 
 from __future__ import annotations
 

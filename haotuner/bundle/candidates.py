@@ -68,7 +68,7 @@ def profile_of(arch: str) -> Device:
 
 
 def fits(family: CudaDense, kernel: MicroKernel, device: Device) -> bool:
-    """Whether one block fits the device's shared memory, registers and threads."""
+    """True if one block fits the device's shared memory, registers and threads."""
     footprint = family.footprint(kernel)
     registers = footprint.registers_per_thread * footprint.threads
     asked = (footprint.shared_bytes, registers, footprint.threads)

@@ -23,7 +23,7 @@ class Checked:
 
     @property
     def right(self) -> bool:
-        """Whether the kernel may be used."""
+        """True if the kernel may be used."""
         return self.wrong == 0 and self.unwritten == 0 and self.stray_bytes == 0
 
 

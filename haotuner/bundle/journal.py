@@ -1,4 +1,4 @@
-"""What a run left behind, as JSON Lines: appended, flushed, and read again by the next slice."""
+"""Journal of a run as JSON Lines: appended, flushed, and read again by the next slice."""
 
 from __future__ import annotations
 

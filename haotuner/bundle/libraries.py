@@ -24,7 +24,7 @@ Resources = Mapping[str, Mapping[str, float]]
 
 
 class Compiler(Protocol):
-    """What turns sources into libraries: nvcc, or the emulator in a dry run."""
+    """Compiler of sources into libraries: nvcc, or the emulator in a dry run."""
 
     @property
     def release(self) -> str:

@@ -1,4 +1,4 @@
-"""What a bundle holds: its kernels, where their code lies, and the hash of every file."""
+"""Manifest of a bundle: its kernels, where their code lies, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Entry:
     facts: Mapping[str, float] = field(default_factory=dict)  # the compiler's report
 
     def takes(self, n: int, k: int, kn: bool) -> bool:
-        """Whether the kernel computes products of these static extents."""
+        """True if the kernel computes products of these static extents."""
         return self.kn == kn and k % self.vector == 0 and (not kn or n % self.vector == 0)
 
 

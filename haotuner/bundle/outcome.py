@@ -14,7 +14,7 @@ from haotuner.words.record import Failed, Outcome, Record, Timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What every record of a session says."""
+    """Fields that every record of a session has."""
 
     device_id: str
     fingerprint: str
@@ -45,13 +45,13 @@ def record(task: Task, fields: Mapping[str, Any], entry: Entry, origin: Provenan
 
 
 def right(fields: Mapping[str, Any]) -> bool:
-    """Whether a check's answer says that the kernel computes what it should."""
+    """True if a check's answer says that the kernel computes what it should."""
     checked = fields.get("check")
     return checked is not None and not (checked["wrong"] or checked["unwritten"] or checked["stray_bytes"])
 
 
 def known(journal: Iterable[Mapping[str, Any]], fingerprint: str, codes: Mapping[str, str]) -> Known:
-    """What earlier slices found out with this judge on this kind of machine, of the kernels as they are now."""
+    """Answers of earlier slices with this judge on this kind of machine, of the kernels as they are now."""
     found = Known()
     for task, answer in answered(journal, fingerprint, codes):
         note(found, task, answer)

@@ -31,7 +31,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What one run of a bundle covers."""
+    """Shapes and policies that one run of a bundle covers."""
 
     timed: tuple[Workload, ...]
     ragged_limit: int  # largest extent of a correctness shape

@@ -57,7 +57,7 @@ def decode(fields: Mapping[str, Any]) -> Task:
 
 @dataclass(slots=True)
 class Known:
-    """What earlier slices found out."""
+    """Answers of earlier slices, by trial."""
 
     done: set[str] = field(default_factory=set)  # keys of tasks with an answer
     broken: set[str] = field(default_factory=set)  # kernels that failed a check, or brought a worker down

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import statistics
-import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
+from haotuner.backends.index import backend_named
+from haotuner.cli.alternative import predicted_us, runner_up
+from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
+from haotuner.cli.explain_cell import cell_document, print_cell
 from haotuner.cli.output import say
-from haotuner.cli.requested import Json, PackFolder
+from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
-from haotuner.pack.manifest import PackOp
-from haotuner.plan.compose import alternatives
-from haotuner.plan.curves import Curve
 from haotuner.runtime.pack import Pack
-from haotuner.words.composition import WAYS, Composition
+from haotuner.words.composition import share_in_words
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
-
-LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
-MOST_COPIES = 4096  # of a small weight: more take longer to pack than the answer is worth
-COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights
 
 
 def explain(
@@ -37,33 +31,42 @@ def explain(
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     name = Op.parse(op).name
-    m = _rows(shape)
     with Pack(pack, threads) as opened:
         dense = opened.op(name)
         entry = next(o for o in opened.manifest.ops if o.name == name)
+        extents = _extents(shape, [axis.name for axis in entry.dynamic])
+        if entry.kind != "dense":
+            with facts_of(pack):
+                found = cell_document(opened, entry, extents)
+            say(json.dumps(found, indent=1)) if json_output else print_cell(found)
+            return
+        m = extents["m"]
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
-        weights = str(opened.manifest.tuning["weights"])
-        unverified = opened.manifest.unverified
-        measured = _measure(opened, entry, m, weights)
-    plan = entry.facts.get("plans", {}).get(str(count), {})
-    rows_of = dict(zip(entry.kernels, entry.tile_rows, strict=True))
-    regions = composition.boxes(rows_of.__getitem__, {"m": m, "n": entry.n})
-    predicted = _predicted(plan, m)
-    second = _runner_up(rows_of, plan, m, composition)
+        tile_rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))
+        with facts_of(pack):
+            weights = str(opened.manifest.tuning["weights"])
+            cache = int(opened.manifest.document["device"].get("l3_bytes") or 0)
+            plan = entry.facts.get("plans", {}).get(str(count), {})
+            predicted = predicted_us(plan, m)
+            backend = backend_named(str(opened.manifest.document["device"].get("kind", "cpu")))
+            asked = Op.parse(name)
+            second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, asked, count, m) >= m)
+        not_timed = why_not_timed(entry, m)
+        measured = None if not_timed else call_us(opened, entry, m, weights, cache)
+    regions = composition.boxes(tile_rows.__getitem__, {"m": m, "n": entry.n})
     document: dict[str, Any] = {
         "op": name,
         "shape": {"m": m},
         "threads": count,
         "split": composition.share,
         "weights": weights,
-        "unverified": unverified,
+        "unverified": opened.manifest.unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
-        "regions": [
-            {"kernel": r.kernel, **(box := {axis: list(ends) for axis, ends in r.box.items()}), "box": box} for r in regions
-        ],
+        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}) for r in regions],
         "predicted_us": predicted,
         "measured_us": measured,
+        "not_timed": not_timed,
         "runner_up": second,
     }
     if json_output:
@@ -72,80 +75,54 @@ def explain(
         _print(document)
 
 
-def _rows(shape: str) -> int:
+def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:
     spans = dict(ShapeRange.parse(shape).spans)
-    if list(spans) != ["m"] or len(spans["m"]) != 1 or spans["m"].last > AXIS_LIMIT:
-        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example m=37")
-    return spans["m"].first
+    if set(spans) != set(axes) or any(len(span) != 1 or span.last > AXIS_LIMIT for span in spans.values()):
+        example = ";".join(f"{axis}=37" for axis in axes)
+        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example {example}")
+    return {axis: span.first for axis, span in spans.items()}
 
 
-def _predicted(plan: dict[str, Any], m: int) -> float | None:
-    """Time the tuner expects at m; beyond the table it grows like the last entries."""
-    known = plan.get("predicted_us", [])
-    if not known:
-        return None
-    return float(known[m - 1]) if m <= len(known) else float(known[-1]) * m / len(known)
-
-
-def _runner_up(rows_of: Mapping[str, int], plan: dict[str, Any], m: int, chosen: Composition) -> dict[str, Any] | None:
-    """The best other composition of the kept kernels: as timed when the pack was tuned, else as the curves predict."""
-    timed = {Composition.parse(label): us for label, us in plan.get("measured_us", {}).get(str(m), {}).items()}
-    timed.pop(chosen, None)
-    if timed:
-        best = min(timed, key=lambda one: (timed[one], one))
-        return {"composition": best.text, "split": best.share, "us": timed[best], "from": "measured"}
-    found = []
-    for way, curves in plan.get("curves", {}).items():
-        for other in alternatives([_curve(c, rows_of) for c in curves], m, 3, way):
-            if other.composition != chosen:
-                found.append((other.us, other.composition.text, way))
-    if not found:
-        return None
-    us, text, way = min(found)
-    return {"composition": text, "split": way, "us": us, "from": "predicted"}
-
-
-def _curve(stored: dict[str, Any], rows_of: Mapping[str, int]) -> Curve:
-    points = {int(tiles): float(us) for tiles, us in stored["lead_us"]}
-    return Curve.of(stored["kernel"], rows_of[stored["kernel"]], points, float(stored["follow_us"]))
-
-
-def _measure(pack: Pack, entry: PackOp, m: int, weights: str) -> float:
-    """Median time of a call now, in the state of the weights that the pack was tuned for."""
-    rng = np.random.default_rng(0)
-    size = entry.panels * entry.pw * entry.k * 4
-    cache = int(pack.manifest.document["device"].get("l3_bytes") or CACHE_DEFAULT_BYTES)
-    copies = min(max(2, -(-COLD_FACTOR * cache // size)), MOST_COPIES) if weights == "cold" else 1
-    shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
-    dense = pack.op(entry.name)
-    weight = rng.standard_normal(shape, dtype=np.float32)
-    linears = [dense.bind(weight) for _ in range(copies)]
-    x, y = rng.standard_normal((m, entry.k), dtype=np.float32), np.empty((m, entry.n), np.float32)
-    for linear in linears:
-        linear(x, out=y)
-    samples: list[float] = []
-    until = time.perf_counter() + LOOK_S
-    while len(samples) < 5 or time.perf_counter() < until:
-        linear = linears[len(samples) % copies]
-        start = time.perf_counter_ns()
-        linear(x, out=y)
-        samples.append((time.perf_counter_ns() - start) / 1e3)
-    return statistics.median(samples)
+def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
+    """``m`` and ``n`` stand beside the box, as they did before there were boxes."""
+    return {"kernel": kernel, "box": box, **{axis: box[axis] for axis in ("m", "n") if axis in box}}
 
 
 def _print(document: dict[str, Any]) -> None:
     m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {WAYS[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
-    predicted = "-" if document["predicted_us"] is None else f"{document['predicted_us']:.1f} us"
-    say(f"expected {predicted}, measured now {document['measured_us']:.1f} us (weights {document['weights']})")
+    expected = f"expected {_us(document['predicted_us'])}"
+    if document["not_timed"]:
+        say(f"{expected}; not timed now: {document['not_timed']}")
+    else:
+        say(f"{expected}, measured now {_us(document['measured_us'])} (weights {document['weights']})")
     if document["unverified"]:
         say("unverified: nothing was measured when the pack was made, the plan and the expected time are predictions")
     second: dict[str, Any] | None = document["runner_up"]
     if second is None:
         say("no other composition of the kept kernels covers this shape")
         return
-    times = f"{second['us']:.1f} us {second['from']}, {WAYS[second['split']]}"
-    say(f"runner-up: {second['composition']} ({times})")
+    how = "measured while tuning" if second["from"] == "measured" else "by the kernels' curves"
+    say(f"runner-up: {second['composition']}, {share_in_words(second['split'])}")
+    remark = _remark(second, document["in_range"])
+    say(f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{remark}")
+
+
+def _remark(second: dict[str, Any], in_range: bool) -> str:
+    """Why the chosen one may look slower than what came second."""
+    if second["chosen_us"] is None:
+        return " (of which there is no such time: do not compare it with the times above)"
+    if second["us"] >= second["chosen_us"]:
+        return ""
+    if not in_range:
+        return "; the plan was made for other shapes: tune for these, too"
+    if second["from"] == "measured":
+        return "; single times err by more than this, so the plan also weighs the curves, and fewer tiles where they tie"
+    return "; curves err, and the plan corrects them by what was measured at other shapes"
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} us"

@@ -7,7 +7,7 @@ from typing import Any
 
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
-from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose
+from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, facts_of
 from haotuner.pack.manifest import Manifest, read_manifest
 
 
@@ -17,11 +17,15 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     if json_output:
         say(json.dumps({"path": str(pack), **manifest.document}, indent=1))
         return
+    header = ("op", "tuned for", "threads", "kernels", "packed", "regret mean", "regret max")
+    with facts_of(pack):
+        head = columns(_head(pack, manifest))
+        table = columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)])
     if not quiet:
-        say(columns(_head(pack, manifest)))
-        say("")
-    header = ("op", "m", "threads", "kernels", "packed", "regret mean", "regret max")
-    say(columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)]))
+        say(f"{head}\n")
+    say(table)
+    if not quiet:
+        say("packed: size of the packed weight over the plain one; regret: loss against the best timed, - if nothing was")
     if verbose:
         for op in manifest.ops:
             say(f"\n{op.name}")
@@ -55,10 +59,13 @@ def _row(op: Any, *, measured: bool) -> tuple[str, ...]:
     facts = op.facts
     return (
         op.name,
-        f"{op.first_m}..{op.last_m}",
+        " ".join(f"{axis.name}={axis.first}..{axis.last}" for axis in op.dynamic),
         ",".join(map(str, op.threads)),
         str(len(op.kernels)),
         f"{facts.get('packed_ratio', 1):.3f}x",
-        f"{facts.get('regret_mean', 0):.2%}" if measured else "-",
-        f"{facts.get('regret_max', 0):.2%}" if measured else "-",
+        *(_regret(facts.get(name) if measured else None) for name in ("regret_mean", "regret_max")),
     )
+
+
+def _regret(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{fraction:.2%}"

@@ -34,7 +34,7 @@ class Named(Protocol):
 def demand(
     device: Device, family: Named, problem: Problem, pairs: Sequence[tuple[MicroKernel, Shape]], *, weights: str = "cold"
 ) -> Demand:
-    """What each (micro-kernel, shape) asks of the device, as columns of shape ``(len(pairs),)``.
+    """Demand of each (micro-kernel, shape) on the device, as columns of shape ``(len(pairs),)``.
 
     ``family``: one that can tell its demand, or the name of one. ``device`` has as many units as threads will run
     (``Device.with_units``). ``weights`` is ``cold`` or ``hot``.

@@ -140,7 +140,7 @@ class Forest:
         return moved
 
     def state(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """What saving keeps: a state that JSON can hold, and LightGBM's text of the trees (none if there are none)."""
+        """State to save: a mapping that JSON can hold, and LightGBM's text of the trees (none if there are none)."""
         if not self.fitted:
             raise ValueError("this forest was not fitted; there is nothing to save")
         settings = {**asdict(self.settings), "columns": list(self.settings.columns)}
@@ -159,7 +159,7 @@ class Forest:
         return forest
 
     def _moved(self, frame: pd.DataFrame, log_efficiency: ArrayLike) -> Forest:
-        """The same forest with its intercept moved so that it is right on average over the rows."""
+        """A copy of the forest, its intercept moved so that its mean error over the rows is 0."""
         labels, _ = check_rows(frame, log_efficiency, None)
         other = Forest(seed=self.seed, threads=self.threads, settings=self.settings)
         other.line = (self.line[0] + float(np.mean(labels - self.predict(frame))), self.line[1])

@@ -16,7 +16,7 @@ _ALIKE = ("ahead_lines_log2", "tile_rows_log2", "tile_cols_log2", "tile_intensit
 
 
 def predict_alike(frame: pd.DataFrame, predict: Callable[[pd.DataFrame], Scores]) -> Scores:
-    """What ``predict`` says of each row, asked in an order that suits trees.
+    """Scores of ``predict`` for each row, asked in an order that suits trees.
 
     Args:
         frame: ``(rows, features)``.

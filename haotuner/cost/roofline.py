@@ -45,7 +45,7 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
 
 
 def least_us(device: Device, wanted: Demand) -> Column:
-    """The same from demands, for problems that are no ``Op``; shape ``(rows,)``."""
+    """Least microseconds from demands, for problems that are no ``Op``; shape ``(rows,)``."""
     m, work = machine(device), wanted.work
     return np.maximum(arithmetic_us(work, m), work.least_bytes / (m.memory_gbps * 1e3))
 
@@ -137,7 +137,7 @@ def expected_us(device: Device, demand: Demand) -> Column:
 
 
 def worked_us(demand: Demand, m: Machine) -> Column:
-    """The same without what ``exposed_us`` counts."""
+    """Expected microseconds without those of ``exposed_us``."""
     resident, _ = resident_tiles(demand, m)
     tiles, steps = tile_count(demand), steps_of(demand, m)
     stream = demand.stream or CpuStream.none(tiles)

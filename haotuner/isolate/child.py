@@ -1,7 +1,7 @@
 """One child process that answers requests, one JSON line each; after a fault the next request finds a fresh one.
 
-Whatever the program does (crash, hang, garbage in its answers), the parent lives and gets an answer or an `Unanswered`. After
-Helion's benchmark worker (style: one spawned child; time-out and death are different outcomes).
+Whatever the program does (crash, hang, garbage in its answers), the parent lives and gets an answer or an `Unanswered`.
+After Helion's benchmark worker (style: one spawned child; time-out and death are different outcomes).
 """
 
 from __future__ import annotations
@@ -78,12 +78,8 @@ class Child:
         self._unread, self._due = b"", True
 
     def greeting(self, limit_s: float = START_LIMIT_S) -> Job:
-        """What the launched program says when it is ready. Unanswered if it cannot be; a Refused one is closed, too."""
-        try:
-            return self.finish(limit_s)
-        except Refused:
-            self.close()
-            raise
+        """What the launched program says when it is ready. Unanswered if it cannot be; the process is gone then."""
+        return self.finish(limit_s)
 
     def start(self, limit_s: float = START_LIMIT_S) -> None:
         """Have a process ready, so that no request waits for its imports. WorkerLost if it cannot be had."""

@@ -1,8 +1,8 @@
 """A process with a group of its own: it is stopped, continued and killed with all that it started, and dies with us.
 
-It inherits the reading end of a pipe, the lifeline. When this process ends, however it ends, the other end closes and the
-kernel sends SIGKILL to the group. (Not PR_SET_PDEATHSIG: that fires when the *thread* that started the child ends, and spares
-what the child started.)
+It inherits the reading end of a pipe, the lifeline. When this process ends, however it ends, the other end closes and
+the kernel sends SIGKILL to the group. (Not PR_SET_PDEATHSIG: that fires when the *thread* that started the child ends, and
+spares what the child started.)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Group:
             if seen is not None and seen.si_code == os.CLD_STOPPED:
                 os.waitid(
                     os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG
-                )  # take the notice: the next wait is for the next stop
+                )  # take the notice, so that the next wait is for the next
 
     def resume(self) -> None:
         """Let a stopped group run."""

@@ -1,7 +1,8 @@
 """The child's side: a program says which verbs it serves; the loop, the refusals and the log are the same for all.
 
-A program is a function, named ``module:function`` by its parent. It is called once, with what the parent told it, and returns
-a `Program`. Until standard input closes, each line of it is a request, ``{"do": verb, ...}``, and each answer is one line.
+A program is a function, named ``module:function`` by its parent. It is called once, with what the parent told it, and
+returns a `Program`. Until standard input closes, each of its lines is a request, ``{"do": verb, ...}``, and each answer is
+one line.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> None:
     try:
         program: Program = getattr(importlib.import_module(module), function)(told)
     except Refusal as refusal:
-        _say(answers, _refused(refusal))
+        _say(answers, _refused(refusal, fatal=True))
         return
     _say(answers, dict(program.greeting))
     for line in requests:
@@ -62,12 +63,12 @@ def attempt(verbs: Mapping[str, Verb], request: Job) -> tuple[Job, bool]:
             raise Refusal("run", "error", f"asked to do {verb!r}; this program serves {', '.join(sorted(verbs))}")
         return verbs[verb](request), False
     except Refusal as refusal:
-        return _refused(refusal), refusal.fatal
+        return _refused(refusal, fatal=refusal.fatal), refusal.fatal
     except MemoryError as error:
-        return _refused(Refusal("run", "memory", str(error))), False
+        return _refused(Refusal("run", "memory", str(error)), fatal=False), False
     except Exception as error:  # the border of a process: whatever went wrong becomes an answer
         traceback.print_exc()  # where, for the log
-        return _refused(Refusal("run", "error", described(error))), False
+        return _refused(Refusal("run", "error", described(error)), fatal=False), False
 
 
 def described(error: BaseException) -> str:
@@ -88,8 +89,8 @@ def _channel() -> tuple[TextIO, TextIO]:
     return requests, answers
 
 
-def _refused(refusal: Refusal) -> Job:
-    return {"refused": [refusal.stage, refusal.reason, refusal.detail[-DETAIL_KEPT:], refusal.fatal]}
+def _refused(refusal: Refusal, *, fatal: bool) -> Job:
+    return {"refused": [refusal.stage, refusal.reason, refusal.detail[-DETAIL_KEPT:], fatal]}
 
 
 def _say(answers: TextIO, answer: Job) -> None:

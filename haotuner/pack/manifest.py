@@ -5,43 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, OP, check_facts, check_texts
+from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, check_facts, check_texts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import level_hashes, served_level
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
+from haotuner.words.limits import MAX_OPS
 
-PACK_SCHEMA = 1
+PACK_SCHEMA = 2
+SCHEMAS = (1, 2)  # that are read
 MANIFEST = "manifest.json"
+SEAL = "manifest.sha256"  # the manifest's hash, so that any changed bit is found; packs of schema 1 have none
 DEPTH_LIMIT = 32
 BRACKETS_LIMIT = 500_000  # a pack of 256 ops has some 40,000; two million empty lists take the parser 0.2 s
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _FILE = re.compile(r"lib/[0-9a-f]{16}\.so")
 _SHA = re.compile(r"[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackOp:
-    """One op of a pack: names, extents, layout of the packed weight, tuned range, plans."""
-
-    name: str
-    n: int
-    k: int
-    weight: str
-    pw: int
-    panels: int
-    first_m: int
-    last_m: int
-    kernels: tuple[str, ...]
-    tile_rows: tuple[int, ...]  # mr of each kernel
-    threads: tuple[int, ...]  # tuned counts, in the order of the library's plans
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +57,35 @@ def read_manifest(pack: Path) -> Manifest:
 
 def manifest_in(folder: Folder) -> Manifest:
     """``read_manifest`` of an open folder."""
-    path = folder.path / MANIFEST
-    document = parse(path, _raw(folder))
+    path, raw = folder.path / MANIFEST, _raw(folder)
+    document = parse(path, raw)
     try:
         levels = level_hashes(document)
         if levels is None:
-            return _decode(document)
+            return _decode(document, raw, folder)
         _known_schema(document)
+        _sealed(document, raw, folder)
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise PackInvalid(f"{path}: {_said(error)}; tune again or restore the pack from where it came") from error
     return _level_in(folder, served_level(levels), levels)
+
+
+def read_levels(pack: Path) -> dict[str, str] | None:
+    """Levels of a pack with the hash of each one's manifest, or None of a plain pack. PackInvalid as above."""
+
+    def read(folder: Folder) -> dict[str, str] | None:
+        raw = _raw(folder)
+        document = parse(folder.path / MANIFEST, raw)
+        try:
+            levels = level_hashes(document)
+            if levels is not None:
+                _known_schema(document)
+                _sealed(document, raw, folder)
+        except ValueError as error:
+            raise PackInvalid(f"{folder.path / MANIFEST}: {error}; restore the pack from where it came") from error
+        return levels
+
+    return steadily(pack, read)
 
 
 def read_level(pack: Path, level: str, levels: Mapping[str, str]) -> Manifest:
@@ -94,14 +97,18 @@ def _level_in(folder: Folder, level: str, levels: Mapping[str, str]) -> Manifest
     place = folder.path / level
     try:
         with folder.inner(level) as inner:
-            raw = _raw(inner)
+            return _level(folder, inner, level, levels[level])
     except OSError as error:
         raise PackInvalid(f"{place}: cannot read {MANIFEST} ({error.strerror}); restore the pack") from error
-    if hashlib.sha256(raw).hexdigest() != levels[level]:
+
+
+def _level(folder: Folder, inner: Folder, level: str, sha256: str) -> Manifest:
+    place, raw = inner.path, _raw(inner)
+    if hashlib.sha256(raw).hexdigest() != sha256:
         raise PackInvalid(f"{place / MANIFEST}: not the one that {folder.path / MANIFEST} names (sha256); restore the pack")
     document = parse(place / MANIFEST, raw)
     try:
-        manifest = _decode(document)
+        manifest = _decode(document, raw, inner)
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise PackInvalid(f"{place / MANIFEST}: {_said(error)}; restore the pack from where it came") from error
     if manifest.arch != level:
@@ -136,12 +143,27 @@ def parse(path: Path, raw: bytes) -> Any:
 def _known_schema(document: Any) -> None:
     if not isinstance(document, dict) or "schema" not in document:
         raise ValueError("it has no schema number: not a haotuner manifest")
-    if type(document["schema"]) is not int or document["schema"] != PACK_SCHEMA:
-        raise ValueError(f"schema {document['schema']!r}, this haotuner reads {PACK_SCHEMA}")
+    if type(document["schema"]) is not int or document["schema"] not in SCHEMAS:
+        raise ValueError(f"schema {document['schema']!r}, this haotuner reads {' and '.join(map(str, SCHEMAS))}")
 
 
-def _decode(document: Any) -> Manifest:
+def _sealed(document: Any, raw: bytes, folder: Folder) -> None:
+    """ValueError unless the manifest is the one that the pack was published with. Read with whatever schema it claims."""
+    try:
+        seal = folder.read(SEAL, 100)
+    except FileNotFoundError:
+        if document["schema"] == 1:
+            return
+        raise ValueError(f"{SEAL} is missing, which holds its hash") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{SEAL} cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if seal != (hashlib.sha256(raw).hexdigest() + "\n").encode():
+        raise ValueError(f"its sha256 is not the one in {SEAL}; the manifest was changed")
+
+
+def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
     _known_schema(document)
+    _sealed(document, raw, folder)
     files = document["files"]
     if not isinstance(files, dict) or len(files) != 1:
         raise ValueError("files must name exactly one library")
@@ -159,66 +181,20 @@ def _decode(document: Any) -> Manifest:
     unverified, checked = document.get("unverified", False), document.get("verification", {})
     if not isinstance(unverified, bool) or not isinstance(checked, dict):
         raise ValueError("unverified must be true or false, verification an object")
-    ops = tuple(_op(entry) for entry in _list(document["ops"], 256))
+    read = read_op_1 if document["schema"] == 1 else read_op
+    ops = tuple(read(entry) for entry in listed(document["ops"], MAX_OPS))
     if len({op.name for op in ops}) != len(ops) or not ops:
         raise ValueError("ops must be named once each, at least one")
     return Manifest(
         library=library,
         sha256=sha256,
-        arch=_text(device["arch"]),
-        device_id=_text(device["id"]),
+        arch=text(device["arch"]),
+        device_id=text(device["id"]),
         ops=ops,
         document=document,
         batch_invariant=invariant,
         unverified=unverified,
     )
-
-
-def _op(entry: Any) -> PackOp:
-    if not isinstance(entry, dict):
-        raise ValueError("every op must be an object")
-    numbers = {key: _whole(entry[key], key) for key in ("n", "k", "pw", "panels", "first_m", "last_m")}
-    threads = tuple(_whole(t, "threads") for t in _list(entry["threads"], 255))
-    kernels = tuple(_text(k) for k in _list(entry["kernels"], 255))
-    name, weight, facts = _text(entry["name"]), _text(entry["weight"]), entry.get("facts", {})
-    if not threads or len(set(threads)) != len(threads) or not kernels:
-        raise ValueError(f"op {name!r}: threads and kernels must be named, each count once")
-    if numbers["panels"] * numbers["pw"] < numbers["n"] or numbers["first_m"] > numbers["last_m"]:
-        raise ValueError(f"op {name!r}: its panels hold fewer than n columns, or first_m is over last_m: not possible")
-    check_facts(facts, OP, f"op {name!r}: facts")
-    named = Op.parse(name)
-    told = (named.kind, named["n"], named["k"], named.option("weight"))
-    if named.name != name or told != ("dense", numbers["n"], numbers["k"], weight):
-        raise ValueError(
-            f"op {name!r} says other things than its entry: n={numbers['n']}, k={numbers['k']}, weight={weight}"
-        )
-    return PackOp(
-        name=name,
-        weight=weight,
-        kernels=kernels,
-        tile_rows=tuple(MicroKernel.parse(k)["mr"] for k in kernels),
-        threads=threads,
-        facts=facts,
-        **numbers,
-    )
-
-
-def _whole(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        raise ValueError(f"{what} is {value!r}, must be a whole number in 1..2^31-1")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isascii():
-        raise ValueError(f"{value!r} is not a short ASCII text")
-    return value
-
-
-def _list(value: Any, most: int) -> Sequence[Any]:
-    if not isinstance(value, list) or len(value) > most:
-        raise ValueError(f"expected a list of at most {most} entries")
-    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

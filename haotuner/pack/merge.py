@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.errors import UsageError
-from haotuner.pack.levels import level_hashes
-from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, parse, read_bytes, read_manifest
-from haotuner.pack.write import as_json, publish
+from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, read_bytes, read_level, read_levels, read_manifest
+from haotuner.pack.write import as_json, publish, sealed
 
 
 def merge(packs: Sequence[Path], out: Path) -> Path:
@@ -36,15 +35,17 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
         raw = read_bytes(pack)
         hashes[level] = hashlib.sha256(raw).hexdigest()
         files[f"{level}/{MANIFEST}"] = raw
+        if manifest.document["schema"] > 1:
+            files |= {f"{level}/{name}": data for name, data in sealed(raw).items()}
         files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
-    files[MANIFEST] = as_json({"schema": PACK_SCHEMA, "levels": hashes})
+    files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)
 
 
 def _plain(pack: Path) -> Manifest:
     from haotuner.runtime.library import check_library
 
-    if level_hashes(parse(pack / MANIFEST, read_bytes(pack))) is not None:
+    if read_levels(pack) is not None:
         raise UsageError(f"{pack} was merged already; name the packs that it was made from")
     manifest = read_manifest(pack)
     check_library(pack, manifest)
@@ -53,9 +54,8 @@ def _plain(pack: Path) -> Manifest:
 
 def _sound(aside: Path) -> None:
     """What is about to be published holds together: every level's files are those that its manifest names."""
-    from haotuner.pack.manifest import read_level
     from haotuner.runtime.library import check_library
 
-    levels = level_hashes(parse(aside / MANIFEST, read_bytes(aside))) or {}
+    levels = read_levels(aside) or {}
     for level in levels:
         check_library(aside, read_level(aside, level, levels))

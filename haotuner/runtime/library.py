@@ -9,11 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from haotuner.errors import PackInvalid, PackMismatch
 from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
 from haotuner.pack.manifest import Manifest, manifest_in
+from haotuner.pack.op import PackOp
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.host import missing_flags, platform_problem
+from haotuner.words.limits import SLICED, kind_table
 
 
 def checked_manifest(pack: Path) -> Manifest:
@@ -89,6 +93,21 @@ class Library:
 
     def __init__(self, pack: Path) -> None:
         self.manifest, self._module = steadily(pack, _checked_and_loaded)
+        if self.manifest.document["schema"] > 1:  # older libraries do not say
+            self._agree(pack)
+
+    def _agree(self, pack: Path) -> None:
+        """PackInvalid unless the library holds the manifest's ops, plans and kernels in its order: calls go by place."""
+        about, ops = self.function("ht_about"), self.manifest.ops
+        for place, op in enumerate(ops):
+            want = _about(op)
+            text = np.zeros(len(want) + 1, np.uint8)
+            if about(place, text) != len(want) or text[:-1].tobytes() != want:
+                raise PackInvalid(
+                    f"{pack}: its library holds another op, plan or kernel than the manifest says at {op.name}"
+                )
+        if about(len(ops), np.zeros(1, np.uint8)):
+            raise PackInvalid(f"{pack}: its library holds more ops than the manifest's {len(ops)}")
 
     def function(self, name: str) -> Callable[..., Any]:
         """One exported function; PackInvalid if the library has no such symbol."""
@@ -97,6 +116,12 @@ class Library:
         except (AttributeError, RuntimeError, ValueError) as error:
             raise PackInvalid(f"the pack's library has no function {name}: {error}; tune again") from error
         return found
+
+
+def _about(op: PackOp) -> bytes:
+    """What the library says of an op that is the manifest's; native/ffi.c writes it."""
+    table = "sliced" if kind_table(op.kind) == SLICED else op.kind
+    return "\n".join([f"{op.name} {table}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]).encode()
 
 
 def _checked_and_loaded(folder: Folder) -> tuple[Manifest, Any]:

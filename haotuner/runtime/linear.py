@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import PackClosed
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.refusal import explain, must_copy
+from haotuner.runtime.refusal import REFUSED, explain, read_only
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from haotuner.runtime.pack import Pack
 
-REFUSED = (BufferError, TypeError, ValueError, RuntimeError)  # what tvm-ffi and the library raise
 BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
 
@@ -55,8 +54,8 @@ class Linear:
             else:
                 call(x, packed, out, setting, bias)
         except REFUSED as error:
-            if not must_copy(x):
-                raise explain(self.name, x, out, error) from error
+            if not read_only(x, "float32"):
+                raise explain(self.name, {"x": (x, "float32"), "out": (out, "float32")}, error) from error
             self(x.copy(), out)
         return out
 
@@ -137,7 +136,7 @@ class Bound:
 
     op: PackOp
     call: Callable[..., Any]
-    setting: int  # plan index + 256 * threads, as native/ffi.c reads it
+    setting: int  # plan and threads, see words/limits.py
     packed: Any  # tvm_ffi tensor (panels, k, pw)
     bias: Any = None  # tvm_ffi tensor (n,)
     packed_bytes: int = 0

@@ -11,14 +11,15 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from haotuner.errors import PackClosed, UsageError
-from haotuner.pack.manifest import PackOp
+from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.fronts import front_of
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
-from haotuner.words.composition import WAYS, Composition, Part
+from haotuner.words import limits
+from haotuner.words.limits import MAX_THREADS
 
-MAX_THREADS = 256  # HT_MAX_THREADS in native/ht.h
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 
 
@@ -47,11 +48,25 @@ class Pack:
         """Id of the device the pack was tuned on."""
         return self.manifest.device_id
 
-    def op(self, name: str) -> DenseOp:
-        """One op by its canonical name; UsageError lists the names."""
+    def op(self, name: str) -> Any:
+        """One op by its canonical name: a ``DenseOp``, or an ``Operator`` of another kind. UsageError lists the names."""
+        entry = self.op_entry(name)
+        return front_of(entry.kind)(self, entry)
+
+    def op_entry(self, name: str) -> PackOp:
+        """What the manifest says of an op; UsageError lists the names."""
         if name not in self._ops:
             raise UsageError(f"{self.path} holds no op {name!r}; it holds {', '.join(self._ops)}")
-        return DenseOp(self, self._ops[name])
+        return self._ops[name]
+
+    def place(self, op: PackOp) -> int:
+        """The op's place in the library's tables."""
+        return list(self._ops).index(op.name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the pack was not closed."""
+        return self._library is not None
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Calls, fallbacks (calls with a thread count that was not tuned) and out-of-range shapes of each op."""
@@ -98,7 +113,7 @@ class Pack:
     def entry(self, op: PackOp, threads: int | None = None) -> tuple[Callable[..., Any], int]:
         """The native call of an op and the setting it wants for a thread count (None: the pack's)."""
         count = self.threads if threads is None else checked_threads(threads)
-        return self.library().function(op.name), self.plan_index(op, count) + 256 * count
+        return self.library().function(op.name), limits.setting(self.plan_index(op, count), count)
 
     def own(self, linear: Linear) -> None:
         """Serve this linear until the pack is closed or handed over, which may happen at this moment in another thread."""
@@ -122,8 +137,8 @@ class Pack:
     def ready(self, linear: Linear) -> Bound:
         """The linear's weight, laid out for this pack; UsageError if the pack has no such op."""
         bound = linear.bound
-        op = self.op(bound.op.name).entry
-        call, setting = self.entry(op, bound.setting >> 8)
+        op = self.op_entry(bound.op.name)
+        call, setting = self.entry(op, limits.threads_of(bound.setting))
         return bound.moved(op, call, setting, self.arena)
 
     def hand_over(self, new: Pack) -> None:
@@ -178,57 +193,6 @@ def checked_threads(threads: Any) -> int:
             f"threads={threads!r} must be a whole number in 1..{MAX_THREADS}, or None for all {usable_cores()} cores"
         )
     return count
-
-
-class DenseOp:
-    """One op of an open pack."""
-
-    def __init__(self, pack: Pack, op: PackOp) -> None:
-        self._pack, self._op = pack, op
-
-    @property
-    def name(self) -> str:
-        """Canonical name."""
-        return self._op.name
-
-    @property
-    def entry(self) -> PackOp:
-        """The op's entry in the manifest."""
-        return self._op
-
-    @property
-    def n(self) -> int:
-        """Columns of the output."""
-        return self._op.n
-
-    @property
-    def k(self) -> int:
-        """Columns of the input."""
-        return self._op.k
-
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Linear:
-        """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.
-
-        ``threads`` replaces the pack's count for this linear.
-        """
-        call, setting = self._pack.entry(self._op, threads)
-        linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
-        self._pack.own(linear)
-        return linear
-
-    def composition(self, m: Any, threads: int | None = None) -> Composition:
-        """How m rows are served, from the library's own look-up."""
-        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
-            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
-        if threads is not None and threads not in self._op.threads:
-            raise UsageError(f"{self.name}: threads={threads!r} has no plan; it has plans for {self._op.threads}")
-        index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
-        values = np.zeros(10, np.int64)
-        place = list(self._pack._ops).index(self._op.name)
-        self._pack.library().function("ht_look_up")(place, index, int(m), values)
-        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
-        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
-        return Composition(parts, tuple(WAYS)[int(values[1])])
 
 
 def load(path: str | Path, threads: SupportsIndex | None = None) -> Pack:

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+REFUSED = (BufferError, TypeError, ValueError, RuntimeError)  # what tvm-ffi and a pack's library raise
 
-def explain(op: str, x: Any, out: Any, error: Exception) -> Exception:
-    """A clear TypeError or ValueError for a call of ``op`` that failed with ``error``; ``error`` itself if it is clear."""
-    for name, value in (("x", x), ("out", out)):
-        found = _argument(op, name, value)
+
+def explain(op: str, given: Mapping[str, tuple[Any, str]], error: Exception) -> Exception:
+    """A clear TypeError or ValueError for a call of ``op`` that failed with ``error``; ``error`` itself if it is clear.
+
+    ``given``: of each operand the value and the expected dtype; the output is the last one.
+    """
+    for place, (name, (value, dtype)) in enumerate(given.items()):
+        found = _argument(op, name, value, dtype, written=place == len(given) - 1)
         if found is not None:
             return found
     return error
 
 
-def must_copy(x: Any) -> bool:
-    """Whether x is right but read-only: DLPack has no such tensors, so the call gets a copy."""
-    return isinstance(x, np.ndarray) and not x.flags.writeable and x.dtype == np.float32 and x.dtype.isnative
+def read_only(value: Any, dtype: str | None = None) -> bool:
+    """Whether an operand is right but read-only: DLPack has no such tensors, so the call gets a copy."""
+    if not isinstance(value, np.ndarray) or value.flags.writeable:
+        return False
+    return value.dtype.isnative and dtype in (None, value.dtype.name)
 
 
-def _argument(op: str, name: str, value: Any) -> Exception | None:
+def _argument(op: str, name: str, value: Any, dtype: str, *, written: bool) -> Exception | None:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if value.dtype != torch.float32:
-            return TypeError(f"{op}: {name} has dtype {value.dtype}; expected float32")
+        if value.dtype != getattr(torch, dtype):
+            return TypeError(f"{op}: {name} has dtype {value.dtype}; expected {dtype}")
         if value.device.type != "cpu":
             return ValueError(f"{op}: {name} lives on {value.device}; this pack computes on the CPU: copy it there first")
         if value.layout != torch.strided:
@@ -35,10 +43,10 @@ def _argument(op: str, name: str, value: Any) -> Exception | None:
             return ValueError(f"{op}: {name} is a lazy conjugate or negation; pass {name}.resolve_neg()")
         return None
     if isinstance(value, np.ndarray):
-        if value.dtype != np.float32 or not value.dtype.isnative:
-            return TypeError(f"{op}: {name} has dtype {value.dtype}; expected float32 in native byte order")
-        if name == "out" and not value.flags.writeable:
-            return ValueError(f"{op}: out is read-only; pass an array that may be written")
+        if value.dtype.name != dtype or not value.dtype.isnative:
+            return TypeError(f"{op}: {name} has dtype {value.dtype}; expected {dtype} in native byte order")
+        if written and not value.flags.writeable:
+            return ValueError(f"{op}: {name} is read-only; pass an array that may be written")
         return None
     if not hasattr(value, "__dlpack__"):
         return TypeError(

@@ -23,7 +23,7 @@ from haotuner.select.padding import unpadded
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
-from haotuner.words.kernel import Candidate, Refused
+from haotuner.words.kernel import Candidate, MicroKernel, Refused
 from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
@@ -33,7 +33,7 @@ EXAMPLES = 200  # refusals kept word for word for the report; the counts are com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Funnel:
-    """What came through, and what did not."""
+    """Result of selection: the candidates kept, and the points refused."""
 
     points: int
     legal: int
@@ -47,16 +47,23 @@ class Funnel:
 
 
 def select(
-    op: Op, family: Family, device: Device, traffic: Traffic, score: Expectation, *, most: int | None = None
+    op: Op,
+    family: Family,
+    device: Device,
+    traffic: Traffic,
+    score: Expectation,
+    *,
+    most: int | None = None,
+    among: Sequence[MicroKernel] = (),
 ) -> Funnel:
     """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
 
     ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
-    ``most`` candidates are kept, ``family.frontier`` if None.
+    ``most`` candidates are kept, ``family.frontier`` if None. ``among``: look at these points only; none: at all there are.
     """
     room = family.frontier if most is None else most
     ledger = Ledger(room=EXAMPLES)
-    points, legal = _legal(op, family, device, traffic, ledger)
+    points, legal = _legal(op, family, device, traffic, among, ledger)
     if not legal:
         refused = ", ".join(f"{law} refused {count}" for law, count in ledger.counts.items())
         raise NothingLegal(f"{op.name} on {device.id}: none of {points} points of {family.name} is legal ({refused})")
@@ -68,14 +75,16 @@ def select(
     return Funnel(points=points, legal=len(legal), kept=kept, refused=dict(ledger.counts), examples=tuple(ledger.examples))
 
 
-def _legal(op: Op, family: Family, device: Device, traffic: Traffic, ledger: Ledger) -> tuple[int, list[Candidate]]:
+def _legal(
+    op: Op, family: Family, device: Device, traffic: Traffic, among: Sequence[MicroKernel], ledger: Ledger
+) -> tuple[int, list[Candidate]]:
     """How many points there are, and those that obey every law."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
     largest = {axis: max(of[axis] for of in extents) for axis in op.dynamic}
     laws = laws_of(family, op, device)
     legal: list[Candidate] = []
     points = 0
-    for kernel in family.points(op, device):
+    for kernel in among or family.points(op, device):
         points += 1
         asked = question(family, kernel, op, device, largest)
         broken = next(refusals(asked, laws), None)

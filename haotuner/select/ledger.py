@@ -23,5 +23,5 @@ class Ledger:
             self.examples.append(refused)
 
     def refuse(self, kernel: MicroKernel, law: str, asked: float, allowed: float) -> None:
-        """The same from its parts; asked is over allowed."""
+        """Counts a refusal given by its parts; asked is over allowed."""
         self.note(Refused(kernel=kernel, law=law, asked=asked, allowed=allowed))

@@ -10,8 +10,10 @@ import ctypes
 import torch
 
 from haotuner.errors import UsageError
-from haotuner.runtime.linear import REFUSED, Linear
-from haotuner.runtime.pack import DenseOp, Pack
+from haotuner.runtime.dense import DenseOp
+from haotuner.runtime.linear import Linear
+from haotuner.runtime.pack import Pack
+from haotuner.runtime.refusal import REFUSED
 
 
 class Registered:

@@ -1,4 +1,4 @@
-"""What compilers make of the unrolled filter taps of a convolution: loads shared or not, values kept, bounds checks.
+"""Compiled code of a convolution's unrolled filter taps: loads shared or not, values kept, bounds checks.
 
 Found in the records of Kernel Tuner's convolution on two RDNA and three NVIDIA GPUs and explained by what the source asks:
 
@@ -49,7 +49,7 @@ def compiled(
     staged: Column,
     read_only: Column,
 ) -> Compiled:
-    """What one thread executes in a step.
+    """Instructions that one thread executes in a step.
 
     Pairs are rows and columns: outputs of a thread, their distance, filter. ``exact`` is 1 where whole blocks cover the
     image, ``staged`` where it is read from shared memory, ``read_only`` where it is read through the read-only cache.

@@ -19,7 +19,7 @@ from haotuner.pack.manifest import read_manifest
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.doors.command import command, environment, haotuner
-from tests.serving.test_bench_process import gone
+from tests.serving.test_bench_processes import gone
 
 OP = "dense_n48_k32"
 QUICK = ("--seconds-per-row", "0.1")

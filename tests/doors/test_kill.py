@@ -63,7 +63,7 @@ def test_kill_9_at_three_moments_then_resume(cache: Path, tmp_path: Path) -> Non
     assert answer.json()["reused"] == seen
     keys = _keys(db)
     assert len(keys) == len(set(keys)), "a trial was measured twice"
-    assert json.loads((tmp_path / "pack" / "manifest.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "pack" / "manifest.json").read_text())["schema"] == 2
 
 
 def _keys(db: Path) -> list[str]:

@@ -49,7 +49,7 @@ def test_inspect_shows_the_manifest(tuned: Tuned, cache: Path) -> None:
     document = haotuner("inspect", "pack", "--json", cache=cache, cwd=tuned[0]).json()
     assert document["ops"][0]["name"] == "dense_n48_k32" and document["unverified"] is False
     plain = haotuner("inspect", "pack", "-v", cache=cache, cwd=tuned[0])
-    assert "dense_n48_k32" in plain.out and document["ops"][0]["kernels"][0] in plain.out
+    assert "dense_n48_k32" in plain.out and document["ops"][0]["kernels"][0]["name"] in plain.out
 
 
 @pytest.mark.parametrize("words", [["haotuner", "explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7"],

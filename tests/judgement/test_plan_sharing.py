@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.ways import (
     HANDOFF_US,
-    PART_TERMS,
-    PARTIAL_FLOATS,
-    ROW_PIECES,
     rows_of,
     shared,
     ways,
@@ -23,6 +17,7 @@ from haotuner.backends.cpu.ways import (
 from haotuner.microkernels.cpu.dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import WAYS
+from haotuner.words.limits import PART_TERMS, PARTIAL_FLOATS
 from haotuner.words.op import Op
 
 NAME = CpuDense().kernel(4, 64, 16, 2, 16).name
@@ -57,17 +52,6 @@ def test_partial_sums_fit_the_callers_stack() -> None:
         assert (parts - 1) * rows * 96 <= PARTIAL_FLOATS < (parts - 1) * (rows + 1) * 96
     assert rows_of("k", Op.parse("dense_n8_k4096"), 2, 100) == 100
     assert rows_of("n", op, 2, 8192) == 8192
-
-
-def test_the_runtime_has_the_same_limits() -> None:
-    source = (RUNTIME_SOURCES / "run.c").read_text()
-    defined = {name: int(value) for name, value in re.findall(r"#define HT_(\w+) (\d+)\b", source)}
-    assert (defined["PARTIAL_FLOATS"], defined["PART_TERMS"]) == (PARTIAL_FLOATS, PART_TERMS)
-    assert defined["ROW_PIECES"] == ROW_PIECES
-    order = re.search(
-        r"enum \{ HT_SERIAL = 0, HT_COLUMNS = 1, HT_ROWS = 2, HT_TERMS = 3 \}", (RUNTIME_SOURCES / "ht.h").read_text()
-    )
-    assert order and tuple(WAYS) == ("serial", "n", "m", "k")
 
 
 @pytest.mark.parametrize(

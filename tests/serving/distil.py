@@ -35,7 +35,8 @@ WORDS = (
 def fuzzer(folder: Path) -> Path:
     """The fuzzers of native/fuzz.c under ASan and UBSan."""
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    return cc([HERE / "fuzz.c", NATIVE / "check.c", NATIVE / "plan.c", CLIB / "manifest.c"], folder / "fuzz", *flags)
+    native = ("check.c", "pool.c", "kinds/dense.c", "kinds/dense_plan.c", "kinds/dense_run.c", "kinds/sliced.c")
+    return cc([HERE / "fuzz.c", *(NATIVE / name for name in native), CLIB / "manifest.c"], folder / "fuzz", *flags)
 
 
 def damaged(text: bytes, seed: int) -> bytes:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.backends.cpu.pack_source import PACK_SOURCES, PackedOp, pack_data
+from haotuner.backends.cpu.pack_source import PACK_SOURCES, PackedAny, pack_data
 from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.serving.packs import document
@@ -45,9 +45,12 @@ def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     return out
 
 
-def c_pack(out: Path, ops: Sequence[PackedOp], *flags: str, level: str = "x86-64") -> Path:
-    """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says."""
-    kernels = {kernel.name: kernel for op in ops for kernel in op.kernels}
+def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-64", sources: Sequence[Path] = ()) -> Path:
+    """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says.
+
+    ``sources`` hold the kernels of ops that are not dense.
+    """
+    kernels = {kernel.name: kernel for op in ops for kernel in op.micro_kernels}
     text = "#include <tvm/ffi/c_api.h>\n" + "".join(
         KERNEL.format(name=name, mr=kernel["mr"], nr=kernel["nr"], pw=kernel["pw"]) for name, kernel in kernels.items()
     )
@@ -55,8 +58,8 @@ def c_pack(out: Path, ops: Sequence[PackedOp], *flags: str, level: str = "x86-64
     code, data = out.parent / f"{out.name}_kernels.c", out.parent / f"{out.name}_data.c"
     code.write_text(text)
     data.write_text(pack_data(ops))
-    library = cc([code, data, *(NATIVE / name for name in PACK_SOURCES)], out.with_suffix(".so"), "-shared", "-fPIC",
-                 "-fvisibility=hidden", "-g", *flags)  # fmt: skip
+    everything = [code, data, *sources, *(NATIVE / name for name in PACK_SOURCES)]
+    library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g", *flags)
     write_pack(out, library, document(ops, level), lambda _: None)
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.backends.cpu.pack_source import Entry, PackedOp, PackedPlan, pack_library
+from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.pack.write import write_pack
+from haotuner.pack.write import sealed, write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
@@ -88,24 +89,12 @@ def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3),
     return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)
 
 
-def document(ops: Sequence[PackedOp], arch: str) -> dict[str, Any]:
+def document(ops: Sequence[PackedAny], arch: str) -> dict[str, Any]:
     """The manifest's content, as `haotuner tune` writes it."""
     return {
         "haotuner": "0",
         "device": {"id": "test-host", "arch": arch, "kind": "cpu", "name": "test host"},
-        "ops": [
-            {
-                "name": op.name,
-                **{key: getattr(op.setting, key) for key in ("n", "k", "pw", "panels")},
-                "weight": Op.parse(op.name).option("weight"),
-                "first_m": op.first_m,
-                "last_m": op.last_m,
-                "kernels": [k.name for k in op.kernels],
-                "threads": [p.threads for p in op.plans],
-                "facts": {},
-            }
-            for op in ops
-        ],
+        "ops": [op.entry({}) for op in ops],
     }
 
 
@@ -116,6 +105,18 @@ def make_pack(out: Path, ops: Sequence[PackedOp], arch: str) -> Made:
     write_pack(out, library, document(ops, arch), lambda _: None)
     library.unlink()
     return Made(out, {op.name: op for op in ops}, arch)
+
+
+def rewrite(pack: Path, **changes: Any) -> None:
+    """Change the manifest of a pack, and its hash with it: whoever writes to harm does so."""
+    document = json.loads((pack / "manifest.json").read_text())
+    put_manifest(pack, json.dumps(document | changes).encode())
+
+
+def put_manifest(pack: Path, raw: bytes) -> None:
+    """Write a manifest with its hash."""
+    for name, data in sealed(raw).items():
+        (pack / name).write_bytes(data)
 
 
 def reference(x: Any, weight: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from haotuner.bench.contender import PEERS, Setting
-from haotuner.bench.lineup import Lineup
+from haotuner.bench.processes import Processes
 
 LIMIT_S = 110.0
 COUNT = 3  # weights in turn
@@ -18,9 +18,9 @@ LIBRARY = {"torch": "torch", "onednn": "torch", "inductor": "torch", "numpy": "n
 
 
 @pytest.fixture(scope="module")
-def lineup() -> Iterator[Lineup]:
+def processes() -> Iterator[Processes]:
     """All peers with two threads, started together."""
-    with Lineup(PEERS, Setting(threads=2), dict(os.environ), {}) as started:
+    with Processes(PEERS, Setting(threads=2), dict(os.environ), {}) as started:
         assert started.start() == {}
         yield started
 
@@ -32,19 +32,19 @@ def test_every_peer_is_listed_here():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "inductor" else ()) for name in PEERS]
 )
-def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(lineup, name):
-    if name in lineup.missing:
+def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, name):
+    if name in processes.missing:
         assert importlib.util.find_spec(LIBRARY[name]) is None or name in ("onnxruntime", "onednn")
         pytest.skip(f"peer: {name} is not installed")
-    assert lineup.versions[name]
+    assert processes.versions[name]
     for op in ("dense_n50_k36", "dense_n33_k17"):  # the second finds what the first left behind
-        lineup.ask(name, {"do": "prepare", "op": op, "count": COUNT, "seed": 0}, LIMIT_S)
+        processes.ask(name, {"do": "prepare", "op": op, "count": COUNT, "seed": 0}, LIMIT_S)
         for m, count in ((7, COUNT), (1, COUNT), (64, 1), (7, 1)):
-            seen = lineup.ask(name, {"do": "aim", "m": m, "count": count, "seed": m}, LIMIT_S)
+            seen = processes.ask(name, {"do": "aim", "m": m, "count": count, "seed": m}, LIMIT_S)
             assert 0 <= seen["error_share"] <= 1
-            timed = lineup.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)
+            timed = processes.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)
             assert timed["us"] > 0 and timed["calls"] >= 1
     # X of over 4 MiB is a mapping of its own: who did not hold on to it would read an address that is gone
-    lineup.ask(name, {"do": "prepare", "op": "dense_n448_k1052", "count": 1, "seed": 0}, LIMIT_S)
-    lineup.ask(name, {"do": "aim", "m": 1300, "count": 1, "seed": 0}, LIMIT_S)
-    assert lineup.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)["us"] > 0
+    processes.ask(name, {"do": "prepare", "op": "dense_n448_k1052", "count": 1, "seed": 0}, LIMIT_S)
+    processes.ask(name, {"do": "aim", "m": 1300, "count": 1, "seed": 0}, LIMIT_S)
+    assert processes.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)["us"] > 0

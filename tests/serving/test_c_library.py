@@ -12,7 +12,7 @@ import pytest
 from haotuner.backends.toolchain import Toolchain
 from tests.serving.conftest import DENSE, SMALLEST
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, c_pack, cc, run
-from tests.serving.packs import packed_op
+from tests.serving.packs import packed_op, put_manifest
 from tests.serving.test_pack_files import HOSTILE
 
 WRAPPED = ("-Wl,--wrap=malloc", "-Wl,--wrap=calloc", "-Wl,--wrap=aligned_alloc")
@@ -115,7 +115,7 @@ def test_open_agrees_with_python_on_hostile_manifests(plain, tmp_path):
     for name, (raw, _) in HOSTILE.items():
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "manifest.json").write_bytes(raw)
+        put_manifest(folder, raw)
         answer = run([plain, "open", folder]).stdout
         assert answer.startswith("-3 "), (name, answer)
         if name not in only_python:

@@ -20,7 +20,7 @@ from haotuner.pack.verify import verify
 from haotuner.runtime import host
 from tests.serving.conftest import DENSE, rows
 from tests.serving.native_builds import HERE, LIBRARY, c_pack, cc, run
-from tests.serving.packs import LANES, assert_right, make_pack, packed_op
+from tests.serving.packs import LANES, assert_right, make_pack, packed_op, put_manifest
 
 WIDE, MIDDLE, NARROW = "x86-64-v4", "x86-64-v3", "x86-64-v2"
 FLAGS = {level: sorted(set().union(*(host.LEVELS[name] for name in list(host.LEVELS)[: place + 1])))
@@ -141,7 +141,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_levels(tmp_path, case, driver):
     levels, said = HOSTILE[case]
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema": 1, "levels": levels}))
+    put_manifest(tmp_path, json.dumps({"schema": 1, "levels": levels}).encode())
     with pytest.raises(PackInvalid, match=said):
         haotuner.load(tmp_path)
     assert verify(tmp_path) and said in verify(tmp_path)[0]
@@ -151,12 +151,12 @@ def test_hostile_levels(tmp_path, case, driver):
 def test_levels_beside_files_and_levels_in_levels(mine, driver):
     outer = json.loads((mine / "manifest.json").read_text())
     whole = json.loads((mine / WIDE / "manifest.json").read_text())
-    (mine / "manifest.json").write_text(json.dumps({**whole, **outer}))
+    put_manifest(mine, json.dumps({**whole, **outer}).encode())
     with pytest.raises(PackInvalid, match="beside"):
         haotuner.load(mine)
     assert run([driver, "open", mine]).stdout.startswith("-3 ")
-    (mine / "manifest.json").write_text(json.dumps({"schema": 2, "levels": outer["levels"]}))
-    with pytest.raises(PackInvalid, match="schema 2"):
+    put_manifest(mine, json.dumps({"schema": 3, "levels": outer["levels"]}).encode())
+    with pytest.raises(PackInvalid, match="schema 3"):
         haotuner.load(mine)
     assert run([driver, "open", mine]).stdout.startswith("-3 ")
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_merged(plain, merged, tmp_path, made):
 def test_the_command(plain, tmp_path, capsys):
     words = ["merge", str(plain[WIDE]), str(plain[NARROW]), "--out", str(tmp_path / "out")]
     assert main(words) == 0 and "2 levels" in capsys.readouterr().out
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["manifest.json", NARROW, WIDE]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["manifest.json", "manifest.sha256", NARROW, WIDE]
     assert set(level_hashes(json.loads((tmp_path / "out" / "manifest.json").read_text())) or {}) == {WIDE, NARROW}
     assert main(words) == 0  # an earlier pack there is replaced
     assert main(["merge", str(plain[WIDE]), "--out", str(tmp_path / "one")]) == 2

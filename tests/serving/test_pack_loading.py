@@ -110,4 +110,4 @@ def test_a_new_packs_folders_follow_the_umask(copied, tmp_path, mask):
         os.umask(old)
     assert [path.stat().st_mode & 0o777 for path in (out, out / "lib")] == [0o777 & ~mask] * 2
     assert library(out).stat().st_mode & 0o777 == 0o666 & ~mask
-    assert sorted(path.name for path in out.iterdir()) == ["lib", "manifest.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["lib", "manifest.json", "manifest.sha256"]

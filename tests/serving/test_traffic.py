@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from haotuner.pack.verify import verify
 from haotuner.trace import traffic_of
 from haotuner.words.op import Op
 from tests.serving.conftest import DENSE, SMALLEST, TURNED, rows
-from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op
+from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op, rewrite
 from tests.serving.test_life import in_threads
 
 
@@ -124,8 +123,7 @@ def test_a_swap_to_a_pack_without_the_op_changes_nothing(made, other, weight):
 
 def test_the_promise_of_batch_invariance(copied, made):
     """Every micro-kernel sums one accumulator an element in the order of k, so the promise holds."""
-    document = json.loads((copied / "manifest.json").read_text())
-    (copied / "manifest.json").write_text(json.dumps({**document, "batch_invariant": True}))
+    rewrite(copied, batch_invariant=True)
     assert verify(copied) == []
     with haotuner.load(copied) as pack:
         assert pack.manifest.batch_invariant
@@ -136,8 +134,7 @@ def test_the_promise_of_batch_invariance(copied, made):
 def test_a_false_promise_of_batch_invariance_is_found(copied, monkeypatch):
     from haotuner.runtime.linear import Linear
 
-    document = json.loads((copied / "manifest.json").read_text())
-    (copied / "manifest.json").write_text(json.dumps({**document, "batch_invariant": True}))
+    rewrite(copied, batch_invariant=True)
     real = Linear.__call__
 
     def uneven(self, x, out=None):

@@ -8,14 +8,12 @@ from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import COLUMNS, ROWS, SERIAL, TERMS
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.limits import PART_TERMS, PARTIAL_FLOATS, ROW_PIECES
 from haotuner.words.op import Op
 
 # Columns a thread from which on cutting columns keeps every thread busy: two panels of the usual widths. Narrower outputs
 # (routers, heads) leave threads idle or unevenly loaded; there parts of k are timed as well.
 NARROW = 64
-PARTIAL_FLOATS = 8192  # as in runtime/native/run.c: sums of all parts but the first
-PART_TERMS = 256  # as in runtime/native/run.c: terms of a part at least
-ROW_PIECES = 8  # as in runtime/native/run.c: pieces of a row block, which whoever is done takes
 # About what it takes from the caller to a worker that waits for it and back: the best compositions of 1 to 9 rows shared by
 # columns, hot, 22 to 101 us, take -0.5 to 5.7 us more than half of one thread's time (two cores, three ops; median 1.9).
 HANDOFF_US = 1.5
@@ -61,7 +59,7 @@ def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
 
 
 def widest_share(n: int, kernel: MicroKernel, threads: int) -> float:
-    """The share of the columns computed that the busiest thread has; ``column_of`` in runtime/native/run.c cuts them so."""
+    """The share of the columns computed that the busiest thread has; ``column_of`` in dense_run.c cuts them so."""
     nr, computed = kernel["nr"], computed_columns(kernel, n)
     bounds = [min((2 * computed * i + threads * nr) // (2 * threads * nr) * nr, computed) for i in range(threads)]
     return max(later - sooner for sooner, later in pairwise([*bounds, computed])) / computed

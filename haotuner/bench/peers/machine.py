@@ -79,7 +79,7 @@ class Machine:
 
 
 def _seconds(calls: Sequence[Call]) -> float:
-    """Of the faster of two rounds."""
+    """Seconds of the faster of two rounds over the calls."""
     found = []
     for _ in range(2):
         begin = time.perf_counter()

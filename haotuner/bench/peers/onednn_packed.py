@@ -40,7 +40,7 @@ class OnednnPacked:
         return [self._call(weight) for weight in self._weights[:count]]
 
     def result(self, index: int) -> Array:
-        """The same call, once."""
+        """Result of one call with the weight of that index, as it is timed."""
         found: Array = self._call(self._weights[index])().numpy()  # type: ignore[attr-defined]
         return found
 

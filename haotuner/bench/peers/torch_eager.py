@@ -27,7 +27,7 @@ class TorchEager:
         self._x: Any = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """As ``torch.nn.Linear`` keeps them."""
+        """Keep the weights as ``torch.nn.Linear`` does."""
         self._weights = [self._torch.from_numpy(weight) for weight in weights]
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
@@ -37,6 +37,6 @@ class TorchEager:
         return [partial(linear, self._x, weight) for weight in self._weights[:count]]
 
     def result(self, index: int) -> Array:
-        """The same call, once."""
+        """Result of one call with the weight of that index, as it is timed."""
         found: Array = self._torch.nn.functional.linear(self._x, self._weights[index]).numpy()
         return found

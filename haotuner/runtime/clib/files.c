@@ -29,10 +29,11 @@ ht_status ht_refuse(ht_error* error, ht_status code, const char* format, ...) {
   return code;
 }
 
-/* The whole of a regular file that is no link, at most `limit` bytes; the caller frees *data. */
-static ht_status read_file(const char* path, size_t limit, unsigned char** data, size_t* size, ht_error* error) {
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  struct stat facts;
+/* The whole of a regular file of a folder that is no link, at most `limit` bytes; the caller frees *data. `path` is for words. */
+static ht_status read_file(int folder, const char* name, const char* path, size_t limit, unsigned char** data, size_t* size,
+                           struct stat* found, ht_error* error) {
+  int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat facts = {0};
   if (file < 0 || fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     int why = file < 0 ? errno : EINVAL;
     if (file >= 0) close(file);
@@ -40,6 +41,7 @@ static ht_status read_file(const char* path, size_t limit, unsigned char** data,
                      strerror(why));
   }
   ht_status status = HT_OK;
+  if (found != NULL) *found = facts;
   *size = (size_t)facts.st_size;
   *data = NULL;
   if (facts.st_size < 0 || *size > limit)
@@ -91,70 +93,100 @@ static int host_has(const char* arch) {
   return strcmp(arch, "x86-64-v4") == 0 && v4;
 }
 
-/* Read and parse <folder>/manifest.json, whose hash must be `sha256` unless that is NULL. */
-static ht_status read_manifest(const char* folder, const char* sha256, ht_manifest* out, ht_error* error) {
+/* A folder inside a pack's, which is no link; -1 with *error filled. `path` is for words. */
+static int enter(int folder, const char* name, const char* path, ht_error* error) {
+  int inner = openat(folder, name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  if (inner < 0) ht_refuse(error, HT_PACK_INVALID, "%s is no directory of its own; copy the pack with its contents", path);
+  return inner;
+}
+
+/* The manifest is the one that the pack was published with: manifest.sha256 holds its hash, but in packs of schema 1. */
+static const char* seal_problem(int folder, int schema, const char* digest) {
+  unsigned char* data = NULL;
+  size_t size = 0;
+  struct stat facts;
+  if (fstatat(folder, "manifest.sha256", &facts, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
+    return schema == 1 ? NULL : "manifest.sha256 is missing, which holds its hash";
+  ht_status status = read_file(folder, "manifest.sha256", "", 100, &data, &size, NULL, NULL);
+  int same = status == HT_OK && size == 65 && data[64] == '\n' && memcmp(data, digest, 64) == 0;
+  free(data);
+  return same ? NULL : "its sha256 is not the one in manifest.sha256; the manifest was changed";
+}
+
+/* Read and parse the manifest of a folder, whose hash must be `sha256` unless that is NULL. */
+static ht_status read_manifest(int folder, const char* path, const char* sha256, ht_manifest* out, ht_error* error) {
   char name[PATH_MAX + 64], digest[65];
   unsigned char* data;
   size_t size;
-  snprintf(name, sizeof name, "%s/manifest.json", folder);
-  ht_status status = read_file(name, MANIFEST_LIMIT, &data, &size, error);
+  snprintf(name, sizeof name, "%s/manifest.json", path);
+  ht_status status = read_file(folder, "manifest.json", name, MANIFEST_LIMIT, &data, &size, NULL, error);
   if (status != HT_OK) return status;
   const char* wrong = ht_manifest_read((const char*)data, size, out);
-  if (sha256 != NULL) ht_sha256(data, size, digest);
+  ht_sha256(data, size, digest);
   free(data);
   if (sha256 != NULL && strcmp(digest, sha256) != 0) wrong = "not the one that the pack's own manifest names (sha256)";
+  if (wrong == NULL) wrong = seal_problem(folder, out->schema, digest);
   if (wrong != NULL) return ht_refuse(error, HT_PACK_INVALID, "%s: %s; restore the pack or tune again", name, wrong);
   return HT_OK;
 }
 
-/* Of a pack with several levels: go into the widest that this CPU has, or the narrowest, which is refused later. */
-static ht_status enter_level(char* folder, size_t room, ht_manifest* manifest, ht_error* error) {
+/* Of a pack with several levels: the widest that this CPU has, or the narrowest, which is refused later; -1: a plain pack. */
+static int level_of(const ht_manifest* manifest) {
   int level = -1;
   for (int i = 0; i < HT_LEVELS; ++i)
     if (manifest->levels[i][0] != 0 && (level < 0 || host_has(ht_levels[i]))) level = i;
-  if (level < 0) return HT_OK; /* a plain pack */
-  char sha256[65];
-  memcpy(sha256, manifest->levels[level], sizeof sha256);
-  size_t used = strlen(folder);
-  if (snprintf(folder + used, room - used, "/%s", ht_levels[level]) >= (int)(room - used))
-    return ht_refuse(error, HT_PACK_INVALID, "%s: its path is too long", folder);
-  struct stat facts;
-  if (lstat(folder, &facts) != 0 || !S_ISDIR(facts.st_mode))
-    return ht_refuse(error, HT_PACK_INVALID, "%s is no directory of its own; copy the pack with its contents", folder);
-  ht_status status = read_manifest(folder, sha256, manifest, error);
-  if (status == HT_OK && strcmp(manifest->arch, ht_levels[level]) != 0)
-    return ht_refuse(error, HT_PACK_INVALID, "%s was built for %s; restore the pack or merge again", folder, manifest->arch);
-  return status;
+  return level;
 }
 
-ht_status ht_files_check(const char* path, char* library, size_t room, ht_error* error) {
-  char whole[PATH_MAX], name[PATH_MAX + 64];
-  if (path == NULL || realpath(path, whole) == NULL)
-    return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path == NULL ? "NULL" : path, strerror(errno));
-  ht_manifest manifest;
-  ht_status status = read_manifest(whole, NULL, &manifest, error);
-  if (status == HT_OK) status = enter_level(whole, sizeof whole, &manifest, error);
-  if (status != HT_OK) return status;
-  snprintf(name, sizeof name, "%s/lib", whole);
-  struct stat folder;
-  if (lstat(name, &folder) != 0 || !S_ISDIR(folder.st_mode))
-    return ht_refuse(error, HT_PACK_INVALID, "%s is no directory of its own; copy the pack with its contents", name);
-  if (snprintf(library, room, "%s/%s", whole, manifest.library) >= (int)room)
-    return ht_refuse(error, HT_PACK_INVALID, "%s: its path is too long", whole);
+/* Of a plain pack's folder: the library is the one that the manifest names, whole, and for this CPU. */
+static ht_status check_library(int folder, const char* path, const ht_manifest* manifest, ht_checked* out, ht_error* error) {
+  char name[PATH_MAX + 64], digest[65];
   unsigned char* data;
   size_t size;
-  status = read_file(library, LIBRARY_LIMIT, &data, &size, error);
+  struct stat facts;
+  snprintf(name, sizeof name, "%s/lib", path);
+  int lib = enter(folder, "lib", name, error);
+  if (lib < 0) return HT_PACK_INVALID;
+  if (snprintf(out->library, sizeof out->library, "%s/%s", path, manifest->library) >= (int)sizeof out->library) {
+    close(lib);
+    return ht_refuse(error, HT_PACK_INVALID, "%s: its path is too long", path);
+  }
+  ht_status status = read_file(lib, manifest->library + strlen("lib/"), out->library, LIBRARY_LIMIT, &data, &size, &facts, error);
+  close(lib);
   if (status != HT_OK) return status;
-  char digest[65];
+  out->device = facts.st_dev;
+  out->inode = facts.st_ino;
   ht_sha256(data, size, digest);
   const char* wrong = elf_problem(data, size);
   free(data);
-  if (strcmp(digest, manifest.sha256) != 0)
-    return ht_refuse(error, HT_PACK_INVALID, "%s: its sha256 is %.16s..., the manifest says %.16s...; restore the pack", library,
-                     digest, manifest.sha256);
-  if (wrong != NULL) return ht_refuse(error, HT_PACK_MISMATCH, "%s %s; tune on this kind of host", library, wrong);
-  if (!host_has(manifest.arch))
-    return ht_refuse(error, HT_PACK_MISMATCH, "%s was built for %s, which this CPU is not; tune here or for a narrower one",
-                     whole, manifest.arch);
+  if (strcmp(digest, manifest->sha256) != 0)
+    return ht_refuse(error, HT_PACK_INVALID, "%s: its sha256 is %.16s..., the manifest says %.16s...; restore the pack",
+                     out->library, digest, manifest->sha256);
+  if (wrong != NULL) return ht_refuse(error, HT_PACK_MISMATCH, "%s %s; tune on this kind of host", out->library, wrong);
+  if (!host_has(manifest->arch))
+    return ht_refuse(error, HT_PACK_MISMATCH, "%s was built for %s, which this CPU is not; tune here or for a narrower one", path,
+                     manifest->arch);
   return HT_OK;
+}
+
+ht_status ht_files_check(int folder, const char* path, ht_checked* out, ht_error* error) {
+  char whole[PATH_MAX + 32];
+  if (realpath(path, whole) == NULL)
+    return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path, strerror(errno));
+  ht_manifest manifest;
+  ht_status status = read_manifest(folder, whole, NULL, &manifest, error);
+  if (status != HT_OK) return status;
+  int level = level_of(&manifest);
+  if (level < 0) return check_library(folder, whole, &manifest, out, error);
+  char sha256[65];
+  memcpy(sha256, manifest.levels[level], sizeof sha256);
+  strcat(strcat(whole, "/"), ht_levels[level]);
+  int inner = enter(folder, ht_levels[level], whole, error);
+  if (inner < 0) return HT_PACK_INVALID;
+  status = read_manifest(inner, whole, sha256, &manifest, error);
+  if (status == HT_OK && strcmp(manifest.arch, ht_levels[level]) != 0)
+    status = ht_refuse(error, HT_PACK_INVALID, "%s was built for %s; restore the pack or merge again", whole, manifest.arch);
+  if (status == HT_OK) status = check_library(inner, whole, &manifest, out, error);
+  close(inner);
+  return status;
 }

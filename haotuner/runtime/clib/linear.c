@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "files.h"
+#include "ht_limits.h"
 #include "open.h"
 
 struct ht_linear {
@@ -69,6 +70,8 @@ static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* e
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
   if (op == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or out is NULL");
   *out = NULL;
+  if (strcmp(op->facts.kind, "dense") != 0)
+    return ht_refuse(error, HT_BAD_VALUE, "%s binds no weight; call it with ht_run", op->facts.name);
   if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
   ht_status status = check("weight", weight, 2, error);
   if (status == HT_OK && bias != NULL) status = check("bias", bias, 1, error);
@@ -93,6 +96,29 @@ void ht_linear_free(ht_linear* linear) {
   free(linear);
 }
 
+/* HT_OK, or the code of what a pack refused. */
+static ht_status answer(int rc, const char* kind, const char* text, ht_error* error) {
+  if (rc == 0) return HT_OK;
+  ht_status code = strcmp(kind, "TypeError") == 0 ? HT_BAD_TYPE : strcmp(kind, "ValueError") == 0 ? HT_BAD_VALUE : HT_INTERNAL;
+  return ht_refuse(error, code, "%s", text);
+}
+
+ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error) {
+  if (op == NULL || operands == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or operands is NULL");
+  ht_pack* pack = op->pack;
+  if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
+  if (strcmp(op->facts.kind, "dense") == 0)
+    return ht_refuse(error, HT_BAD_VALUE, "%s takes a packed weight; bind it with ht_bind", op->facts.name);
+  if (count != op->facts.operands)
+    return ht_refuse(error, HT_BAD_VALUE, "%s takes %d tensors, the output last; got %d", op->facts.name,
+                     (int)op->facts.operands, count);
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = pack->door->run(op->index, operands, count, pack->door->setting(op->index, pack->threads), &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
 static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int64_t setting,
                       ht_error* error) {
   ht_pack* pack = linear->op->pack;
@@ -100,11 +126,9 @@ static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor
   if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
   const char* kind = NULL;
   char text[sizeof error->text];
-  if (pack->door->call(linear->op->index, x, &linear->weight, out, linear->has_bias ? &linear->bias : NULL, setting, &kind, text,
-                       sizeof text) == 0)
-    return HT_OK;
-  ht_status code = strcmp(kind, "TypeError") == 0 ? HT_BAD_TYPE : strcmp(kind, "ValueError") == 0 ? HT_BAD_VALUE : HT_INTERNAL;
-  return ht_refuse(error, code, "%s", text);
+  int rc = pack->door->call(linear->op->index, x, &linear->weight, out, linear->has_bias ? &linear->bias : NULL, setting, &kind,
+                            text, sizeof text);
+  return answer(rc, kind, text, error);
 }
 
 ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, ht_error* error) {
@@ -115,6 +139,6 @@ ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* ou
 ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,
                           ht_error* error) {
   if (linear == NULL || x == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "linear, x or out is NULL");
-  if (threads < 1 || threads > 256) return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..256", threads);
+  if (threads < 1 || threads > HT_MAX_THREADS) return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..%d", threads, HT_MAX_THREADS);
   return call(linear, x, out, stream, linear->op->pack->door->setting(linear->op->index, threads), error);
 }

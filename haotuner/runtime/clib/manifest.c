@@ -152,7 +152,8 @@ static int top(reader* r, const char* key, int depth, ht_manifest* out, int* see
   if (strcmp(key, "schema") != 0 || !once(r, seen, SEEN_SCHEMA)) return 0;
   const char* first = r->at;
   if (!word(r)) return 0;
-  return r->at - first == 1 && *first == '0' + HT_MANIFEST_SCHEMA ? 1 : fail(r, "it has another schema than this library reads");
+  out->schema = r->at - first == 1 ? *first - '0' : 0;
+  return out->schema >= 1 && out->schema <= HT_MANIFEST_SCHEMA ? 1 : fail(r, "it has another schema than this library reads");
 }
 
 static int hex(const char* text, size_t count) { return strspn(text, "0123456789abcdef") >= count; }

@@ -4,12 +4,13 @@
 
 #include <stddef.h>
 
-#define HT_MANIFEST_SCHEMA 1
+#define HT_MANIFEST_SCHEMA 2 /* the newest; 1 is read as well */
 
 #define HT_LEVELS 4
 extern const char* const ht_levels[HT_LEVELS]; /* the x86-64 psABI's micro-architecture levels, narrowest first */
 
 typedef struct { /* of a plain pack, or of one that holds a pack for each of several levels: then library is empty */
+  int schema;
   char library[40]; /* lib/<16 hex digits>.so */
   char sha256[65];
   char arch[40];

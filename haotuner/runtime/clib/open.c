@@ -1,14 +1,19 @@
 /* Packs and ops: open, find, count, close. A pack is kept by its owner and by every linear bound from it. */
+#define _GNU_SOURCE
 #include "open.h"
 
 #include <dlfcn.h>
-#include <limits.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "files.h"
+#include "ht_limits.h"
 
-#define MAX_THREADS 256 /* HT_MAX_THREADS of the pack's runtime */
+#define ATTEMPTS 100 /* a pack is opened in milliseconds; nobody replaces one so often */
 
 int ht_abi_version(void) { return HT_ABI_VERSION; }
 
@@ -23,7 +28,7 @@ static ht_status connect(ht_pack** out, void* library, int threads, const char* 
   const ht_door* (*enter)(void);
   *(void**)&enter = dlsym(library, HT_DOOR_SYMBOL); /* POSIX's own way to turn an object pointer into a function's */
   const ht_door* door = enter == NULL ? NULL : enter();
-  if (door == NULL || door->version != HT_DOOR_VERSION)
+  if (door == NULL || door->version < HT_DOOR_OLDEST || door->version > HT_DOOR_VERSION)
     return ht_refuse(error, HT_PACK_MISMATCH, "%s speaks door version %d, this library %d; tune again with this haotuner", path,
                      door == NULL ? 0 : (int)door->version, HT_DOOR_VERSION);
   ht_pack* pack = calloc(1, sizeof *pack + (size_t)door->op_count * sizeof(ht_op));
@@ -36,24 +41,44 @@ static ht_status connect(ht_pack** out, void* library, int threads, const char* 
   for (int i = 0; i < door->op_count; ++i) {
     pack->ops[i].pack = pack;
     pack->ops[i].index = i;
-    door->describe(i, &pack->ops[i].facts);
+    door->describe(i, &pack->ops[i].facts); /* of an older pack without the members that came since: dense */
+    if (door->version < 2) pack->ops[i].facts.kind = "dense";
   }
   *out = pack;
   return HT_OK;
 }
 
+/* One attempt; *moved: another pack took the place of the one that was being read. */
+static ht_status open_once(const char* path, int threads, ht_pack** out, int* moved, ht_error* error) {
+  *moved = 0;
+  int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path, strerror(errno));
+  ht_checked checked;
+  struct stat here, there;
+  void* library = NULL;
+  ht_status status = ht_files_check(folder, path, &checked, error);
+  if (status == HT_OK && (library = dlopen(checked.library, RTLD_NOW | RTLD_LOCAL)) == NULL)
+    status = ht_refuse(error, HT_PACK_INVALID, "%s cannot be loaded: %s", checked.library, dlerror());
+  if (status == HT_OK && (stat(checked.library, &there) != 0 || there.st_dev != checked.device || there.st_ino != checked.inode))
+    status = ht_refuse(error, HT_PACK_INVALID, "%s was exchanged while it was loaded; open the pack again", checked.library);
+  if (status == HT_OK) status = connect(out, library, threads, checked.library, error);
+  if (status != HT_OK) {
+    if (library != NULL) dlclose(library);
+    *moved = fstat(folder, &here) == 0 && (stat(path, &there) != 0 || here.st_dev != there.st_dev || here.st_ino != there.st_ino);
+  }
+  close(folder);
+  return status;
+}
+
 ht_status ht_pack_open(const char* path, int threads, ht_pack** out, ht_error* error) {
   if (out == NULL) return ht_refuse(error, HT_BAD_VALUE, "out is NULL; pass where to put the pack");
   *out = NULL;
-  if (threads < 1 || threads > MAX_THREADS)
-    return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..%d", threads, MAX_THREADS);
-  char name[PATH_MAX];
-  ht_status status = ht_files_check(path, name, sizeof name, error);
-  if (status != HT_OK) return status;
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) return ht_refuse(error, HT_PACK_INVALID, "%s cannot be loaded: %s", name, dlerror());
-  status = connect(out, library, threads, name, error);
-  if (status != HT_OK) dlclose(library);
+  if (path == NULL) return ht_refuse(error, HT_PACK_INVALID, "path is NULL; name the directory that haotuner tune wrote");
+  if (threads < 1 || threads > HT_MAX_THREADS)
+    return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..%d", threads, HT_MAX_THREADS);
+  int moved = 1;
+  ht_status status = HT_PACK_INVALID;
+  for (int attempt = 0; attempt < ATTEMPTS && moved; ++attempt) status = open_once(path, threads, out, &moved, error);
   return status;
 }
 

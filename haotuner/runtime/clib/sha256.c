@@ -1,29 +1,24 @@
-/* SHA-256 as FIPS 180-4 section 6.2 writes it. The constants are its section 4.2.2 and 5.3.3: the first 32 bits of the
- * fractional parts of cube roots (square roots) of the first primes; here they are computed from the primes' roots by
- * integer bisection, which is shorter than a table and cannot have a typing error. */
+/* SHA-256 as FIPS 180-4 section 6.2 writes it, with the constants of its sections 4.2.2 and 5.3.3. */
 #include "sha256.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef unsigned __int128 u128;
-
-/* floor(frac(prime^(1/power)) * 2^32): the root of prime * 2^(32*power), found bit by bit, without its whole part. */
-static uint32_t fraction(uint32_t prime, int power) {
-  uint64_t root = 0;
-  for (int bit = 36; bit >= 0; --bit) {
-    uint64_t next = root | (uint64_t)1 << bit;
-    u128 raised = (u128)next * next;
-    if (power == 3) raised *= next; /* next < 2^37: below 2^111 */
-    if (raised <= (u128)prime << (32 * power)) root = next;
-  }
-  return (uint32_t)root;
-}
+static const uint32_t k[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+};
 
 static uint32_t turn(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-static void block(uint32_t state[8], const uint32_t k[64], const unsigned char* data) {
+static void block(uint32_t state[8], const unsigned char* data) {
   uint32_t w[64];
   for (int t = 0; t < 16; ++t)
     w[t] = (uint32_t)data[4 * t] << 24 | (uint32_t)data[4 * t + 1] << 16 | (uint32_t)data[4 * t + 2] << 8 | data[4 * t + 3];
@@ -47,23 +42,15 @@ static void block(uint32_t state[8], const uint32_t k[64], const unsigned char* 
 }
 
 void ht_sha256(const unsigned char* data, size_t size, char out[65]) {
-  uint32_t k[64], state[8];
-  uint32_t prime = 2;
-  for (int found = 0; found < 64; ++prime) {
-    int divided = 0;
-    for (uint32_t d = 2; d * d <= prime; ++d) divided |= prime % d == 0;
-    if (divided) continue;
-    k[found] = fraction(prime, 3);
-    if (found < 8) state[found] = fraction(prime, 2);
-    ++found;
-  }
+  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   size_t whole = size / 64 * 64;
-  for (size_t at = 0; at < whole; at += 64) block(state, k, data + at);
+  for (size_t at = 0; at < whole; at += 64) block(state, data + at);
   unsigned char last[128] = {0};
   size_t left = size - whole, end = left < 56 ? 64 : 128;
   if (left > 0) memcpy(last, data + whole, left);
   last[left] = 0x80;
   for (int i = 0; i < 8; ++i) last[end - 1 - (size_t)i] = (unsigned char)((uint64_t)size * 8 >> (8 * i));
-  for (size_t at = 0; at < end; at += 64) block(state, k, last + at);
+  for (size_t at = 0; at < end; at += 64) block(state, last + at);
   for (int i = 0; i < 8; ++i) snprintf(out + 8 * i, 9, "%08x", (unsigned)state[i]);
 }

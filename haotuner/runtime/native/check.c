@@ -4,10 +4,7 @@
 
 #include "ht.h"
 
-#define HT_EXTENT_LIMIT 2147483647 /* also the tuner's limit; products of three extents stay inside 64 bits below it */
-#define HT_STRIDE_LIMIT 1073741824 /* 2^30: times 2^31 rows and 4 bytes stays inside 64 bits */
-
-__attribute__((format(printf, 3, 4))) static int refuse(ht_error* error, const char* kind, const char* format, ...) {
+int ht_refuse(ht_error* error, const char* kind, const char* format, ...) {
   va_list args;
   va_start(args, format);
   error->kind = kind;
@@ -16,69 +13,26 @@ __attribute__((format(printf, 3, 4))) static int refuse(ht_error* error, const c
   return -1;
 }
 
-static int check_kind(const char* name, const DLTensor* t, ht_error* error) {
+static const char* type_name(int code, int bits) {
+  if (code == kDLFloat) return bits == 64 ? "float64" : bits == 16 ? "float16" : "float32";
+  if (code == kDLBfloat) return "bfloat16";
+  return code == kDLInt && bits == 8 ? "int8" : code == kDLUInt && bits == 8 ? "uint8" : code == kDLInt && bits == 32 ? "int32" : "int64";
+}
+
+int ht_check_type(const char* name, const DLTensor* t, int code, int bits, ht_error* error) {
   if (t->device.device_type != kDLCPU)
-    return refuse(error, "ValueError", "%s lives on device type %d; this pack computes on the CPU: copy it there first", name,
-                  (int)t->device.device_type);
-  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1)
-    return refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected float32", name,
-                  (int)t->dtype.code, (int)t->dtype.bits, (int)t->dtype.lanes);
-  if (t->ndim < 1 || t->ndim > 32)
-    return refuse(error, "ValueError", "%s has rank %d; expected 1 to 32 axes", name, (int)t->ndim);
-  if (t->shape == NULL) return refuse(error, "ValueError", "%s has no shape", name);
+    return ht_refuse(error, "ValueError", "%s lives on device type %d; this pack computes on the CPU: copy it there first", name,
+                     (int)t->device.device_type);
+  if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1)
+    return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
+                     (int)t->dtype.bits, (int)t->dtype.lanes, type_name(code, bits));
+  if (t->ndim < 1 || t->ndim > HT_MAX_RANK)
+    return ht_refuse(error, "ValueError", "%s has rank %d; expected 1 to %d axes", name, (int)t->ndim, HT_MAX_RANK);
+  if (t->shape == NULL) return ht_refuse(error, "ValueError", "%s has no shape", name);
   return 0;
 }
 
-/* Fold all leading axes into rows: *rows rows of `inner` elements, `*stride` elements apart. */
-static int fold(const char* name, const DLTensor* t, int64_t inner, int64_t* rows, int64_t* stride, ht_error* error) {
-  int last = t->ndim - 1;
-  int64_t count = 1;
-  int empty = 0;
-  for (int i = 0; i < t->ndim; ++i) {
-    if (t->shape[i] < 0 || t->shape[i] > HT_EXTENT_LIMIT)
-      return refuse(error, "ValueError", "%s: extent %lld of axis %d is not in 0..2^31-1", name, (long long)t->shape[i], i);
-    if (i < last) {
-      empty |= t->shape[i] == 0;
-      if (!empty && count > HT_EXTENT_LIMIT / t->shape[i])
-        return refuse(error, "ValueError", "%s: its leading axes hold over 2^31-1 rows", name);
-      count = empty ? 0 : count * t->shape[i];
-    }
-  }
-  if (t->shape[last] != inner)
-    return refuse(error, "ValueError", "%s has last extent %lld; expected %lld", name, (long long)t->shape[last],
-                  (long long)inner);
-  *rows = count;
-  *stride = inner;
-  if (count == 0 || t->strides == NULL) return 0;
-  if (inner > 1 && t->strides[last] != 1)
-    return refuse(error, "ValueError", "%s has inner stride %lld; expected 1: pass a copy that is contiguous in its last axis",
-                  name, (long long)t->strides[last]);
-  int64_t run = 1; /* rows folded so far, innermost first */
-  int found = 0;
-  for (int i = last - 1; i >= 0; --i) {
-    if (t->shape[i] == 1) continue;
-    if (!found) {
-      *stride = t->strides[i];
-      found = 1;
-    } else if (t->strides[i] != (__int128)*stride * run) { /* a hostile stride times rows needs more than 64 bits */
-      return refuse(error, "ValueError", "%s: axis %d has stride %lld, so its rows are not evenly spaced: pass a contiguous copy",
-                    name, i, (long long)t->strides[i]);
-    }
-    run *= t->shape[i];
-  }
-  if (*stride > HT_STRIDE_LIMIT || *stride < -HT_STRIDE_LIMIT)
-    return refuse(error, "ValueError", "%s: row stride %lld is beyond any memory", name, (long long)*stride);
-  return 0;
-}
-
-static void reach(const float* data, int64_t rows, int64_t stride, int64_t inner, uintptr_t* low, uintptr_t* high) {
-  int64_t span = (rows - 1) * stride;
-  *low = (uintptr_t)(data + (span < 0 ? span : 0));
-  *high = (uintptr_t)(data + (span > 0 ? span : 0) + inner);
-}
-
-/* Strides NULL or those of a contiguous tensor; an axis of one element may have any. */
-static int contiguous(const DLTensor* t) {
+int ht_contiguous(const DLTensor* t) {
   int64_t expected = 1;
   for (int i = t->ndim - 1; t->strides != NULL && i >= 0; --i) {
     if (t->shape[i] != 1 && t->strides[i] != expected) return 0;
@@ -87,55 +41,148 @@ static int contiguous(const DLTensor* t) {
   return 1;
 }
 
-static const float* start(const DLTensor* t) { return (const float*)((const char*)t->data + t->byte_offset); }
-
-static int check_bias(const ht_op* op, const DLTensor* bias, ht_call* call, ht_error* error) {
-  call->bias = NULL;
-  if (bias == NULL) return 0;
-  if (check_kind("bias", bias, error) != 0) return -1;
-  if (bias->ndim != 1 || bias->shape[0] != op->n)
-    return refuse(error, "ValueError", "bias has rank %d and extent %lld; expected one axis of %lld", (int)bias->ndim,
-                  (long long)bias->shape[0], (long long)op->n);
-  if (bias->data == NULL || !contiguous(bias))
-    return refuse(error, "ValueError", "bias must be contiguous and have data: pass a contiguous copy");
-  call->bias = start(bias);
+/* The stride of the first `folded` axes as one, which holds `count` rows. */
+static int fold_strides(const char* name, const DLTensor* t, int folded, int64_t* stride, ht_error* error) {
+  int64_t run = 1; /* rows folded so far, innermost first */
+  int found = 0;
+  for (int i = folded - 1; i >= 0; --i) {
+    if (t->shape[i] == 1) continue;
+    if (!found) {
+      *stride = t->strides[i];
+      found = 1;
+    } else if (t->strides[i] != (__int128)*stride * run) { /* a hostile stride times rows needs more than 64 bits */
+      return ht_refuse(error, "ValueError",
+                       "%s: axis %d has stride %lld, so its rows are not evenly spaced: pass a contiguous copy", name, i,
+                       (long long)t->strides[i]);
+    }
+    run *= t->shape[i];
+  }
   return 0;
 }
 
-int ht_check(const ht_op* op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* bias, ht_call* call,
-             ht_error* error) {
-  int64_t y_rows;
-  if (check_kind("x", x, error) != 0 || check_kind("out", y, error) != 0 || check_kind("weight", w, error) != 0) return -1;
-  if (w->ndim != 3 || w->shape[0] != op->panels || w->shape[1] != op->k || w->shape[2] != op->pw || w->data == NULL)
-    return refuse(error, "ValueError", "weight was not packed by this pack for %s: bind the weight again", op->name);
-  if (!contiguous(w)) /* the kernels step through it by its extents alone */
-    return refuse(error, "ValueError", "weight has strides of its own; pass the packed weight itself, or a contiguous copy of it");
-  if (check_bias(op, bias, call, error) != 0) return -1;
-  if (fold("x", x, op->k, &call->m, &call->ldx, error) != 0) return -1;
-  if (y->ndim != x->ndim)
-    return refuse(error, "ValueError", "out has rank %d, x has rank %d; they must be equal", (int)y->ndim, (int)x->ndim);
-  for (int i = 0; i < x->ndim - 1; ++i)
-    if (x->shape[i] != y->shape[i])
-      return refuse(error, "ValueError", "out has extent %lld in axis %d, x has %lld; they must be equal",
-                    (long long)y->shape[i], i, (long long)x->shape[i]);
-  if (fold("out", y, op->n, &y_rows, &call->ldy, error) != 0) return -1;
-  if (call->m == 0) return 0;
-  if (x->data == NULL || y->data == NULL)
-    return refuse(error, "ValueError", "%s has no data", x->data == NULL ? "x" : "out");
-  call->x = start(x);
-  call->w = start(w);
-  call->y = (float*)start(y);
-  if (call->m > 1 && (call->ldy < 0 ? -call->ldy : call->ldy) < op->n)
-    return refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)call->ldy,
-                  (long long)op->n);
-  uintptr_t x_low, x_high, y_low, y_high;
-  reach(call->x, call->m, call->ldx, op->k, &x_low, &x_high);
-  reach(call->y, call->m, call->ldy, op->n, &y_low, &y_high);
-  if (x_low < y_high && y_low < x_high)
-    return refuse(error, "ValueError", "out shares memory with x: rows are written before all of x is read; pass another out");
-  uintptr_t w_low = (uintptr_t)call->w, w_high = (uintptr_t)(call->w + op->panels * op->k * op->pw);
-  uintptr_t b_low = (uintptr_t)call->bias, b_high = (uintptr_t)(call->bias + (call->bias == NULL ? 0 : op->n));
-  if ((w_low < y_high && y_low < w_high) || (b_low < y_high && y_low < b_high && call->bias != NULL))
-    return refuse(error, "ValueError", "out shares memory with the packed weight or the bias; pass another out");
+int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error) {
+  int folded = t->ndim - rank + 1, empty = 0, last = t->ndim - 1;
+  int64_t count = 1;
+  if (folded < 0 || (rank == 1 && folded != 1))
+    return ht_refuse(error, "ValueError", "%s has rank %d; expected %d axes", name, (int)t->ndim, rank);
+  for (int i = 0; i < t->ndim; ++i) {
+    if (t->shape[i] < 0 || t->shape[i] > HT_EXTENT_LIMIT)
+      return ht_refuse(error, "ValueError", "%s: extent %lld of axis %d is not in 0..2^31-1", name, (long long)t->shape[i], i);
+    if (i < folded) {
+      empty |= t->shape[i] == 0;
+      if (!empty && count > HT_EXTENT_LIMIT / t->shape[i])
+        return ht_refuse(error, "ValueError", "%s: its leading axes hold over 2^31-1 rows", name);
+      count = empty ? 0 : count * t->shape[i];
+    }
+  }
+  view->extents[0] = count;
+  for (int i = 1; i < rank; ++i) {
+    view->extents[i] = t->shape[t->ndim - rank + i];
+    empty |= view->extents[i] == 0;
+  }
+  for (int i = rank - 1; i >= 0; --i) {
+    if (expected[i] == 0 || view->extents[i] == expected[i]) continue;
+    if (i == rank - 1)
+      return ht_refuse(error, "ValueError", "%s has last extent %lld; expected %lld", name, (long long)view->extents[i],
+                       (long long)expected[i]);
+    return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d; expected %lld", name, (long long)view->extents[i],
+                     t->ndim - rank + i, (long long)expected[i]);
+  }
+  int64_t run = 1; /* contiguous, unless strides say otherwise */
+  for (int i = rank - 1; i >= 0; --i) {
+    view->strides[i] = run;
+    if (!empty && run > HT_ELEMENTS_LIMIT / view->extents[i])
+      return ht_refuse(error, "ValueError", "%s: its axes hold more elements than any memory", name);
+    if (!empty) run *= view->extents[i];
+  }
+  view->data = t->data == NULL ? NULL : ht_data(t);
+  if (empty || t->strides == NULL) return 0;
+  if (t->shape[last] > 1 && t->strides[last] != 1)
+    return ht_refuse(error, "ValueError",
+                     "%s has inner stride %lld; expected 1: pass a copy that is contiguous in its last axis", name,
+                     (long long)t->strides[last]);
+  for (int i = 1; i < rank - 1; ++i)
+    if (view->extents[i] > 1) view->strides[i] = t->strides[t->ndim - rank + i];
+  if (rank > 1 && fold_strides(name, t, folded, &view->strides[0], error) != 0) return -1;
+  if (rank == 2 && (view->strides[0] > HT_STRIDE_LIMIT || view->strides[0] < -HT_STRIDE_LIMIT))
+    return ht_refuse(error, "ValueError", "%s: row stride %lld is beyond any memory", name, (long long)view->strides[0]);
+  for (int i = 0; i < rank; ++i) {
+    __int128 span = (__int128)view->strides[i] * (view->extents[i] - 1);
+    if (span > HT_ELEMENTS_LIMIT || span < -HT_ELEMENTS_LIMIT)
+      return ht_refuse(error, "ValueError", "%s: stride %lld is beyond any memory", name, (long long)view->strides[i]);
+  }
   return 0;
+}
+
+static void reach(const ht_view* view, int rank, int64_t bytes, uintptr_t* low, uintptr_t* high) {
+  __int128 first = 0, end = 1;
+  for (int i = 0; i < rank; ++i) {
+    __int128 span = (__int128)(view->extents[i] - 1) * view->strides[i];
+    if (span < 0) first += span;
+    else end += span;
+  }
+  *low = (uintptr_t)view->data + (uintptr_t)(first * bytes);
+  *high = (uintptr_t)view->data + (uintptr_t)(end * bytes);
+}
+
+static int is_empty(const ht_view* view, int rank) {
+  for (int i = 0; i < rank; ++i)
+    if (view->extents[i] == 0) return 1;
+  return 0;
+}
+
+/* An output is written in parts by several threads: its axes must be nested, and nothing that is read may lie in it. */
+static int check_output(const ht_op* op, const ht_call* call, ht_error* error) {
+  int last = op->operand_count - 1;
+  const ht_operand* out = &op->operands[last];
+  const ht_view* view = &call->views[last];
+  __int128 inner = 1;
+  for (int i = out->rank - 1; i >= 0; --i) {
+    if (view->extents[i] == 1) continue;
+    __int128 stride = view->strides[i] < 0 ? -(__int128)view->strides[i] : view->strides[i];
+    if (stride < inner)
+      return ht_refuse(error, "ValueError", "%s: its rows overlap, or its axes are out of order: pass a contiguous one", out->name);
+    inner = stride * view->extents[i];
+  }
+  uintptr_t low, high, in_low, in_high;
+  reach(view, out->rank, out->bits / 8, &low, &high);
+  for (int i = 0; i < last; ++i) {
+    if (is_empty(&call->views[i], op->operands[i].rank)) continue;
+    reach(&call->views[i], op->operands[i].rank, op->operands[i].bits / 8, &in_low, &in_high);
+    if (in_low < high && low < in_high)
+      return ht_refuse(error, "ValueError", "%s shares memory with %s, which is read meanwhile; pass another %s", out->name,
+                       op->operands[i].name, out->name);
+  }
+  return 0;
+}
+
+int ht_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
+  if (count != op->operand_count)
+    return ht_refuse(error, "TypeError", "takes %d tensors, got %d", (int)op->operand_count, (int)count);
+  const char* from[HT_MAX_AXES] = {NULL}; /* the operand that gave each dynamic axis its extent */
+  for (int i = 0; i < op->axis_count; ++i) call->extents[i] = op->axes[i].extent;
+  for (int i = 0; i < op->operand_count; ++i) {
+    const ht_operand* o = &op->operands[i];
+    const DLTensor* t = tensors[i];
+    int64_t expected[HT_MAX_AXES];
+    if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", o->name);
+    for (int a = 0; a < o->rank; ++a) expected[a] = op->axes[o->axes[a]].extent;
+    if (ht_check_type(o->name, t, o->code, o->bits, error) != 0) return -1;
+    if (ht_fold(o->name, t, o->rank, expected, &call->views[i], error) != 0) return -1;
+    for (int a = 0; a < o->rank; ++a) {
+      int axis = o->axes[a];
+      if (expected[a] != 0) continue;
+      if (from[axis] != NULL && call->extents[axis] != call->views[i].extents[a])
+        return ht_refuse(error, "ValueError", "%s has extent %lld on axis %s, %s has %lld; they must be equal", o->name,
+                         (long long)call->views[i].extents[a], op->axes[axis].name, from[axis], (long long)call->extents[axis]);
+      from[axis] = o->name;
+      call->extents[axis] = call->views[i].extents[a];
+    }
+    int empty = is_empty(&call->views[i], o->rank);
+    if (!empty && t->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", o->name);
+    if (!empty && o->compact && !ht_contiguous(t))
+      return ht_refuse(error, "ValueError", "%s must be contiguous; pass a contiguous copy", o->name);
+  }
+  call->empty = is_empty(&call->views[op->operand_count - 1], op->operands[op->operand_count - 1].rank);
+  return call->empty ? 0 : check_output(op, call, error);
 }

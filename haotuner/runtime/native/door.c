@@ -4,10 +4,18 @@
 #include <stdio.h>
 
 #include "ht_pack.h"
+#include "kinds/dense.h"
 
 static void describe(int op, ht_door_op* out) {
   const ht_op* o = &ht_ops[op];
-  *out = (ht_door_op){o->name, o->n, o->k, o->panels, o->pw, o->weight_kn};
+  *out = (ht_door_op){.name = o->name, .kind = o->kind->name, .operands = o->operand_count};
+  if (o->kind != &ht_dense_kind) return;
+  const ht_dense* dense = o->data;
+  out->n = dense->n;
+  out->k = dense->k;
+  out->panels = dense->panels;
+  out->pw = dense->pw;
+  out->weight_kn = dense->weight_kn;
 }
 
 static int64_t setting(int op, int threads) {
@@ -19,20 +27,26 @@ static int64_t setting(int op, int threads) {
     least = least < 0 ? -least : least;
     if (away < least || (away == least && o->plans[i].threads < o->plans[best].threads)) best = i;
   }
-  return best + 256 * (int64_t)threads;
+  return best + HT_MAX_THREADS * (int64_t)threads;
 }
 
-static int call(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* bias, int64_t setting,
-                const char** kind, char* text, size_t size) {
+static int run(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, const char** kind, char* text,
+               size_t size) {
   ht_error error;
-  if (ht_call_op(op, x, w, y, bias, setting, &error) == 0) return 0;
+  if (ht_call_op(op, tensors, count, setting, &error) == 0) return 0;
   *kind = error.kind;
   snprintf(text, size, "%s: %s", ht_ops[op].name, error.text);
   return -1;
 }
 
+static int call(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* bias, int64_t setting,
+                const char** kind, char* text, size_t size) {
+  const DLTensor* tensors[4] = {x, w, y, bias};
+  return run(op, tensors, bias == NULL ? 3 : 4, setting, kind, text, size);
+}
+
 HT_EXPORT const ht_door* ht_pack_door(void) {
-  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject};
+  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run};
   door.op_count = ht_op_count; /* the same value for every caller */
   return &door;
 }

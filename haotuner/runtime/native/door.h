@@ -7,13 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 1 /* moves with any change below */
+#define HT_DOOR_VERSION 2 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
 typedef struct {
   const char* name;
   int64_t n, k, panels, pw; /* the packed weight is [panels][k][pw], zero beyond column n */
   int32_t weight_kn;        /* users store the weight as (k, n) */
+  const char* kind;         /* of operator; all numbers above are 0 unless it is dense */
+  int32_t operands;         /* tensors that `run` takes, the output last; behind it the optional ones */
 } ht_door_op;
 
 typedef struct {
@@ -25,6 +28,8 @@ typedef struct {
               const char** kind, char* text, size_t size);
   void (*counts)(int op, int64_t out[3]); /* calls, fallbacks, out of range */
   void (*inject)(void (*run)(void (*body)(void* arg, int64_t chunk), void* arg, int64_t chunks, int threads));
+  /* As `call`, for any kind: tensors in the order of the op's operands. */
+  int (*run)(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, const char** kind, char* text, size_t size);
 } ht_door;
 
 #endif /* HT_DOOR_H_ */

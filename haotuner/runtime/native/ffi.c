@@ -1,12 +1,14 @@
 /* The doors of a pack's library for tvm-ffi: one function an op, generated in pack_data.c, and the functions below.
  *
- * call(x, weight, out, setting[, bias]): setting = plan index + 256 * threads. Returns None; with None for out, a new tensor
- * from the allocator of x's framework, which tvm-ffi knows for classes with a DLPack exchange table (torch). */
+ * call(x, weight, out, setting[, bias]): setting = plan index + HT_MAX_THREADS * threads. Returns None; with None for out, a new tensor
+ * from the allocator of x's framework, which tvm-ffi knows for classes with a DLPack exchange table (torch).
+ * Of another kind than dense: call(setting, operands…, out). */
 #include <stdio.h>
 #include <string.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include "ht_pack.h"
+#include "kinds/dense.h"
 
 #pragma weak TVMFFIErrorSetRaisedFromCStr /* a C server has no tvm-ffi; it comes in through door.c and never gets here */
 #pragma weak TVMFFIEnvTensorAlloc
@@ -41,25 +43,46 @@ static int64_t whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_
   return args[index].v_int64 >= 0 && args[index].v_int64 < limit ? args[index].v_int64 : -1;
 }
 
-/* An output for x; x itself is checked in full later, here only what sizes the output. */
+/* An output of a dense op for x; x itself is checked in full later, here only what sizes the output. */
 static int allocate(const ht_op* op, const DLTensor* x, TVMFFIAny* out) {
-  int64_t shape[32];
-  if (x == NULL || x->ndim < 1 || x->ndim > 32 || x->shape == NULL || x->shape[x->ndim - 1] != op->k ||
+  const ht_dense* dense = op->data;
+  int64_t shape[HT_MAX_RANK];
+  if (x == NULL || x->ndim < 1 || x->ndim > HT_MAX_RANK || x->shape == NULL || x->shape[x->ndim - 1] != dense->k ||
       x->device.device_type != kDLCPU || TVMFFIEnvTensorAlloc == NULL)
     return raise("ValueError", op->name, "no output can be made for this x");
   for (int i = 0; i < x->ndim; ++i)
     if ((shape[i] = x->shape[i]) < 0) return raise("ValueError", op->name, "x has a negative extent");
-  shape[x->ndim - 1] = op->n;
+  shape[x->ndim - 1] = dense->n;
   DLTensor like = {NULL, {kDLCPU, 0}, x->ndim, {kDLFloat, 32, 1}, shape, NULL, 0};
   out->type_index = kTVMFFITensor;
   out->zero_padding = 0;
   return TVMFFIEnvTensorAlloc(&like, (TVMFFIObjectHandle*)&out->v_obj);
 }
 
+/* Any kind: (setting, operands…, out). */
+static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  const ht_op* op = &ht_ops[index];
+  const DLTensor* tensors[HT_MAX_OPERANDS];
+  if (count_args != op->operand_count + 1 || args[0].type_index != kTVMFFIInt)
+    return raise("TypeError", op->name, "expected the arguments (setting, operands..., out)");
+  for (int i = 0; i < op->operand_count; ++i) {
+    if ((tensors[i] = tensor(&args[i + 1])) != NULL) continue;
+    char text[128];
+    snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor",
+             op->operands[i].name);
+    return raise("TypeError", op->name, text);
+  }
+  ht_error error;
+  if (ht_call_op(index, tensors, op->operand_count, args[0].v_int64, &error) != 0) return raise(error.kind, op->name, error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
 int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   static const char* const names[5] = {"x", "weight", "out", "setting", "bias"};
   const DLTensor* given[5] = {NULL};
   const ht_op* op = &ht_ops[index];
+  if (op->kind != &ht_dense_kind) return run(index, args, count_args, result);
   if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt)
     return raise("TypeError", op->name, "expected the arguments (x, weight, out, setting[, bias])");
   TVMFFIAny made = {.type_index = kTVMFFINone};
@@ -74,7 +97,8 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
     return raise("TypeError", op->name, text);
   }
   ht_error error;
-  if (ht_call_op(index, given[0], given[1], given[2], given[4], args[3].v_int64, &error) != 0) {
+  const DLTensor* const tensors[4] = {given[0], given[1], given[2], given[4]};
+  if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64, &error) != 0) {
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
     return raise(error.kind, op->name, error.text);
   }
@@ -82,24 +106,62 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
   return 0;
 }
 
-/* look_up(op, plan index, m, out int64[2 + 2*HT_MAX_PARTS]): out = count, split, then kernel index and tiles a region. */
+/* look_up(op, plan index, m, out int64[2 + 2*HT_MAX_PARTS]): of a dense op; out = count, split, then kernel index and tiles a
+ * region. */
 HT_EXPORT int __tvm_ffi_ht_look_up(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   int64_t* values = int64_array(args, count_args, 3, 1, 2 + 2 * HT_MAX_PARTS, 0);
-  int64_t op_index = whole(args, count_args, 0, ht_op_count), m = whole(args, count_args, 2, INT64_MAX);
+  int64_t op_index = whole(args, count_args, 0, ht_op_count), m = whole(args, count_args, 2, HT_EXTENT_LIMIT + (int64_t)1);
   int64_t plan = op_index < 0 ? -1 : whole(args, count_args, 1, ht_ops[op_index].plan_count);
   if (values == NULL) return raise("TypeError", "look_up", "expected (op, plan, m, int64 array of 10)");
-  if (plan < 0 || m < 1) return raise("ValueError", "look_up", "no such op, plan, or m");
-  const ht_op* op = &ht_ops[op_index];
+  if (plan < 0 || m < 1 || ht_ops[op_index].kind != &ht_dense_kind)
+    return raise("ValueError", "look_up", "no such dense op, plan, or m");
+  const ht_dense* dense = ht_ops[op_index].data;
   ht_composition found;
-  ht_plan_look_up(op, &op->plans[plan], m, &found);
+  ht_dense_look_up(dense, &ht_ops[op_index].plans[plan], m, &found);
   values[0] = found.count;
   values[1] = found.split;
   for (int i = 0; i < found.count; ++i) {
-    values[2 + 2 * i] = found.part[i].kernel - op->kernels;
+    values[2 + 2 * i] = found.part[i].kernel - dense->kernels;
     values[3 + 2 * i] = found.part[i].tiles;
   }
   result->type_index = kTVMFFINone;
+  return 0;
+}
+
+/* cell(op, plan index, extents int64[HT_MAX_AXES]): the cell of the plan's table that serves these extents of the op's axes. */
+HT_EXPORT int __tvm_ffi_ht_cell(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const int64_t* extents = int64_array(args, count_args, 2, 1, HT_MAX_AXES, 0);
+  int64_t op = whole(args, count_args, 0, ht_op_count);
+  int64_t plan = op < 0 ? -1 : whole(args, count_args, 1, ht_ops[op].plan_count);
+  if (plan < 0 || extents == NULL) return raise("ValueError", "cell", "expected (op, plan, int64 array of 8)");
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = ht_look_up(&ht_ops[op].plans[plan].table, extents);
+  return 0;
+}
+
+/* about(op, out uint8[room]): writes "NAME KIND\nTHREADS...\nKERNEL\n..." of an op; returns the length it has, 0 beyond the last
+ * op. The manifest must say the same: counters and plans go by place. */
+HT_EXPORT int __tvm_ffi_ht_about(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const DLTensor* out = count_args == 2 ? tensor(&args[1]) : NULL;
+  if (out == NULL || out->dtype.bits != 8 || out->dtype.lanes != 1 || out->ndim != 1 || out->data == NULL ||
+      out->device.device_type != kDLCPU || args[0].type_index != kTVMFFIInt || args[0].v_int64 < 0)
+    return raise("TypeError", "about", "expected (op, uint8 array)");
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = 0;
+  if (args[0].v_int64 >= ht_op_count) return 0;
+  const ht_op* op = &ht_ops[args[0].v_int64];
+  char* text = ht_data(out);
+  size_t room = (size_t)out->shape[0], used = 0;
+#define PUT(...) used += (size_t)snprintf(used < room ? text + used : NULL, used < room ? room - used : 0, __VA_ARGS__)
+  PUT("%s %s\n", op->name, op->kind->name);
+  for (int i = 0; i < op->plan_count; ++i) PUT("%d ", (int)op->plans[i].threads);
+  PUT("\n");
+  for (int i = 0; i < op->kernel_count; ++i) PUT("%s\n", op->kind->kernel_name(op, i));
+#undef PUT
+  result->v_int64 = (int64_t)used;
   return 0;
 }
 
@@ -126,16 +188,17 @@ HT_EXPORT int __tvm_ffi_ht_capture(void* self, const TVMFFIAny* args, int32_t co
   return 0;
 }
 
-/* seen(op, out int64[2][HT_SHAPE_SLOTS]): rows that each slot stands for, and calls counted in it. */
+/* seen(op, out int64[1 + dynamic axes][HT_SHAPE_SLOTS]): the shape that each slot stands for, an axis a row, then calls in it. */
 HT_EXPORT int __tvm_ffi_ht_seen(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  int64_t* values = int64_array(args, count_args, 1, 2, 2, HT_SHAPE_SLOTS);
-  int64_t op = whole(args, count_args, 0, ht_op_count);
-  if (values == NULL) return raise("TypeError", "seen", "expected (op, int64 array of 2 x 5376)");
+  int64_t op = whole(args, count_args, 0, ht_op_count), extents[HT_MAX_DYNAMIC] = {0};
   if (op < 0) return raise("ValueError", "seen", "no such op");
+  int count = ht_ops[op].dynamic_count;
+  int64_t* values = int64_array(args, count_args, 1, 2, 1 + count, HT_SHAPE_SLOTS);
+  if (values == NULL) return raise("TypeError", "seen", "expected (op, int64 array of slots for each dynamic axis and counts)");
   for (int i = 0; i < HT_SHAPE_SLOTS; ++i) {
-    values[i] = ht_slot_rows(i);
-    values[HT_SHAPE_SLOTS + i] = ht_seen((int)op, i);
+    values[count * HT_SHAPE_SLOTS + i] = ht_seen((int)op, i, extents);
+    for (int a = 0; a < count; ++a) values[a * HT_SHAPE_SLOTS + i] = extents[a];
   }
   result->type_index = kTVMFFINone;
   return 0;

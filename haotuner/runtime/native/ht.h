@@ -1,6 +1,6 @@
 /* Shared words of the serving runtime. Compiled into every pack together with its micro-kernels.
  *
- * The runtime serves dense: Y[m,n] = X[m,k] . W[n,k]^T with W packed as panels [panel][k][pw].
+ * An op is described by its axes, its operands and its plans; what is particular to a kind of operator is behind ht_kind.
  * Everything a call needs is constant data of the pack (ht_op) or lives on the caller's stack. */
 #ifndef HT_H_
 #define HT_H_
@@ -9,66 +9,56 @@
 #include <stdint.h>
 #include <tvm/ffi/c_api.h>
 
-#define HT_MAX_PARTS 4   /* three regions, and one more where a shape beyond the table repeats the bulk region */
-#define HT_MAX_THREADS 256
-#define HT_MAX_TILE 512  /* floats of the largest tile: 32 registers of 16 lanes */
+#include "ht_limits.h"
+
+#define HT_EXTENT_LIMIT 2147483647 /* also the tuner's limit; products of three extents stay inside 64 bits below it */
+#define HT_STRIDE_LIMIT 1073741824 /* 2^30: times 2^31 rows and 4 bytes stays inside 64 bits */
+
+#define HT_ELEMENTS_LIMIT ((int64_t)1 << 58) /* times the largest element stays inside 64 bits */
 
 typedef int (*ht_kernel_fn)(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
-typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns from panels of pw columns */
+typedef struct {
   const char* name;
-  ht_kernel_fn fn;
-  int32_t mr, nr, pw;
-  ht_kernel_fn tail; /* the same of only the first nt columns of a tile, for the last one of a row; NULL: fn does that, too */
-  int32_t nt;
-} ht_kernel;
+  int64_t extent;      /* 0: dynamic, known with each call */
+  int64_t first, last; /* of a dynamic axis: tuned range */
+} ht_axis;
 
-typedef struct { /* a row of the plan table: the regions of one m, largest first; tiles[i] == 0 ends the list */
-  uint16_t tiles[3];
-  uint8_t kernel[3];
-  uint8_t split; /* HT_SERIAL and on */
-} ht_entry;
+enum { HT_INPUT = 0, HT_CONSTANT = 1, HT_OUTPUT = 2 };
 
-/* What threads share: nothing, the columns of Y, its rows, the terms of the sum over k (outputs too narrow for all threads). */
-enum { HT_SERIAL = 0, HT_COLUMNS = 1, HT_ROWS = 2, HT_TERMS = 3 };
+typedef struct { /* one tensor of an op; the output is the last one */
+  const char* name;
+  uint8_t role;       /* HT_INPUT and on */
+  uint8_t code, bits; /* DLPack's element type */
+  uint8_t rank;
+  uint8_t axes[HT_MAX_AXES]; /* of each dimension, outermost first: an index of the op's axes */
+  uint8_t compact;           /* contiguous as a whole; otherwise its inner stride is 1 and the others are free */
+} ht_operand;
 
-typedef struct { /* shape -> composition for one thread count; entries[m-1] for 1 <= m <= limit */
+typedef struct { /* shape -> cell. One axis of rows, or a grid over several dynamic axes; total: any shape has a cell */
+  int32_t dims;
+  uint8_t axis[HT_MAX_DYNAMIC];
+  int32_t count[HT_MAX_DYNAMIC];          /* cells along each axis */
+  const int32_t* bounds[HT_MAX_DYNAMIC];  /* the largest extent of each cell, ascending; NULL: cell i has extent i + 1 */
+} ht_table;
+
+typedef struct { /* one thread count */
   int32_t threads;
-  int32_t limit;
-  const ht_entry* entries;
-  int32_t row_block;      /* rows whose X stays in L2 while the weight streams past; 0: do not block */
-  int32_t row_block_from; /* blocking pays only from this m on */
+  ht_table table;
+  const void* data; /* of the kind: what each cell says */
 } ht_plan;
 
-typedef struct {
-  const char* name;
-  int64_t n, k, panels; /* panels allocated, >= what any kernel of the op reads */
-  int32_t pw;
-  int32_t col_block; /* columns whose weight stays in L2 between the regions of one shape */
-  int32_t k_block;      /* terms of the sum whose weight panel stays in L2 while rows pass; 0: all at once */
-  int32_t k_block_from; /* from this m on */
-  int32_t k_block_rows; /* row_block where k is blocked: X takes less of L2 there */
-  int64_t first_m, last_m; /* tuned range */
-  const ht_kernel* kernels;
-  const ht_plan* plans;
-  int32_t plan_count;
-  int32_t weight_kn; /* users store this op's weight as (k, n) instead of (n, k) */
-} ht_op;
+typedef struct { /* why a call was refused */
+  const char* kind; /* "TypeError", "ValueError", "RuntimeError": Python's names */
+  char text[256];
+} ht_error;
 
-typedef struct {
-  const ht_kernel* kernel;
-  int64_t tiles;
-} ht_part;
+typedef struct { /* a checked tensor, leading axes folded: extents and strides (in elements) of its operand's axes */
+  char* data;
+  int64_t extents[HT_MAX_AXES], strides[HT_MAX_AXES];
+} ht_view;
 
-typedef struct {
-  ht_part part[HT_MAX_PARTS];
-  int32_t count;
-  int32_t split;
-  int32_t row_block;
-  int32_t k_block;
-} ht_composition;
-
-typedef struct { /* one checked call: row strides in elements */
+typedef struct { /* one checked dense call: row strides in elements */
   const float* x;
   int64_t ldx;
   const float* w;
@@ -76,22 +66,69 @@ typedef struct { /* one checked call: row strides in elements */
   int64_t ldy;
   int64_t m;
   const float* bias; /* n elements added to every row, or NULL */
+} ht_dense_call;
+
+typedef struct {
+  int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
+  int empty;                    /* the output has no element: there is nothing to run */
+  union {
+    ht_dense_call dense;
+    ht_view views[HT_MAX_OPERANDS];
+  };
 } ht_call;
 
-typedef struct { /* why a call was refused */
-  const char* kind; /* "TypeError", "ValueError", "RuntimeError": Python's names */
-  char text[256];
-} ht_error;
+typedef struct ht_op ht_op;
 
-/* plan.c: the composition that serves m >= 1 rows. Never fails: outside the table it extends the nearest entry. */
-void ht_plan_look_up(const ht_op* op, const ht_plan* plan, int64_t m, ht_composition* out);
+typedef struct { /* what a kind of operator does; one file in kinds/ */
+  const char* name;
+  /* Check the tensors of a call, in the order of its operands (an optional one may be NULL); 0, or -1 with *error filled. */
+  int (*check)(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error);
+  /* Compute it; 0, or -1 when a micro-kernel refused its arguments. Allocates nothing. Not called for an empty output. */
+  int (*run)(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads);
+  const char* (*kernel_name)(const ht_op* op, int32_t index);
+} ht_kind;
 
-/* check.c: validate the tensors of a call (bias may be NULL); 0, or -1 with *error filled. */
-int ht_check(const ht_op* op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* bias, ht_call* call,
-             ht_error* error);
+struct ht_op {
+  const char* name;
+  const ht_kind* kind;
+  int32_t axis_count, operand_count, optional_count, plan_count, kernel_count; /* optional: operands behind the output */
+  int32_t dynamic_count;
+  uint8_t dynamic[HT_MAX_DYNAMIC]; /* the axes whose extent comes with a call */
+  const ht_axis* axes;
+  const ht_operand* operands;
+  const ht_plan* plans;
+  const void* data; /* of the kind */
+};
 
-/* run.c: compute the call; 0, or -1 when a micro-kernel refused its arguments. Allocates nothing. */
-int ht_run(const ht_op* op, const ht_composition* composition, const ht_call* call, int threads);
+/* The cell of a shape, row-major over the table's axes. Below the first cell and beyond the last it is the nearest one. */
+static inline int64_t ht_look_up(const ht_table* table, const int64_t* extents) {
+  int64_t cell = 0;
+  for (int32_t i = 0; i < table->dims; ++i) {
+    int64_t extent = extents[table->axis[i]], low = 0, high = table->count[i] - 1;
+    if (table->bounds[i] == NULL) {
+      low = extent < 1 ? 0 : extent - 1 > high ? high : extent - 1;
+    } else {
+      while (low < high) { /* the first cell that reaches the extent */
+        int64_t middle = (low + high) / 2;
+        if (table->bounds[i][middle] < extent) low = middle + 1;
+        else high = middle;
+      }
+    }
+    cell = cell * table->count[i] + low;
+  }
+  return cell;
+}
+
+/* check.c: what checks of all kinds share. */
+__attribute__((format(printf, 3, 4))) int ht_refuse(ht_error* error, const char* kind, const char* format, ...);
+int ht_check_type(const char* name, const DLTensor* t, int code, int bits, ht_error* error); /* device, dtype, rank, shape */
+/* A tensor as an operand of `rank` axes: all axes before the last rank - 1 are folded into the first one, which needs them evenly
+ * spaced. `expected`: the extent of each axis, 0 for any. The inner stride must be 1. */
+int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expected, ht_view* view, ht_error* error);
+int ht_contiguous(const DLTensor* t); /* strides NULL or those of a contiguous tensor; an axis of one element may have any */
+static inline char* ht_data(const DLTensor* t) { return (char*)t->data + t->byte_offset; }
+/* Tensors against the op's operands: rank, type, strides, one extent an axis, and an output that shares no memory. */
+int ht_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error);
 
 /* pool.c: run body(arg, chunk) for every chunk, on the caller and at most threads-1 workers. The first len/threads
  * chunks belong to the caller, and so on; who is done takes from the others. Falls back to the caller alone when the

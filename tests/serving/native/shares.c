@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run.c"
+#include "kinds/dense_run.c"
 
 #define MR 5
 #define K 1024
@@ -58,9 +58,9 @@ int main(int argc, char** argv) {
     rows += MR * composition.part[i].tiles;
   }
   if (rows * n > MOST) return 2;
-  const ht_op op = {.name = "dense", .n = n, .k = K, .pw = 16, .col_block = 1 << 20};
-  const ht_call call = {.x = x, .ldx = K, .w = w, .y = y, .ldy = n, .m = rows};
-  if (ht_run(&op, &composition, &call, threads) != 0) return 3;
+  const ht_dense op = {.n = n, .k = K, .pw = 16, .col_block = 1 << 20};
+  const ht_dense_call call = {.x = x, .ldx = K, .w = w, .y = y, .ldy = n, .m = rows};
+  if (ht_dense_run(&op, &composition, &call, threads) != 0) return 3;
   for (int64_t at = 0; at < rows * n; ++at)
     if (y[at] != 1 || written[at] > 1) return 1;
   if (threads == 1) own[0] = done[0] = work; /* no pool */

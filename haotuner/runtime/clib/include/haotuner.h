@@ -18,7 +18,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define HT_ABI_VERSION 1
+#define HT_ABI_VERSION 1 /* functions were added since; none changed */
 
 typedef enum {
   HT_OK = 0,
@@ -70,6 +70,10 @@ ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* ou
 /* The same with another thread count for this call. */
 ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,
                           ht_error* error);
+
+/* Compute an op of another kind than dense, which binds no weight: its operands in the op's order, the output last. Any thread
+ * may call; nothing may call while or after the pack is closed. Allocates nothing. */
+ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
 /* Counts since the library was mapped, over all handles of this process. */
 ht_status ht_stats(const ht_op* op, ht_counts_t* out);

@@ -1,4 +1,4 @@
-"""Ballast: the machine's scattered free pages, kept from contenders while they race."""
+"""The machine's scattered free pages, kept from contenders while they race."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MORE = 1.25  # of what the table says: each core's own list of single pages is n
 MOST_SHARE = 8  # of the memory that is free, or allowed to us, an eighth at most
 
 
-class Ballast:
+class ScatteredPages:
     """Holds scattered pages from entering to leaving; where the system does not tell of them, nothing.
 
     Linux hands out the smallest free blocks first. Whoever asked first got single pages from all over memory, and read cold
@@ -32,7 +32,7 @@ class Ballast:
         """Bytes that are kept now."""
         return 0 if self._held is None else len(self._held)
 
-    def __enter__(self) -> Ballast:
+    def __enter__(self) -> ScatteredPages:
         try:
             wanted = int(scattered_bytes(self._buddies.read_text(encoding="ascii")) * MORE)
         except (OSError, ValueError):  # another kernel, or a container that hides it

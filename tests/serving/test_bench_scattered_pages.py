@@ -6,8 +6,8 @@ import mmap
 
 import pytest
 
-from haotuner.bench import ballast
-from haotuner.bench.ballast import MORE, SCATTERED_ORDERS, Ballast, scattered_bytes
+from haotuner.bench import scattered_pages
+from haotuner.bench.scattered_pages import MORE, SCATTERED_ORDERS, ScatteredPages, scattered_bytes
 
 TABLE = """Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3
 Node 0, zone   Normal      8      4      2      1      0      0      9      9      9      9   9999
@@ -24,7 +24,7 @@ def test_only_small_blocks_count() -> None:
 def test_it_is_held_inside_and_gone_after(tmp_path) -> None:
     table = tmp_path / "buddyinfo"
     table.write_text(TABLE)
-    with Ballast(table) as kept:
+    with ScatteredPages(table) as kept:
         assert kept.held_bytes == int(scattered_bytes(TABLE) * MORE)
     assert kept.held_bytes == 0
 
@@ -34,13 +34,13 @@ def test_where_nothing_is_known_or_scattered_nothing_is_held(tmp_path, text) -> 
     table = tmp_path / "buddyinfo"
     if text is not None:
         table.write_text(text)
-    with Ballast(table) as kept:
+    with ScatteredPages(table) as kept:
         assert kept.held_bytes == 0
 
 
 def test_no_more_than_a_share_of_free_memory_is_held(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "buddyinfo"
     table.write_text("Node 0, zone Normal 999999999 0 0 0 0 0 0")
-    monkeypatch.setattr(ballast, "available_bytes", lambda: 64 * mmap.PAGESIZE)
-    with Ballast(table) as kept:
+    monkeypatch.setattr(scattered_pages, "available_bytes", lambda: 64 * mmap.PAGESIZE)
+    with ScatteredPages(table) as kept:
         assert kept.held_bytes == 8 * mmap.PAGESIZE

@@ -1,22 +1,25 @@
-"""Lineup: the processes of one thread count, started together, replaced after a fault, all ended at the end."""
+"""The contenders' processes of one thread count, started together, replaced after a fault, all ended at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
+from haotuner.bench.child import PROGRAM
 from haotuner.bench.contender import Setting
-from haotuner.bench.process import Child, Down, Missing
+from haotuner.bench.environment import child_environment
+from haotuner.isolate.answers import MISSING, Unanswered
+from haotuner.isolate.child import Child
 from haotuner.words.record import Failed
 
 HELLO_LIMIT_S = 120.0  # importing torch took 3 s here; a loaded machine or a cold network disk takes a multiple
 STRIKES = 3  # faults (not wrong results) after which a contender is no longer started: one bad shape is not the end of it
 
 
-class Lineup:
-    """Children by name. Use as a context manager: leaving it, however, ends every process."""
+class Processes:
+    """Children by name; each runs only while it is asked something. A context manager: leaving it ends every process."""
 
     def __init__(
         self, specs: Mapping[str, str], setting: Setting, environment: Mapping[str, str], packs: Mapping[str, str]
@@ -30,7 +33,7 @@ class Lineup:
         self.versions: dict[str, str] = {}
         self.missing: dict[str, str] = {}
 
-    def __enter__(self) -> Lineup:
+    def __enter__(self) -> Processes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -39,29 +42,30 @@ class Lineup:
     def close(self) -> None:
         """Kill what still runs."""
         for name in list(self._children):
-            self._children.pop(name).kill()
+            self._children.pop(name).close()
 
     def pids(self) -> list[int]:
         """Ids of the living processes."""
-        return [child.pid for child in self._children.values()]
+        return [child.pid for child in self._children.values() if child.pid is not None]
 
     def start(self) -> dict[str, Failed]:
         """Start whoever is not running and may still run; who failed to."""
         waiting: list[str] = []
         for name, spec in self._specs.items():
             if name not in self._children and name not in self.missing and self._strikes[name] < STRIKES:
-                self._children[name] = Child(spec, self._settings[name], self._environment)
+                self._children[name] = contender_process(spec, self._settings[name], self._environment)
+                self._children[name].launch()
                 waiting.append(name)
         failed: dict[str, Failed] = {}
         for name in waiting:
             try:
-                hello = self._children[name].hello(HELLO_LIMIT_S)
-            except Missing as error:
-                self._children.pop(name)
-                self.missing[name] = str(error)
-            except Down as error:
-                self._fault(name, error)
-                failed[name] = error.failed
+                hello = self._children[name].greeting(HELLO_LIMIT_S)
+            except Unanswered as error:
+                if error.reason == MISSING:
+                    self._children.pop(name)
+                    self.missing[name] = str(error)
+                else:
+                    failed[name] = self._fault(name, error)
             else:
                 self.versions[name] = str(hello["version"])
                 self._alone[name] = bool(hello["alone"])
@@ -81,20 +85,21 @@ class Lineup:
                 try:
                     self._children[name].begin(requests[name])
                     begun.append(name)
-                except Down as error:
+                except Unanswered as error:
                     failed[name] = self._fault(name, error)
             for name in begun:
                 try:
                     answers[name] = self._children[name].finish(limit_s)
-                except Down as error:
+                except Unanswered as error:
                     failed[name] = self._fault(name, error)
         return answers, failed
 
     def ask(self, name: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Ask one while all others stand still. Down if there is no answer."""
+        """Ask one while all others stand still. Unanswered if there is no answer."""
         try:
-            return self._children[name].ask(request, limit_s)
-        except Down as error:
+            self._children[name].begin(request)  # not `ask`: a fresh process would not have prepared
+            return self._children[name].finish(limit_s)
+        except Unanswered as error:
             self._fault(name, error)
             raise
 
@@ -102,9 +107,16 @@ class Lineup:
         """Who runs, in the order given."""
         return [name for name in self._specs if name in self._children]
 
-    def _fault(self, name: str, error: Down) -> Failed:
+    def _fault(self, name: str, error: Unanswered) -> Failed:
+        failed = error.failed("run")
         if not error.alive:
-            self._children.pop(name).kill()
+            self._children.pop(name).close()
             self._strikes[name] += 1
-            self._last[name] = error.failed
-        return error.failed
+            self._last[name] = failed
+        return failed
+
+
+def contender_process(spec: str, setting: Setting, environment: Mapping[str, str]) -> Child:
+    """A contender's process, not yet started; ``spec`` is its ``module:Class``."""
+    told = {"spec": spec, "setting": asdict(setting)}
+    return Child(PROGRAM, told, environment=child_environment(environment, setting), rests=True)

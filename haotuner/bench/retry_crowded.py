@@ -1,4 +1,4 @@
-"""Elbowroom: blocks of several threads are timed again if their threads may have shared a core (see measure/crowding.py)."""
+"""Blocks of several threads, timed again if their threads may have shared a core (see measure/crowding.py)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from haotuner.backends.cpu.crowding import CROWDED, Patience
 from haotuner.bench.contender import MACHINE
-from haotuner.bench.lineup import Lineup
-from haotuner.bench.process import Down
+from haotuner.bench.processes import Processes
+from haotuner.isolate.answers import Unanswered
 
 LOOK_LIMIT_S = 20.0
 Block = Mapping[str, Any]
 
 
-class Elbowroom:
+class RetryCrowded:
     """Has the machine look before and after every block of several threads. Without the machine in the race it takes all."""
 
-    def __init__(self, lineup: Lineup, threads: int) -> None:
-        self._lineup, self._watched, self._patience = lineup, threads > 1, Patience()
+    def __init__(self, processes: Processes, threads: int) -> None:
+        self._processes, self._watched, self._patience = processes, threads > 1, Patience()
 
     def block(self, time_once: Callable[[], Block]) -> tuple[Block, bool]:
-        """A block, the least crowded one; and whether it was crowded all the same. Down as ``time_once`` raises it."""
+        """A block, the least crowded one; and whether it was crowded all the same. Unanswered as ``time_once`` raises it."""
         if not self._watched:
             return time_once(), False
         seen, crowded = self._patience.least_crowded(lambda: self._between(time_once))
@@ -32,9 +32,9 @@ class Elbowroom:
         return {**time_once(), "compute_us": [1.0], "together_us": [max(before, self._look())]}
 
     def _look(self) -> float:
-        if MACHINE not in self._lineup.names():
+        if MACHINE not in self._processes.names():
             return 1.0
         try:
-            return float(self._lineup.ask(MACHINE, {"do": "crowding"}, LOOK_LIMIT_S)["crowding"])
-        except Down:
+            return float(self._processes.ask(MACHINE, {"do": "crowding"}, LOOK_LIMIT_S)["crowding"])
+        except Unanswered:
             return 1.0

@@ -1,4 +1,4 @@
-"""Elbowroom: blocks of several threads are timed again where the machine sees that they share a core."""
+"""Blocks of several threads are timed again where the machine sees that they share a core."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any, cast
 import pytest
 
 from haotuner.bench.contender import MACHINE, Setting
-from haotuner.bench.elbowroom import Elbowroom
-from haotuner.bench.lineup import Lineup
 from haotuner.bench.peers.machine import CALL_FLOPS, Machine
-from haotuner.bench.process import Down
-from haotuner.words.record import Failed
+from haotuner.bench.processes import Processes
+from haotuner.bench.retry_crowded import RetryCrowded
+from haotuner.isolate.answers import Refused, Unanswered
 
-FAILED = Failed(stage="run", reason="crash")
+FAILED = Refused("run", "crash", "")
 
 
 class Looks:
-    """A lineup of the machine alone, whose looks are known beforehand; the last for ever. None: it is down."""
+    """Processes of the machine alone, whose looks are known beforehand; the last for ever. None: it is down."""
 
     def __init__(self, *ratios: float | None) -> None:
         self.ratios, self.looked = ratios, 0
 
-    def as_lineup(self) -> Lineup:
-        return cast(Lineup, self)
+    def as_processes(self) -> Processes:
+        return cast(Processes, self)
 
     def names(self) -> list[str]:
         return [MACHINE] if self.ratios else []
@@ -34,7 +33,7 @@ class Looks:
         ratio = self.ratios[min(self.looked, len(self.ratios) - 1)]
         self.looked += 1
         if ratio is None:
-            raise Down(FAILED, alive=True)
+            raise FAILED
         return {"crowding": ratio}
 
 
@@ -52,31 +51,31 @@ class Blocks:
 @pytest.mark.parametrize("threads, ratios, looked", [(1, (1.9,), 0), (2, (), 0), (2, (1.0,), 2), (2, (None,), 2)])
 def test_a_block_that_nothing_speaks_against_is_timed_once(threads: int, ratios: tuple[float, ...], looked: int) -> None:
     looks, blocks = Looks(*ratios), Blocks()
-    seen, crowded = Elbowroom(looks.as_lineup(), threads).block(blocks)
+    seen, crowded = RetryCrowded(looks.as_processes(), threads).block(blocks)
     assert (seen["us"], crowded, blocks.timed, looks.looked) == (1.0, False, 1, looked)
 
 
 def test_a_block_with_a_shared_core_before_or_after_it_is_timed_again() -> None:
     looks, blocks = Looks(1.0, 1.0, 1.0, 1.7, 1.7, 1.0, 1.0), Blocks()
-    room = Elbowroom(looks.as_lineup(), 2)
-    assert room.block(blocks)[0]["us"] == 1.0
-    seen, crowded = room.block(blocks)  # the second is spoilt at its end, the third at its start
+    retry = RetryCrowded(looks.as_processes(), 2)
+    assert retry.block(blocks)[0]["us"] == 1.0
+    seen, crowded = retry.block(blocks)  # the second is spoilt at its end, the third at its start
     assert (seen["us"], crowded, looks.looked) == (4.0, False, 8)
 
 
 def test_a_spell_that_does_not_end_is_told() -> None:
     looks, blocks = Looks(1.0, 1.0, 1.9), Blocks()
-    room = Elbowroom(looks.as_lineup(), 2)
-    room.block(blocks)
-    assert room.block(blocks)[1] and blocks.timed > 3
+    retry = RetryCrowded(looks.as_processes(), 2)
+    retry.block(blocks)
+    assert retry.block(blocks)[1] and blocks.timed > 3
 
 
 def test_a_contender_that_fails_is_told_at_once() -> None:
     def fails() -> dict[str, Any]:
-        raise Down(FAILED, alive=True)
+        raise FAILED
 
-    with pytest.raises(Down):
-        Elbowroom(Looks(1.9).as_lineup(), 2).block(fails)
+    with pytest.raises(Unanswered):
+        RetryCrowded(Looks(1.9).as_processes(), 2).block(fails)
 
 
 def test_the_machine_looks_and_then_computes_as_much_as_before() -> None:

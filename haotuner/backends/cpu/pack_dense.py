@@ -1,0 +1,119 @@
+"""A dense op of a pack: compositions of micro-kernels by rows, blocks, and the layout of its packed weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.backends.cpu.compile import declarations, kernel_table
+from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
+from haotuner.backends.cpu.setting import Setting
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.limits import MAX_REGIONS, MAX_TILES, share_word
+from haotuner.words.op import Op
+
+Entry = tuple[tuple[tuple[int, int], ...], str]  # regions as (kernel index, tiles), and the split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedPlan:
+    """One thread count's table: ``entries[m-1]`` for m = 1..len(entries)."""
+
+    threads: int
+    entries: Sequence[Entry]
+    row_block: int = 0
+    row_block_from: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedOp:
+    """Everything the library holds about a dense op."""
+
+    name: str
+    setting: Setting
+    first_m: int
+    last_m: int
+    kernels: Sequence[MicroKernel]
+    plans: Sequence[PackedPlan]
+
+    @property
+    def kind(self) -> str:
+        """Its kind of operator."""
+        return "dense"
+
+    @property
+    def axes(self) -> tuple[PackedAxis, ...]:
+        """m, n and k."""
+        return axes_of(Op.parse(self.name), {"m": (self.first_m, self.last_m)})
+
+    @property
+    def operands(self) -> tuple[PackedOperand, ...]:
+        """x, weight, y and the optional bias."""
+        return (
+            *operands_of(Op.parse(self.name)),
+            PackedOperand(name="bias", role="constant", axes=("n",), optional=True, compact=True),
+        )
+
+    @property
+    def micro_kernels(self) -> tuple[MicroKernel, ...]:
+        """What the compiler has to build."""
+        return tuple(self.kernels)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names in the order of the library's table."""
+        return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def tiles(self) -> tuple[Mapping[str, int], ...]:
+        """Rows and columns of each kernel's tile."""
+        return tuple({"m": kernel["mr"], "n": kernel["nr"]} for kernel in self.kernels)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """The thread count of each plan."""
+        return tuple(plan.threads for plan in self.plans)
+
+    def declarations(self) -> str:
+        """C declarations of the kernels' functions."""
+        return declarations(self.kernels)
+
+    def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The op's entry in the manifest: the weight's operand says how it is packed."""
+        found = entry_of(self, facts)
+        found["operands"][1]["packed"] = {"pw": self.setting.pw, "panels": self.setting.panels}
+        return found
+
+    def tables(self, index: int) -> list[str]:
+        """C source of ``plans_<index>`` and ``data_<index>``."""
+        table = kernel_table(self.kernels, f"kernels_{index}")
+        text = ["static " + table[table.index("const ht_kernel") :]]
+        for place, plan in enumerate(self.plans):
+            text.append(f"static const ht_entry entries_{index}_{place}[] = {{")
+            text += [_entry(entry) for entry in plan.entries]
+            text.append("};")
+            text.append(
+                f"static const ht_dense_plan plan_{index}_{place} = "
+                f"{{entries_{index}_{place}, {plan.row_block}, {plan.row_block_from}}};"
+            )
+        text.append(f"static const ht_plan plans_{index}[] = {{")
+        text += [
+            plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{place}")
+            for place, plan in enumerate(self.plans)
+        ]
+        s = self.setting
+        text += ["};", f"static const ht_dense data_{index} = "
+                 f"{{{s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, {s.k_block}, {s.k_block_from}, {s.k_block_rows}, "
+                 f"kernels_{index}, {int(Op.parse(self.name).option('weight') == 'kn')}}};"]  # fmt: skip
+        return text
+
+
+def _entry(entry: Entry) -> str:
+    parts, split = entry
+    tiles, kernels = [0] * MAX_REGIONS, [0] * MAX_REGIONS
+    for place, (kernel, count) in enumerate(parts):
+        if not 0 < count <= MAX_TILES:
+            raise ValueError(f"a region of {count} tiles does not fit the plan table (1..{MAX_TILES})")
+        tiles[place], kernels[place] = count, kernel
+    return f"  {{{{{', '.join(map(str, tiles))}}}, {{{', '.join(map(str, kernels))}}}, {share_word(split)}}},"

@@ -1,0 +1,149 @@
+"""An op of a pack whose kind has no loops of its own: a kernel and a way to share for every cell of its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.limits import MAX_AXES
+from haotuner.words.op import Op
+
+Grid = Mapping[str, int | Sequence[int]]  # by axis: cells of extents 1, 2, …, or the largest extent of each cell, ascending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedKernel:
+    """A function ``__tvm_ffi_<name>(operand views…, output view)``; a slice of an axis begins at a multiple of its tile."""
+
+    name: str
+    tile: Mapping[str, int]
+    kernel: MicroKernel | None = None  # what the compiler builds it from; None: the function comes from elsewhere
+
+
+def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str]) -> str:
+    """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order."""
+    tiles = [max(1, int(tile.get(axis, 1))) for axis in axes] + [1] * (MAX_AXES - len(axes))
+    return f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}}},'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedEntry:
+    """What serves the shapes of a cell."""
+
+    kernel: int  # index
+    axis: str | None = None  # that threads share; None: one thread computes all
+    least: int = 1  # tiles of a slice at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedPlan:
+    """One thread count's table: ``entries`` of all cells, row-major in the order of ``grid``'s axes.
+
+    Extents below the first cell and beyond the last of an axis belong to that cell, so every shape has an entry.
+    """
+
+    threads: int
+    grid: Grid
+    entries: Sequence[SlicedEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedSliced:
+    """Everything the library holds about such an op."""
+
+    name: str
+    kind: str
+    axes: tuple[PackedAxis, ...]
+    operands: tuple[PackedOperand, ...]
+    kernels: Sequence[SlicedKernel]
+    plans: Sequence[SlicedPlan]
+
+    @staticmethod
+    def of(
+        op: Op, ranges: Mapping[str, tuple[int, int]], kernels: Sequence[SlicedKernel], plans: Sequence[SlicedPlan]
+    ) -> PackedSliced:
+        """An op whose kind says its axes and operands; ``ranges``: (first, last) of each dynamic axis."""
+        return PackedSliced(
+            name=op.name,
+            kind=op.kind,
+            axes=axes_of(op, ranges),
+            operands=operands_of(op),
+            kernels=tuple(kernels),
+            plans=tuple(plans),
+        )
+
+    @property
+    def micro_kernels(self) -> tuple[MicroKernel, ...]:
+        """What the compiler has to build."""
+        return tuple(one.kernel for one in self.kernels if one.kernel is not None)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names in the order of the library's table."""
+        return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def tiles(self) -> tuple[Mapping[str, int], ...]:
+        """What each kernel computes at a time, by axis."""
+        return tuple(kernel.tile for kernel in self.kernels)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """The thread count of each plan."""
+        return tuple(plan.threads for plan in self.plans)
+
+    def declarations(self) -> str:
+        """C declarations of the kernels' functions."""
+        return "\n".join(
+            f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in self.kernel_names
+        )
+
+    def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The op's entry in the manifest."""
+        return entry_of(self, facts)
+
+    def tables(self, index: int) -> list[str]:
+        """C source of ``plans_<index>`` and ``data_<index>``. ValueError for a plan that is none."""
+        places = {axis.name: place for place, axis in enumerate(self.axes)}
+        text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
+        for kernel in self.kernels:
+            text.append(kernel_row(kernel.name, kernel.tile, tuple(places)))
+        text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}}};"]
+        rows = []
+        for number, plan in enumerate(self.plans):
+            self._check(plan)
+            grid: list[tuple[int, int | str, int]] = []
+            for axis, cells in plan.grid.items():
+                if isinstance(cells, int):
+                    grid.append((places[axis], 0, cells))
+                    continue
+                bounds = f"bounds_{index}_{number}_{axis}"
+                text.append(f"static const int32_t {bounds}[] = {{{', '.join(map(str, cells))}}};")
+                grid.append((places[axis], bounds, len(cells)))
+            entries = [
+                f"  {{{e.kernel}, {'HT_WHOLE' if e.axis is None else places[e.axis]}, {e.least}}}," for e in plan.entries
+            ]
+            text += [f"static const ht_sliced_entry entries_{index}_{number}[] = {{", *entries, "};"]
+            rows.append(plan_row(plan.threads, grid, f"entries_{index}_{number}"))
+        return [*text, f"static const ht_plan plans_{index}[] = {{", *rows, "};"]
+
+    def _check(self, plan: SlicedPlan) -> None:
+        dynamic = {axis.name for axis in self.axes if axis.extent is None}
+        shared = {axis for operand in self.operands if operand.role == "output" for axis in operand.axes}
+        sizes = [cells if isinstance(cells, int) else len(cells) for cells in plan.grid.values()]
+        if not plan.grid or not set(plan.grid) <= dynamic or min(sizes) < 1 or prod(sizes) != len(plan.entries):
+            raise ValueError(f"{self.name}: {len(plan.entries)} entries for cells {dict(plan.grid)} of the axes {dynamic}")
+        for cells in plan.grid.values():
+            if not isinstance(cells, int) and (
+                list(cells) != sorted(set(cells)) or not 0 < min(cells) <= max(cells) < 2**31
+            ):
+                raise ValueError(f"{self.name}: bounds must ascend in 1..2^31-1, got {list(cells)}")
+        for entry in plan.entries:
+            if not 0 <= entry.kernel < min(len(self.kernels), 255) or not 1 <= entry.least < 2**16:
+                raise ValueError(f"{self.name}: no such kernel, or no such number of tiles: {entry}")
+            if entry.axis is not None and entry.axis not in shared:
+                raise ValueError(f"{self.name}: threads cannot share {entry.axis}, which is no axis of the output")

@@ -1,0 +1,51 @@
+"""What one call of a packed op takes now, where that can be found out in a moment."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+
+from haotuner.pack.op import PackOp
+from haotuner.runtime.pack import Pack
+
+LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
+COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights
+CACHE_MOST_BYTES = 1 << 30  # the largest last-level caches have half of that
+BYTES_LIMIT = 2 << 30  # of x, y and the weight: more is no look in passing, and may be all the memory there is
+FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
+
+
+def why_not_timed(entry: PackOp, m: int) -> str:
+    """Why a call with ``m`` rows is not timed here; empty if it is."""
+    size = 4 * (m * entry.k + m * entry.n + entry.k * entry.panels * entry.pw)
+    if size > BYTES_LIMIT:
+        return f"x, y and the weight take {size / (1 << 30):,.1f} GiB, and explain times calls of up to {BYTES_LIMIT >> 30}"
+    flops = 2 * m * entry.n * entry.k
+    if flops > FLOPS_LIMIT:
+        return f"a call has {flops / 1e9:,.0f} GFLOP, and explain times calls of up to {FLOPS_LIMIT / 1e9:,.0f}"
+    return ""
+
+
+def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -> float:
+    """Median time of a call now, microseconds, in the state of the weights that the pack was tuned for."""
+    rng = np.random.default_rng(0)
+    size = entry.panels * entry.pw * entry.k * 4
+    cache = min(max(cache_bytes, 0) or CACHE_DEFAULT_BYTES, CACHE_MOST_BYTES)
+    copies = max(2, -(-COLD_FACTOR * cache // size)) if weights == "cold" else 1
+    shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
+    dense = pack.op(entry.name)
+    weight = rng.standard_normal(shape, dtype=np.float32)
+    linears = [dense.bind(weight) for _ in range(copies)]
+    x, y = rng.standard_normal((m, entry.k), dtype=np.float32), np.empty((m, entry.n), np.float32)
+    for linear in linears:
+        linear(x, out=y)
+    samples: list[float] = []
+    until = time.perf_counter() + LOOK_S
+    while len(samples) < 5 or time.perf_counter() < until:
+        linear = linears[len(samples) % copies]
+        start = time.perf_counter_ns()
+        linear(x, out=y)
+        samples.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(samples)

@@ -1,0 +1,67 @@
+"""DenseOp: a dense op of an open pack. Its weight is bound once, see ``Linear``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.pack.op import PackOp
+from haotuner.runtime.linear import Bound, Linear
+from haotuner.words.composition import WAYS, Composition, Part
+from haotuner.words.limits import MAX_PARTS
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+
+class DenseOp:
+    """One op of an open pack."""
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self._op = pack, op
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self._op.name
+
+    @property
+    def entry(self) -> PackOp:
+        """The op's entry in the manifest."""
+        return self._op
+
+    @property
+    def n(self) -> int:
+        """Columns of the output."""
+        return self._op.n
+
+    @property
+    def k(self) -> int:
+        """Columns of the input."""
+        return self._op.k
+
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Linear:
+        """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.
+
+        ``threads`` replaces the pack's count for this linear.
+        """
+        call, setting = self._pack.entry(self._op, threads)
+        linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
+        self._pack.own(linear)
+        return linear
+
+    def composition(self, m: Any, threads: int | None = None) -> Composition:
+        """How m rows are served, from the library's own look-up."""
+        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
+            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
+        if threads is not None and threads not in self._op.threads:
+            raise UsageError(f"{self.name}: threads={threads!r} has no plan; it has plans for {self._op.threads}")
+        index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
+        values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
+        place = self._pack.place(self._op)
+        self._pack.library().function("ht_look_up")(place, index, int(m), values)
+        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
+        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
+        return Composition(parts, tuple(WAYS)[int(values[1])])

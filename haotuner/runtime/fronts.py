@@ -1,0 +1,16 @@
+"""What ``pack.op(name)`` gives, by kind of operator. A new kind of front is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from haotuner.runtime.dense import DenseOp
+from haotuner.runtime.operator import Operator
+
+FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp}
+
+
+def front_of(kind: str) -> Callable[..., Any]:
+    """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own."""
+    return FRONTS.get(kind, Operator)

@@ -1,0 +1,118 @@
+/* dense: its check, and its place among the kinds. */
+#include "dense.h"
+
+static int check_bias(const ht_dense* dense, const DLTensor* bias, ht_dense_call* call, ht_error* error) {
+  call->bias = NULL;
+  if (bias == NULL) return 0;
+  if (ht_check_type("bias", bias, kDLFloat, 32, error) != 0) return -1;
+  if (bias->ndim != 1 || bias->shape[0] != dense->n)
+    return ht_refuse(error, "ValueError", "bias has rank %d and extent %lld; expected one axis of %lld", (int)bias->ndim,
+                     (long long)bias->shape[0], (long long)dense->n);
+  if (bias->data == NULL || !ht_contiguous(bias))
+    return ht_refuse(error, "ValueError", "bias must be contiguous and have data: pass a contiguous copy");
+  call->bias = (const float*)ht_data(bias);
+  return 0;
+}
+
+static void reach(const float* data, int64_t rows, int64_t stride, int64_t inner, uintptr_t* low, uintptr_t* high) {
+  int64_t span = (rows - 1) * stride;
+  *low = (uintptr_t)(data + (span < 0 ? span : 0));
+  *high = (uintptr_t)(data + (span > 0 ? span : 0) + inner);
+}
+
+/* The usual call costs a few nanoseconds: two axes, or a weight as it was packed. What is not usual goes the general way. */
+static inline int plain(const DLTensor* t) {
+  return t->device.device_type == kDLCPU && t->dtype.code == kDLFloat && t->dtype.bits == 32 && t->dtype.lanes == 1 && t->ndim > 0 &&
+         t->ndim <= HT_MAX_RANK && t->shape != NULL;
+}
+
+static inline int check_type(const char* name, const DLTensor* t, ht_error* error) {
+  return plain(t) ? 0 : ht_check_type(name, t, kDLFloat, 32, error);
+}
+
+static inline int fold(const char* name, const DLTensor* t, int64_t inner, int64_t* rows, int64_t* stride, ht_error* error) {
+  if (t->ndim == 2 && t->shape[0] > 1 && t->shape[0] <= HT_EXTENT_LIMIT && t->shape[1] == inner && t->strides != NULL &&
+      t->strides[1] == 1 && t->strides[0] >= inner && t->strides[0] <= HT_STRIDE_LIMIT) {
+    *rows = t->shape[0];
+    *stride = t->strides[0];
+    return 0;
+  }
+  if (t->ndim == 2 && t->shape[0] == 1 && t->shape[1] == inner && (t->strides == NULL || t->strides[1] == 1)) {
+    *rows = 1;
+    *stride = inner;
+    return 0;
+  }
+  const int64_t expected[2] = {0, inner};
+  ht_view view;
+  if (ht_fold(name, t, 2, expected, &view, error) != 0) return -1;
+  *rows = view.extents[0];
+  *stride = view.strides[0];
+  return 0;
+}
+
+static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
+  const int64_t* s = w->strides;
+  return s == NULL || (s[2] == 1 && s[1] == dense->pw && s[0] == dense->k * dense->pw) || ht_contiguous(w);
+}
+
+int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, const DLTensor* w, const DLTensor* y,
+                   const DLTensor* bias, ht_dense_call* call, ht_error* error) {
+  int64_t y_rows;
+  if (check_type("x", x, error) != 0 || check_type("out", y, error) != 0 || check_type("weight", w, error) != 0) return -1;
+  if (w->ndim != 3 || w->shape[0] != dense->panels || w->shape[1] != dense->k || w->shape[2] != dense->pw || w->data == NULL)
+    return ht_refuse(error, "ValueError", "weight was not packed by this pack for %s: bind the weight again", name);
+  if (!as_packed(dense, w)) /* the kernels step through it by its extents alone */
+    return ht_refuse(error, "ValueError",
+                     "weight has strides of its own; pass the packed weight itself, or a contiguous copy of it");
+  if (check_bias(dense, bias, call, error) != 0) return -1;
+  if (fold("x", x, dense->k, &call->m, &call->ldx, error) != 0) return -1;
+  if (y->ndim != x->ndim)
+    return ht_refuse(error, "ValueError", "out has rank %d, x has rank %d; they must be equal", (int)y->ndim, (int)x->ndim);
+  for (int i = 0; i < x->ndim - 1; ++i)
+    if (x->shape[i] != y->shape[i])
+      return ht_refuse(error, "ValueError", "out has extent %lld in axis %d, x has %lld; they must be equal",
+                       (long long)y->shape[i], i, (long long)x->shape[i]);
+  if (fold("out", y, dense->n, &y_rows, &call->ldy, error) != 0) return -1;
+  if (call->m == 0) return 0;
+  if (x->data == NULL || y->data == NULL)
+    return ht_refuse(error, "ValueError", "%s has no data", x->data == NULL ? "x" : "out");
+  call->x = (const float*)ht_data(x);
+  call->w = (const float*)ht_data(w);
+  call->y = (float*)ht_data(y);
+  if (call->m > 1 && (call->ldy < 0 ? -call->ldy : call->ldy) < dense->n)
+    return ht_refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)call->ldy,
+                     (long long)dense->n);
+  uintptr_t x_low, x_high, y_low, y_high;
+  reach(call->x, call->m, call->ldx, dense->k, &x_low, &x_high);
+  reach(call->y, call->m, call->ldy, dense->n, &y_low, &y_high);
+  if (x_low < y_high && y_low < x_high)
+    return ht_refuse(error, "ValueError",
+                     "out shares memory with x: rows are written before all of x is read; pass another out");
+  uintptr_t w_low = (uintptr_t)call->w, w_high = (uintptr_t)(call->w + dense->panels * dense->k * dense->pw);
+  uintptr_t b_low = (uintptr_t)call->bias, b_high = (uintptr_t)(call->bias + (call->bias == NULL ? 0 : dense->n));
+  if ((w_low < y_high && y_low < w_high) || (b_low < y_high && y_low < b_high && call->bias != NULL))
+    return ht_refuse(error, "ValueError", "out shares memory with the packed weight or the bias; pass another out");
+  return 0;
+}
+
+static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
+  const ht_dense* dense = op->data;
+  if (count < 3 || count > 4) return ht_refuse(error, "TypeError", "expected x, weight, out and perhaps a bias");
+  if (ht_dense_check(op->name, dense, tensors[0], tensors[1], tensors[2], count == 4 ? tensors[3] : NULL, &call->dense, error) != 0)
+    return -1;
+  call->extents[HT_AXIS_M] = call->dense.m;
+  call->extents[HT_AXIS_N] = dense->n;
+  call->extents[HT_AXIS_K] = dense->k;
+  call->empty = call->dense.m == 0;
+  return 0;
+}
+
+static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
+  ht_composition composition;
+  ht_dense_look_up(op->data, plan, call->dense.m, &composition);
+  return ht_dense_run(op->data, &composition, &call->dense, threads);
+}
+
+static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_dense*)op->data)->kernels[index].name; }
+
+const ht_kind ht_dense_kind = {"dense", check, run, kernel_name};

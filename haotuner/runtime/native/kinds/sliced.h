@@ -1,0 +1,27 @@
+/* Every kind of operator without loops of its own: one kernel computes any extents, and threads share slices of one axis. */
+#ifndef HT_SLICED_H_
+#define HT_SLICED_H_
+
+#include "ht.h"
+
+#define HT_WHOLE 255 /* no axis is cut */
+
+typedef struct { /* fn(NULL, {DLTensor* of each operand, the output last}, operands, &result) computes what the tensors span */
+  const char* name;
+  ht_kernel_fn fn;
+  int32_t tile[HT_MAX_AXES]; /* by axis: a slice begins at a multiple */
+} ht_sliced_kernel;
+
+typedef struct { /* what serves the shapes of one cell */
+  uint8_t kernel;
+  uint8_t axis;   /* the axis that threads share, of the op's axes; HT_WHOLE: one thread computes all */
+  uint16_t least; /* tiles of a slice at least */
+} ht_sliced_entry;
+
+typedef struct {
+  const ht_sliced_kernel* kernels;
+} ht_sliced;
+
+extern const ht_kind ht_sliced_kind;
+
+#endif /* HT_SLICED_H_ */

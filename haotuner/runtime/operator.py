@@ -1,0 +1,109 @@
+"""Operator: an op of an open pack that takes all of its operands at every call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOp, PackOperand
+from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.words.limits import MAX_AXES
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+
+class Operator:
+    """``y = op.run(a, b)`` or ``op.run(a, b, out=y)``: numpy arrays, CPU torch tensors or other DLPack tensors.
+
+    An operand may have more axes than the op says: the leading ones are folded into its first axis, if evenly spaced.
+    Concurrent calls are allowed.
+    """
+
+    def __init__(self, pack: Pack, op: PackOp, threads: int | None = None) -> None:
+        self._pack, self.entry = pack, op
+        self._call, self._setting = pack.entry(op, threads)
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self.entry.name
+
+    def with_threads(self, threads: int) -> Operator:
+        """The same op with another thread count than the pack's."""
+        return Operator(self._pack, self.entry, threads)
+
+    def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:
+        """The result, in ``out`` if that is given, else new and of the first operand's kind.
+
+        Operands come in the op's order or by name. TypeError or ValueError name the operand, what was expected and what was
+        found; PackClosed after the pack was closed.
+        """
+        if not self._pack.is_open:
+            self._pack.library()
+        given = self._given(operands, named)
+        if out is None:
+            out = self._empty(given)
+        try:
+            self._call(self._setting, *given.values(), out)
+        except REFUSED as error:
+            frozen = {name: value for name, value in given.items() if read_only(value)}
+            if not frozen:
+                raise explain(self.name, self._typed(given, out), error) from error
+            self.run(out=out, **(given | {name: value.copy() for name, value in frozen.items()}))
+        return out
+
+    def cell(self, extents: Mapping[str, int]) -> int:
+        """The cell of the plan's table that serves a shape, from the library's own look-up."""
+        known = {axis.name: axis.extent if axis.extent is not None else extents[axis.name] for axis in self.entry.axes}
+        values = np.zeros(MAX_AXES, np.int64)
+        values[: len(known)] = list(known.values())
+        plan = self._pack.plan_index(self.entry)
+        return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
+
+    def _given(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        names = [operand.name for operand in self.entry.inputs]
+        found = dict(zip(names, operands, strict=False)) | dict(named)
+        if len(operands) > len(names) or set(found) != set(names) or len(operands) + len(named) != len(names):
+            raise TypeError(
+                f"{self.name} takes {', '.join(names)}, once each; got {len(operands)} in order and {list(named)}"
+            )
+        return {name: found[name] for name in names}
+
+    def _empty(self, given: Mapping[str, Any]) -> Any:
+        """An output for these operands; what is wrong with them is said by the call itself."""
+        extents: dict[str, int] = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None}
+        leading: dict[str, tuple[int, ...]] = {}
+        for operand in self.entry.inputs:
+            shape = getattr(given[operand.name], "shape", None)
+            rank = len(operand.dims)
+            if shape is None or len(shape) < max(1, rank - 1):
+                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(given[operand.name]).__name__}")
+            shape = tuple(int(extent) for extent in shape)
+            split = len(shape) - rank + 1
+            leading.setdefault(operand.dims[0], shape[:split])
+            extents |= dict(zip(operand.dims[1:], shape[split:], strict=True))
+        out, first = self.entry.output, next(iter(given.values()))
+        before = leading.get(out.dims[0], (extents.get(out.dims[0], -1),))
+        size = (*before, *(extents.get(axis, -1) for axis in out.dims[1:]))
+        if min(size, default=0) < 0:
+            raise UsageError(f"{self.name}: no operand says how large {out.name} is; pass out=")
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(first, torch.Tensor):
+            if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
+                raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
+            return torch.empty(size, dtype=getattr(torch, DTYPES[out.dtype].numpy))
+        return np.empty(size, np.dtype(DTYPES[out.dtype].numpy))
+
+    def _typed(self, given: Mapping[str, Any], out: Any) -> dict[str, tuple[Any, str]]:
+        types = {operand.name: DTYPES[operand.dtype].numpy for operand in self.entry.operands}
+        output = self.entry.output.name
+        return {name: (value, types[name]) for name, value in given.items()} | {output: (out, types[output])}
+
+    def _wanted(self, operand: PackOperand) -> str:
+        return f"{operand.name} must be a {DTYPES[operand.dtype].numpy} array or tensor ({', '.join(operand.dims)})"

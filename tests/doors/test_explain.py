@@ -1,0 +1,151 @@
+"""`haotuner explain`: every way to share, like compared with like, no call that is too large to look at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haotuner.backends.cpu.ways import rows_of
+from haotuner.cli import explain
+from haotuner.cli.alternative import runner_up
+from haotuner.cli.call_time import why_not_timed
+from haotuner.pack.op import PackAxis, PackOp, PackOperand
+from haotuner.plan.compose import alternatives
+from haotuner.plan.curves import Curve
+from haotuner.words.composition import WAYS, Composition
+from haotuner.words.op import Op
+from tests.doors.command import haotuner
+from tests.serving.packs import put_manifest
+
+pytestmark = pytest.mark.timeout(120)
+Tuned = tuple[Path, Any]
+ONE, FOUR = "cpu_dense__mr1_nr16", "cpu_dense__mr4_nr16"
+ROWS = {ONE: 1, FOUR: 4}
+
+
+def packed(n: int, k: int, panels: int = 1) -> PackOp:
+    """A dense op with two kernels, tuned for 1 to 256 rows on two threads."""
+    return PackOp(
+        name=f"dense_n{n}_k{k}", kind="dense",
+        axes=(PackAxis(name="m", extent=None, last=256), PackAxis(name="n", extent=n), PackAxis(name="k", extent=k)),
+        operands=(
+            PackOperand(name="x", role="input", dims=("m", "k"), dtype="fp32"),
+            PackOperand(name="weight", role="constant", dims=("n", "k"), dtype="fp32", packed={"pw": 16, "panels": panels}),
+            PackOperand(name="y", role="output", dims=("m", "n"), dtype="fp32"),
+        ),
+        kernels=(ONE, FOUR), tiles=({"m": 1, "n": 16}, {"m": 4, "n": 16}), threads=(2,),
+    )  # fmt: skip
+
+
+NARROW = packed(16, 4096)
+
+
+def stored(scale: float = 1.0) -> list[dict[str, Any]]:
+    return [
+        {"kernel": ONE, "lead_us": [[1, 10.0 * scale], [8, 80.0 * scale]], "follow_us": 9.0 * scale},
+        {"kernel": FOUR, "lead_us": [[1, 20.0 * scale], [8, 150.0 * scale]], "follow_us": 18.0 * scale},
+    ]
+
+
+def plan(**more: Any) -> dict[str, Any]:
+    return {"curves": {"k": stored(0.6), "n": stored(0.8), "m": stored(), "serial": stored()}, **more}
+
+
+def document(way: str, second: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "op": "dense_n16_k4096", "shape": {"m": 1}, "threads": 2, "split": way, "weights": "cold", "unverified": False,
+        "in_range": True, "regions": [{"kernel": ONE, "box": {}, "m": [0, 1], "n": [0, 16]}], "predicted_us": 6.0,
+        "measured_us": 6.5, "not_timed": "", "runner_up": second,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    other = {"composition": f"{ONE}*1", "split": way, "us": 7.0, "chosen_us": 6.0, "from": "predicted"}
+    explain._print(document(way, other))
+    said = capsys.readouterr().out
+    assert said.count(WAYS[way]) == 2 and "runner-up" in said
+
+
+def test_a_pack_that_shares_terms_names_its_runner_up() -> None:
+    found = runner_up(plan(), 1, Composition.of(ONE, 1, "k"), ROWS)
+    assert found == {"composition": f"{ONE}*1", "split": "n", "us": 8.0, "chosen_us": 6.0, "from": "predicted"}
+
+
+def test_a_way_that_is_not_used_for_so_many_rows_is_no_runner_up() -> None:
+    def second(m: int) -> str:
+        found = runner_up(
+            plan(), m, Composition.of(FOUR, m // 4, "n"), ROWS, lambda way: rows_of(way, Op.parse(NARROW.name), 2, m) >= m
+        )
+        assert found is not None
+        return str(found["split"])
+
+    assert second(8) == "k"
+    assert second(4096) != "k", "parts of so many rows do not fit the memory of partial sums"
+
+
+@pytest.mark.parametrize("m", [1, 3, 4, 7, 9, 64])
+def test_what_curves_say_of_the_chosen_one_is_what_chose_it(m: int) -> None:
+    curves = [
+        Curve.of(c["kernel"], rows, dict(c["lead_us"]), c["follow_us"]) for c, rows in zip(stored(), (1, 4), strict=True)
+    ]
+    (choice,) = alternatives(curves, m, 1, "m")
+    found = runner_up(plan(), m, choice.composition, ROWS)
+    # Two regions of one kernel are told as one, whose second part costs as much as the first.
+    assert found is not None and found["chosen_us"] == pytest.approx(choice.us, rel=0.08)
+
+
+def test_measured_times_are_compared_with_measured_times() -> None:
+    times = {f"{ONE}*1@n": 11.0, f"{ONE}*1@k": 12.0, f"{ONE}*1@serial": 10.5}
+    found = runner_up(plan(measured_us={"1": times}), 1, Composition.of(ONE, 1, "n"), ROWS)
+    assert found == {"composition": f"{ONE}*1", "split": "serial", "us": 10.5, "chosen_us": 11.0, "from": "measured"}
+
+
+def test_a_runner_up_that_looks_faster_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for source, said in (("measured", "the plan also weighs the curves"), ("predicted", "curves err")):
+        other = {"composition": f"{ONE}*1", "split": "n", "us": 5.0, "chosen_us": 6.0, "from": source}
+        explain._print(document("k", other))
+        assert said in capsys.readouterr().out
+    explain._print(document("k", other) | {"in_range": False})
+    assert "made for other shapes" in capsys.readouterr().out
+    explain._print(document("k", {**other, "chosen_us": None}))
+    assert "do not compare" in capsys.readouterr().out
+
+
+def test_regions_are_boxes(tuned: Tuned, cache: Path) -> None:
+    words = ("explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7", "--json")
+    found = haotuner(*words, cache=cache, cwd=tuned[0]).json()
+    for region in found["regions"]:
+        assert region["box"] == {"m": region["m"], "n": region["n"]}
+    assert found["not_timed"] == "" and {"us", "chosen_us", "from"} <= found["runner_up"].keys()
+
+
+@pytest.mark.parametrize("m", [2**31 - 1, 500_000_000])
+def test_a_call_that_no_memory_holds_is_explained_and_not_timed(tuned: Tuned, cache: Path, m: int) -> None:
+    words = ("explain", "pack", "--op", "dense_n48_k32", "--shape", f"m={m}")
+    answer = haotuner(*words, cache=cache, cwd=tuned[0])
+    assert answer.code == 0 and "GiB, and explain times calls of up to" in answer.out
+    found = haotuner(*words, "--json", cache=cache, cwd=tuned[0]).json()
+    assert found["measured_us"] is None and found["predicted_us"] > 0 and "GiB" in found["not_timed"]
+    assert found["regions"][-1]["m"][1] == m
+
+
+def test_what_is_timed_is_small_enough() -> None:
+    assert why_not_timed(NARROW, 256) == ""
+    assert "GFLOP" in why_not_timed(packed(16384, 16384, 1024), 8192)
+
+
+def test_facts_of_another_type_are_an_invalid_pack(tuned: Tuned, cache: Path, tmp_path: Path) -> None:
+    for change in ({"plans": 7}, {"plans": {"1": {"predicted_us": {"a": 1}}}}, {"plans": {"1": {"curves": [1]}}}):
+        shutil.rmtree(tmp_path / "pack", ignore_errors=True)
+        shutil.copytree(tuned[0] / "pack", tmp_path / "pack")
+        written = json.loads((tmp_path / "pack" / "manifest.json").read_text())
+        written["ops"][0]["facts"].update(change)
+        put_manifest(tmp_path / "pack", json.dumps(written).encode())
+        answer = haotuner("explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7", cache=cache, cwd=tmp_path)
+        assert answer.code == 5, answer.err
+        assert "Traceback" not in answer.err

@@ -1,0 +1,37 @@
+"""What the C runtime and Python share is written down once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
+from haotuner.words import limits
+from haotuner.words.composition import WAYS
+
+
+def test_the_header_is_what_the_module_makes() -> None:
+    """After a change: python -m haotuner.words.limits > haotuner/runtime/native/ht_limits.h."""
+    assert (RUNTIME_SOURCES / "ht_limits.h").read_text() == limits.header()
+
+
+def test_no_source_has_a_copy() -> None:
+    names = {f"HT_{name}" for name in limits._NUMBERS}
+    clib = RUNTIME_SOURCES.parent / "clib"
+    for path in [p for folder in (RUNTIME_SOURCES, clib) for p in Path(folder).rglob("*.[ch]")]:
+        if path.name != "ht_limits.h":
+            defined = set(re.findall(r"#define (HT_\w+)", path.read_text()))
+            assert not defined & names, path
+    assert tuple(WAYS) == limits.SHARES == ("serial", "n", "m", "k")
+
+
+def test_settings_are_told_apart() -> None:
+    for plan, threads in ((0, 1), (255, 1), (0, 256), (7, 33)):
+        setting = limits.setting(plan, threads)
+        assert (setting % limits.MAX_THREADS, limits.threads_of(setting)) == (plan, threads)
+
+
+def test_shapes_of_four_axes_fit_into_a_key() -> None:
+    """native/serve.c keeps the slots of all dynamic axes as the digits of one 64-bit number."""
+    assert limits.EXTENT_SLOTS**limits.MAX_DYNAMIC < 2**64
+    assert limits.MAX_OPS <= 256 <= limits.MAX_THREADS
