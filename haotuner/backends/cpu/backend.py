@@ -77,7 +77,7 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "loops.py")]
+        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "dense_sums.py", "loops.py")]
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [TIMING_SOURCES / name for name in ("timing.c", "timing_sliced.c", "sampling.h", "watch.h", "watch.c")]
         timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py")]
