@@ -24,6 +24,7 @@ from haotuner.search.clock import Clock, now
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import select
 from haotuner.words.composition import SERIAL, Composition
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -69,7 +70,7 @@ def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostM
     )
 
 
-def expectation(task: Task, family: Family, device: Device, model: CostModel | None):  # type: ignore[no-untyped-def]
+def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
     """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
     shapes = spread(task.traffic, FIRST_SHAPES)
 

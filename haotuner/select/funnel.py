@@ -59,11 +59,12 @@ def select(
     """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
 
     ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
-    ``most`` candidates are kept, ``family.frontier`` if None. ``among``: look at these points only; none: at all there are.
+    ``most`` candidates are kept, ``family.frontier`` if None.
+    ``among``: look at these points only; none: at all of the family.
     """
     room = family.frontier if most is None else most
     ledger = Ledger(room=EXAMPLES)
-    points, legal = _legal(op, family, device, traffic, among, ledger)
+    points, legal = _legal(op, family, device, traffic, ledger, among)
     if not legal:
         refused = ", ".join(f"{law} refused {count}" for law, count in ledger.counts.items())
         raise NothingLegal(f"{op.name} on {device.id}: none of {points} points of {family.name} is legal ({refused})")
@@ -76,7 +77,7 @@ def select(
 
 
 def _legal(
-    op: Op, family: Family, device: Device, traffic: Traffic, among: Sequence[MicroKernel], ledger: Ledger
+    op: Op, family: Family, device: Device, traffic: Traffic, ledger: Ledger, among: Sequence[MicroKernel]
 ) -> tuple[int, list[Candidate]]:
     """How many points there are, and those that obey every law."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
