@@ -32,13 +32,14 @@ def fitting(
 ) -> list[Candidate]:
     """Candidates that fit some shape of the traffic, in their order; the others are refused for fill or for padding."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
-    sizes = [family.tile(candidate.kernel).extent for candidate in legal]
+    shapes = [family.tile(candidate.kernel) for candidate in legal]
     tiles, computed, asked = np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1))  # (shapes, candidates), as everything here
-    for axis in sizes[0]:
+    for axis, edge in shapes[0].edge.items():
         along = np.array([e[axis] for e in extents], np.float64)[:, None]
-        size = np.array([s[axis] for s in sizes], np.float64)[None, :]
+        size = np.array([tile.extent[axis] for tile in shapes], np.float64)[None, :]
         count = np.ceil(along / size)
-        tiles, computed, asked = tiles * count, computed * (count * size), asked * along
+        done = _done(family, legal, axis, [e[axis] for e in extents]) if edge == "tail" else count * size
+        tiles, computed, asked = tiles * count, computed * done, asked * along
     fill = _filled(tiles, device.compute_units)
     wanted = asked / computed
     useful = fill * wanted
@@ -60,6 +61,15 @@ def relaxed(shares: Shares) -> float:
         if int((shares >= threshold).sum()) >= enough:
             return threshold
     return 0.0
+
+
+def _done(family: Family, legal: Sequence[Candidate], axis: str, along: Sequence[int]) -> Shares:
+    """What each candidate computes along an axis that it has a program for the end of."""
+    distinct = sorted(set(along))
+    every = np.array(
+        [[family.computed(candidate.kernel, axis, extent) for candidate in legal] for extent in distinct], float
+    )
+    return every[[distinct.index(extent) for extent in along]]
 
 
 def _filled(tiles: Shares, units: int) -> Shares:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -177,6 +177,28 @@ def refused_of(point: MicroKernel, op: Op, device: Device, rows: int) -> list[Re
 
 def broken(point: MicroKernel, op: Op, device: Device, rows: int) -> list[str]:
     return [refused.law for refused in refused_of(point, op, device, rows)]
+
+
+@pytest.mark.parametrize(("n", "computed"), [(600, 600), (1000, 1000), (388, 392)])
+def test_no_width_is_refused_for_columns_that_it_does_not_compute(n: int, computed: int) -> None:
+    op = Op.parse(f"dense:n={n},k=600")
+    funnel = select(op, FAMILY, BIG_CORE, RANGE, by_rows, most=10_000)
+    assert "padding" not in funnel.refused
+    assert {c.kernel["nr"] for c in funnel.kept} == {16 * vectors for vectors in range(1, 13)}
+    assert {FAMILY.computed(c.kernel, "n", n) for c in funnel.kept} == {computed}
+
+
+def test_a_width_is_refused_for_columns_that_it_computes_in_vain() -> None:
+    class WithoutTails(CpuDense):
+        def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+            for point in super().points(op, device):
+                yield MicroKernel(point.family, tuple(pair for pair in point.params if pair[0] != "nt"))
+
+    funnel = select(Op.parse("dense:n=388,k=600"), WithoutTails(), BIG_CORE, RANGE, by_rows, most=10_000)
+    assert funnel.refused["padding"] > 0 and {c.kernel["nr"] for c in funnel.kept} == {16, 32, 80}
+    assert {round(r.asked, 4) for r in funnel.examples if r.law == "padding"} <= {
+        round(w / 388 - 1, 4) for w in range(388, 600)
+    }
 
 
 def test_traffic_of_single_shapes_is_enough() -> None:

@@ -120,6 +120,15 @@ def test_where_rows_are_exact_only_columns_are_padded_and_every_height_keeps_its
     }
 
 
+def test_what_a_program_for_the_end_does_not_compute_is_not_padding() -> None:
+    covering, alone, ledger = Toy("exact", tail=10), Toy("masked", tail=10), Ledger(room=99)
+    for kept in (
+        unpadded(OP, covering, traffic(3, 5), legal(covering), ledger),
+        fitting(OP, alone, BIG_CORE, traffic(8), legal(alone), ledger),
+    ):
+        assert len(kept) == 20 and not ledger.counts, "ten columns at a time make exactly 100"
+
+
 def test_where_a_tile_serves_a_shape_alone_fill_counts_as_well() -> None:
     family, ledger = Toy("masked"), Ledger(room=99)
     wide = replace(BIG_CORE, compute_units=64)
