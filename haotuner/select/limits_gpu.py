@@ -6,9 +6,13 @@ whole memory transactions. A limit that the device's profile leaves out refuses 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.select.occupancy import occupancy
-from haotuner.words.law import Laws, Question
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint
+from haotuner.words.law import Law, Laws, Question
 
 # An SM of every CUDA architecture since 2012 issues from four schedulers (programming guide); an RDNA or CDNA compute unit
 # from two to four. A unit with fewer resident waves leaves one of them idle whatever the shape.
@@ -18,6 +22,29 @@ WASTED_SECTORS = 0.4  # share of fetched bytes that nobody uses; a 32-byte piece
 # Tiles no larger than this are let in however small the op or its traffic: the least that every family can make.
 SMALL_TILE = 64
 
+# What one block asks of a device, whatever the op: the asked, and the limit, which a profile may leave out.
+BLOCK_LIMITS: Mapping[str, tuple[Callable[[Footprint], int], Callable[[Device], int | None]]] = {
+    "register_file": (lambda f: f.registers_per_thread * f.threads, lambda d: d.registers_per_unit),
+    "shared": (lambda f: f.shared_bytes, lambda d: d.shared_per_block_bytes),
+    "threads": (lambda f: f.threads, lambda d: d.threads_per_block),
+}
+
+
+def block_fits(footprint: Footprint, device: Device) -> bool:
+    """Whether the device can run one block at all."""
+    limits = ((asked(footprint), allowed(device)) for asked, allowed in BLOCK_LIMITS.values())
+    return all(most is None or asked <= most for asked, most in limits)
+
+
+def _block(limit: str) -> Law:
+    asked, allowed = BLOCK_LIMITS[limit]
+
+    def law(q: Question) -> tuple[float, float] | None:
+        most = allowed(q.device)
+        return None if most is None else (asked(q.footprint), most)
+
+    return law
+
 
 def _instructions(q: Question) -> tuple[float, float] | None:
     return float(not q.suits), 0.0  # one set of instructions is missing, or none
@@ -25,21 +52,6 @@ def _instructions(q: Question) -> tuple[float, float] | None:
 
 def _registers(q: Question) -> tuple[float, float] | None:
     return q.footprint.registers_per_thread, q.device.registers_per_thread
-
-
-def _register_file(q: Question) -> tuple[float, float] | None:
-    file = q.device.registers_per_unit
-    return None if file is None else (q.footprint.registers_per_thread * q.footprint.threads, file)
-
-
-def _shared(q: Question) -> tuple[float, float] | None:
-    most = q.device.shared_per_block_bytes
-    return None if most is None else (q.footprint.shared_bytes, most)
-
-
-def _threads(q: Question) -> tuple[float, float] | None:
-    most = q.device.threads_per_block
-    return None if most is None else (q.footprint.threads, most)
 
 
 def _occupancy(q: Question) -> tuple[float, float] | None:
@@ -69,9 +81,9 @@ def _columns(q: Question) -> tuple[float, float] | None:
 GPU_LAWS: Laws = (
     ("instructions", _instructions),
     ("registers", _registers),
-    ("register_file", _register_file),
-    ("shared", _shared),
-    ("threads", _threads),
+    ("register_file", _block("register_file")),
+    ("shared", _block("shared")),
+    ("threads", _block("threads")),
     ("occupancy", _occupancy),
     ("coalescing", _coalescing),
     ("rows", _rows),
