@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import Backend
-from haotuner.backends.cpu.pack_source import PackedOp, PackedPlan, pack_library
-from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.backend import Backend, Choice
 from haotuner.backends.index import backend_for
-from haotuner.backends.toolchain import Toolchain
-from haotuner.errors import PackInvalid
+from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
@@ -27,19 +24,24 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
+from haotuner.plan.cells import CellTable
+from haotuner.plan.table import PlanTable
 from haotuner.records import open_store
-from haotuner.request import BUDGET_PER_OP_S, Request
+from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
 from haotuner.runtime.host import missing_flags
-from haotuner.trace import traffic_of
+from haotuner.scratch import scratch_folder
+from haotuner.trace import arrivals_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Record
-from haotuner.workloads import DEFAULT, workload
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
+HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 PREDICTED_DIGITS = 4
+SIGNAL = "signal"  # why a run stopped that was told to
 ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
 
 Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
@@ -60,7 +62,7 @@ class Report:
     @property
     def complete(self) -> bool:
         """Whether every op has a measured plan and no signal cut the run short."""
-        return self.stopped != "signal" and all(t.measured for t in self.tuned)
+        return self.stopped != SIGNAL and all(t.measured for t in self.tuned)
 
 
 def tune(
@@ -77,18 +79,22 @@ def tune(
     weights: str = "cold",
     model: str | Path | None = None,
     zero_measure: bool = False,
+    batch_invariant: bool = False,
 ) -> Report:
-    """Tune ops (None: the default workload) for a range of shapes and write a pack; the Python form of `haotuner tune`.
+    """Tune ops for a range of shapes, or for a trace, and write a pack; the Python form of `haotuner tune`.
+
+    ``op``: None takes those that a trace names, else the default workload. ``shapes``: as the command line has it.
+    ``batch_invariant``: promise, checked before publishing, that results do not depend on how many rows come together.
 
     ``model``: a file to start from, ``"none"`` for a start from cold, None for what ships.
 
     Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
     """
-    named = [op] if isinstance(op, (str, Op)) else list(op or workload(DEFAULT))
+    arrivals = arrivals_of(shapes)
     return produce(
         Request(
-            ops=tuple(o if isinstance(o, Op) else Op.parse(o) for o in named),
-            shapes=shapes,
+            ops=ops_asked([op] if isinstance(op, (str, Op)) else op, None, arrivals),
+            arrivals=arrivals,
             device=device,
             threads=tuple(threads),
             budget_s=budget_s,
@@ -99,6 +105,7 @@ def tune(
             weights=weights,
             model=None if model is None else str(model),
             zero_measure=zero_measure,
+            batch_invariant=batch_invariant,
             environment=dict(os.environ),
         )
     )
@@ -110,6 +117,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     request.check()
     device = find_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
     backend = backend_for(device, request.device)
+    request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
     budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
@@ -121,22 +129,26 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             left = budget - (time.monotonic() - ready)
             task = Task(
                 op=op,
-                traffic=traffic_of(request.shapes, op),
+                traffic=request.traffic(op),
                 threads=threads,
                 cache=request.weights,
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
+                # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
+                among=tuned[-1].kernels if _stopped(tuned) == SIGNAL else (),
             )
             family = backend.families(op)[0]
             found = tune_op(task, lab, family, _named(watch, op), start.model)
             tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
-        with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
-            library = Path(scratch) / "pack.so"
-            toolchain = Toolchain.find()
-            pack_library([_packed(t, lab) for t in tuned], device.arch, toolchain, library, lab.compile_object)
-            write_pack(request.out, library, document, _check_of(device, request.environment))
+        watch("", "building the pack", None)
+        with _building(request), scratch_folder() as scratch:
+            library = scratch / "pack.so"
+            backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
+            watch("", "checking what it computes", None)
+            hurried = _stopped(tuned) == SIGNAL
+            write_pack(request.out, library, document, _check_of(device, request.environment, hurried=hurried))
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
     stopped = _stopped(tuned)
@@ -170,7 +182,7 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
         with closing(PredictionsOnly(backend, device, environment=request.environment)) as nothing:
             yield nothing
         return
-    with closing(open_store(request.db or f"sqlite:///{request.out}.records.db")) as store:
+    with closing(open_store(request.records)) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
         lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed, what=what)
         with closing(lab):
@@ -178,9 +190,24 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
             yield lab
 
 
-def _check_of(device: Device, environment: Mapping[str, str]) -> Callable[[Path], None]:
+@contextmanager
+def _building(request: Request) -> Iterator[None]:
+    """What the disk or the compiler says while a pack is built, and that nothing measured is lost."""
+    kept = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise EnvironmentMissing(
+            f"the pack {request.out} could not be built: {said}; {kept}. Free space in {tempfile.gettempdir()} (or point "
+            "TMPDIR elsewhere), then run the same command" + ("" if request.zero_measure else " with --resume")
+        ) from error
+
+
+def _check_of(device: Device, environment: Mapping[str, str], *, hurried: bool) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
-    return _read if _lacking(device) else lambda aside: _verify(aside, environment)
+    options = ("--most-flops", str(HURRIED_FLOPS)) if hurried else ()
+    return _read if _lacking(device) else lambda aside: _verify(aside, environment, options)
 
 
 def _read(aside: Path) -> None:
@@ -198,31 +225,18 @@ def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
 
 def _stopped(tuned: Sequence[Tuned]) -> str:
     reasons = {t.stopped for t in tuned}
-    return next((r for r in ("signal", ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
+    return next((r for r in (SIGNAL, ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 
 
-def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
-    index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
-    rows, setting = (
-        [shape["m"] for shape in tuned.task.traffic.shapes()],
-        Setting.of(tuned.task.op, tuned.kernels, lab.device),
-    )
-    return PackedOp(
-        name=tuned.task.op.name,
-        setting=setting,
-        first_m=min(rows),
-        last_m=max(rows),
+def _choice(tuned: Tuned) -> Choice:
+    shapes = tuned.task.traffic.shapes()
+    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
+    return Choice(
+        op=tuned.task.op,
+        family=tuned.family,
         kernels=tuned.kernels,
-        plans=[
-            PackedPlan(
-                threads=table.threads,
-                entries=[
-                    (tuple((index[k], t) for k, t in one.composition.parts), one.composition.share) for one in table.entries
-                ],
-                row_block=setting.row_block,
-            )
-            for table in tuned.tables
-        ],
+        tables=tuned.tables,
+        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
     )
 
 
@@ -233,7 +247,7 @@ def _document(
     return {
         "haotuner": __version__,
         "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
-        "toolchain": Toolchain.find().words(),
+        "toolchain": lab.backend.toolchain(),
         "tuning": {
             "shapes": request.shapes,
             "weights": request.weights,
@@ -247,7 +261,7 @@ def _document(
         },
         # True: nothing was measured on the device, plans and times are predictions.
         "unverified": request.zero_measure,
-        "verification": {"numbers": not lacking, "why": f"the host that built the pack lacks {lacking}" if lacking else ""},
+        "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=_stopped(tuned) == SIGNAL)},
         "contract": {"dtype": "float32", "alignment": 4, "aliasing": "out must not overlap x", "inner_stride": 1},
         # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
         "batch_invariant": request.batch_invariant,
@@ -256,25 +270,45 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    plans = {
-        str(table.threads): {
-            "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
-            "measured_us": {
-                str(m): {one.label: round(us, 3) for one, us in found.items()} for m, found in table.measured.items()
+    plans = {str(table.threads): _plan_document(table) for table in tuned.tables}
+    return lab.backend.packed(_choice(tuned), lab.device).entry({**_row(tuned, lab), "plans": plans})
+
+
+def _plan_document(table: PlanTable) -> dict[str, Any]:
+    """What people may want to know of a plan: expected and measured microseconds."""
+    if isinstance(table, CellTable):
+        return {
+            "cells": {
+                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
+                "entries": [one.label for one in table.entries],
             },
-            "curves": {
-                way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
-                for way, curves in table.curves.items()
-            },
+            "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
         }
-        for table in tuned.tables
+    return {
+        "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
+        "measured_us": {str(m): _rounded(found) for m, found in table.measured.items()},
+        "curves": {
+            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+            for way, curves in table.curves.items()
+        },
     }
-    return _packed(tuned, lab).entry({**_row(tuned, lab), "plans": plans})
+
+
+def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
+    return {one.label: round(us, 3) for one, us in times.items()}
+
+
+def _unchecked(lacking: str, *, hurried: bool) -> str:
+    """What of the results was not checked before the pack was published, and why."""
+    if lacking:
+        return f"the host that built the pack lacks {lacking}"
+    return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
 
 
 def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    setting = Setting.of(tuned.task.op, tuned.kernels, lab.device)
-    cover = 1 + tuned.regret
+    # A regret is a loss against times: without any there is none to tell.
+    cover = 1 + tuned.regret if tuned.measured else None
+    timed = [table for table in tuned.tables if table.measured] if cover else []
     return {
         "name": tuned.task.op.name,
         "kernels": [kernel.name for kernel in tuned.kernels],
@@ -285,24 +319,26 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
         "timings": tuned.timings,
         "seconds": round(tuned.seconds, 3),
         "stopped": tuned.stopped,
-        "regret_cover": tuned.regret,
-        "regret_mean": cover * (1 + sum(t.regret_mean for t in tuned.tables) / len(tuned.tables)) - 1,
-        "regret_max": cover * (1 + max(t.regret_max for t in tuned.tables)) - 1,
-        "packed_ratio": setting.panels * setting.pw / setting.n,
+        "regret_cover": None if cover is None else cover - 1,
+        "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
+        "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
+        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
         "model": tuned.model,
     }
 
 
-def _verify(pack: Path, environment: Mapping[str, str]) -> None:
+def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
     limit = VERIFY_LIMIT_S * max(1, len(read_manifest(pack).ops))
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "haotuner.pack", "verify", str(pack)],
+            [sys.executable, "-m", "haotuner.pack", "verify", str(pack), *options],
             capture_output=True,
             text=True,
+            errors="backslashreplace",  # the path may be any bytes
             timeout=limit,
-            env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"},
+            # One thread is enough for small references, and does not wait for cores that others use.
+            env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **({"OPENBLAS_NUM_THREADS": "1"} if options else {})},
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from haotuner.errors import UsageError
 from haotuner.microkernels.index import families_for
 from haotuner.pack.write import check_destination
-from haotuner.trace import traffic_of
+from haotuner.trace import Arrivals, arrivals_of
+from haotuner.words.device import Device
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
+from haotuner.workloads import DEFAULT, workload
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
+
+
+SEED_MOST = 2**31 - 1  # what every library that draws takes
+
+
+def ops_asked(ops: Sequence[str | Op] | None, workload_name: str | None, arrivals: Arrivals) -> tuple[Op, ...]:
+    """The ops to tune: those named; else those of the workload named; else those a trace names; else the default ones."""
+    if ops is not None:
+        return tuple(one if isinstance(one, Op) else Op.parse(one) for one in ops)
+    if workload_name is None and arrivals.ops:
+        return tuple(map(Op.parse, arrivals.ops))
+    return workload(workload_name or DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +38,7 @@ class Request:
     """What to tune and where to put it; checked by ``check`` before anything is measured."""
 
     ops: tuple[Op, ...]
-    shapes: str = "dynamic"
+    arrivals: Arrivals = field(default_factory=lambda: arrivals_of("dynamic"))  # what --shapes says
     device: str = "cpu"
     threads: tuple[int, ...] = ()  # 0: all cores; empty: one, and all cores
     budget_s: float | None = None
@@ -34,6 +52,30 @@ class Request:
     zero_measure: bool = False  # measure nothing: the pack's plans are predictions, and it says so
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
+
+    @property
+    def shapes(self) -> str:
+        """What was asked for, printable: of a range its text, of a trace its name."""
+        return self.arrivals.text if self.arrivals.text.isprintable() else ascii(self.arrivals.text)[1:-1]
+
+    @property
+    def records(self) -> str:
+        """The URL of the record store: the one asked for, or one beside the pack."""
+        return self.db or f"sqlite:///{quote(os.fsencode(self.out))}.records.db"
+
+    def traffic(self, op: Op) -> Traffic:
+        """The traffic of one of the ops."""
+        return self.arrivals.traffic(op)
+
+    def check_memory(self, device: Device) -> None:
+        """UsageError for an op whose operands the device can never hold: the weight, and packed once more, for one call."""
+        for op in self.ops:
+            least = op.least_bytes(Shape.of({axis: 1 for axis in op.dynamic}))
+            if device.memory_bytes is not None and 2 * least > device.memory_bytes:
+                raise UsageError(
+                    f"{op.name}: its weight takes {least / (1 << 30):,.1f} GiB and is packed beside it, {device.id} has "
+                    f"{device.memory_bytes / (1 << 30):,.1f} GiB; give a smaller op"
+                )
 
     def check(self) -> None:
         """UsageError for what can be known to be wrong without looking at the device."""
@@ -49,9 +91,9 @@ class Request:
             raise UsageError(
                 "--zero-measure and --resume exclude each other: one uses no measurements, the other earlier ones"
             )
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: must be 0 or more")
+        if not 0 <= self.seed <= SEED_MOST:
+            raise UsageError(f"--seed {str(self.seed)[:40]}: give a whole number in 0..{SEED_MOST}")
         for op in self.ops:
-            traffic_of(self.shapes, op)
+            self.arrivals.traffic(op)
             families_for(op, "cpu")
         check_destination(self.out)

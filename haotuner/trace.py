@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from haotuner.errors import UsageError
@@ -24,21 +25,52 @@ def is_trace(text: str) -> bool:
     return text.lower().endswith(FORMATS)
 
 
-def traffic_of(text: str, op: Op) -> Traffic:
-    """Traffic of one op from ``--shapes``: a range, or a trace (rows of other ops are left out)."""
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What ``--shapes`` says, read once: a range, which any op may have, or the rows of a trace by op ("": of any)."""
+
+    text: str
+    shapes: ShapeRange | None
+    rows: Mapping[str, Mapping[Shape, float]]
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that a trace names, in the order in which they first come; none of a range."""
+        return tuple(name for name in self.rows if name)
+
+    def traffic(self, op: Op) -> Traffic:
+        """Traffic of one op; rows of other ops are left out. UsageError if there is none, or of other axes."""
+        if self.shapes is not None:
+            _same_axes(op, set(self.shapes.axes()), self.text)
+            return Traffic.of_range(self.shapes)
+        weights: dict[Shape, float] = {}
+        for name in ("", op.name):
+            for shape, weight in self.rows.get(name, {}).items():
+                weights[shape] = weights.get(shape, 0.0) + weight
+        if not weights:
+            names = f" (it names {', '.join(self.ops[:5])})" if self.ops else ""
+            raise UsageError(
+                f"trace {self.text} has no row for {op.name}{names}; its column op must name it, or be left out"
+            )
+        for shape in weights:
+            _same_axes(op, set(shape.as_dict()), self.text)
+        return Traffic.of(weights.items())
+
+
+def arrivals_of(text: str) -> Arrivals:
+    """Read ``--shapes``: a range, or a trace, whose file is read to its end. UsageError says what is wrong with it."""
     if not is_trace(text):
-        shapes = ShapeRange.parse(text)
-        _same_axes(op, set(shapes.axes()), text)
-        return Traffic.of_range(shapes)
-    weights: dict[Shape, float] = {}  # merged as it is read: a long trace has few different shapes
+        return Arrivals(text, ShapeRange.parse(text), {})
+    rows: dict[str, dict[Shape, float]] = {}  # merged as it is read: a long trace has few different shapes
     for name, shape, weight in read_trace(Path(text)):
-        if name in ("", op.name):
-            weights[shape] = weights.get(shape, 0.0) + weight
-    if not weights:
-        raise UsageError(f"trace {text} has no row for {op.name}; its column op must name it, or be left out")
-    for shape in weights:
-        _same_axes(op, set(shape.as_dict()), text)
-    return Traffic.of(weights.items())
+        of_op = rows.setdefault(name, {})
+        of_op[shape] = of_op.get(shape, 0.0) + weight
+    return Arrivals(text, None, rows)
+
+
+def traffic_of(text: str, op: Op) -> Traffic:
+    """Traffic of one op from ``--shapes``. Where there are several ops, read it once: ``arrivals_of``."""
+    return arrivals_of(text).traffic(op)
 
 
 def _same_axes(op: Op, given: set[str], text: str) -> None:

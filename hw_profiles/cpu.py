@@ -34,7 +34,10 @@ def cpu_info(host: Host) -> CpuInfo:
             f"haotuner tunes CPUs on Linux x86-64; this host is {host.system} {host.machine}. "
             "Run it on an x86-64 Linux machine; for an absent GPU, `haotuner candidates --device h200` works anywhere."
         )
-    info = parse_cpuinfo(read_text(host.proc / "cpuinfo") or "")
+    told = read_text(host.proc / "cpuinfo")
+    if not told:
+        raise EnvironmentMissing(f"cannot read {host.proc / 'cpuinfo'}, which tells what this CPU can do; mount /proc")
+    info = parse_cpuinfo(told)
     if not info.isas():
         lacking = " ".join(sorted(ISAS[-1].flags - info.flags))
         raise EnvironmentMissing(

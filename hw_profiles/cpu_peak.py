@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from haotuner.files import read_regular
 from haotuner.hw_profiles.isa import CpuInfo, Isa
 from haotuner.hw_profiles.topology import Topology
 from haotuner.isolate import command
@@ -28,6 +29,7 @@ RUN_LIMIT_S = 20.0  # 0.7 to 1.5 s on two cores; a host with many sockets touche
 BUSY_SPREAD = 0.10  # a one-core sample this far under the best says that others used the core meanwhile
 MAX_RUNS = 3  # a busy host is measured again by later processes, but not for ever
 MIB = 1 << 20
+ENTRY_LIMIT_BYTES = 1 << 16  # of a cached entry, which has half a kilobyte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +204,7 @@ def _load(cache_dir: Path | None, key: dict[str, object]) -> CpuPeak | None:
     if cache_dir is None:
         return None
     try:
-        entry = json.loads(_path(cache_dir, key).read_text(encoding="utf-8"))
+        entry = json.loads(read_regular(_path(cache_dir, key), ENTRY_LIMIT_BYTES))
         return CpuPeak(**entry["rates"]) if entry["key"] == key else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

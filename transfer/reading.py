@@ -16,6 +16,7 @@ from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.transfer.device_table import DeviceTable
+from haotuner.words.composition import is_composition
 from haotuner.words.demand import Demand, Problem
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -89,7 +90,7 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
             read.left_out["failed"] += 1
             continue
         family = record.trial.kernel.partition("__")[0]
-        if "*" in record.trial.kernel or "+" in record.trial.kernel:
+        if is_composition(record.trial.kernel):
             read.left_out["compositions of several kernels"] += 1
         elif family not in known:
             read.left_out[f"family {family} has no cost model"] += 1

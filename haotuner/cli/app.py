@@ -69,6 +69,10 @@ def run(arguments: Sequence[str]) -> int:
             give_up_stdout()
         tell(f"haotuner: {error}")
         return error.exit_code
+    except OSError as error:  # a full disk, a folder that is gone: what no verb has a better word for
+        where = f": {error.filename}" if error.filename is not None else ""
+        tell(f"haotuner: {error.strerror or error}{where}; look at free space, permissions and TMPDIR")
+        return 4
     except _USAGE as error:
         error.show()  # type: ignore[attr-defined]
         return 2

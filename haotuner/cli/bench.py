@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from haotuner.bench.compare import Watch, contest_of, facts_of, finish
+from haotuner.bench.compare import contest_of, facts_of, finish
 from haotuner.bench.contender import PEERS
 from haotuner.bench.contest import raceable
 from haotuner.bench.plot import check_plot, draw
 from haotuner.bench.result import Json as Document
-from haotuner.bench.table import cells, closing, header, line
+from haotuner.bench.table import cells, closing, header
 from haotuner.cli.output import say, tell, writing
+from haotuner.cli.progress import race_progress
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.pack.manifest import read_manifest
-from haotuner.trace import is_trace, traffic_of
+from haotuner.trace import arrivals_of, is_trace
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
 
@@ -84,7 +82,7 @@ def bench(
     )
     device = find_device("cpu")  # peak and bandwidth measured now, not taken from a cache: shares are of this very hour
     try:
-        with _progress(contest.rows(), quiet=quiet, verbose=verbose) as watch:
+        with race_progress(contest.rows(), quiet=quiet, verbose=verbose or not sys.stderr.isatty()) as watch:
             found = finish(contest, facts_of(pack, device), watch)
     except KeyboardInterrupt:
         tell("haotuner: stopped before the first row was raced")
@@ -118,8 +116,9 @@ def _shapes(text: str, ops: list[Op]) -> list[Shape]:
     """Shapes to race: lists whole, ranges sampled, of traces those with the greatest weight."""
     if is_trace(text):
         weight: dict[Shape, float] = {}
+        arrivals = arrivals_of(text)
         for op in ops:
-            for shape, share in traffic_of(text, op):
+            for shape, share in arrivals.traffic(op):
                 weight[shape] = weight.get(shape, 0.0) + share
         heaviest = sorted(weight, key=lambda shape: (-weight[shape], shape.axes))[:SHAPES_OF_RANGE]
         return sorted(heaviest, key=lambda shape: shape.axes)
@@ -127,25 +126,6 @@ def _shapes(text: str, ops: list[Op]) -> list[Shape]:
     if given.axes() != ("m",):
         raise UsageError(f"--shapes {text!r}: bench races dense ops, whose dynamic axis is m; write m=1,5,37")
     return [Shape.of(m=extent) for extent in given.span("m").sample(SHAPES_OF_RANGE)]
-
-
-@contextmanager
-def _progress(rows: int, *, quiet: bool, verbose: bool) -> Iterator[Watch | None]:
-    """A bar on a terminal, a line a row elsewhere; both on stderr."""
-    if quiet:
-        yield None
-        return
-    if not sys.stderr.isatty() or verbose:
-        yield lambda row, done, all_rows: tell(f"{done}/{all_rows} {line(row)}")
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("starting the contenders", total=rows)
-
-        def told(row: Document, done: int, _: int) -> None:
-            bar.update(task, completed=done, description=f"{row['op']} {row['weights']}, {row['threads']} threads")
-
-        yield told
 
 
 def _print(found: Document, peers: list[str], *, verbose: bool) -> None:

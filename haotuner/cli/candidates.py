@@ -12,7 +12,7 @@ from haotuner.backends.cuda.toolkit import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
-from haotuner.cli.requested import Json, Quiet, Verbose, ops_of
+from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.dense import CudaDense
@@ -40,7 +40,7 @@ def candidates(
     verbose: Verbose = False,
 ) -> None:
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
-    (wanted,) = ops_of([op], None)
+    wanted = Op.parse(op)
     target = find_device(device, cache_dir=cache_folder(os.environ))
     funnels, without = _selected(wanted, target, traffic_of(shapes, wanted))
     kept = sorted((c for funnel in funnels.values() for c in funnel.kept), key=lambda c: (-c.score, c.kernel.name))

@@ -15,7 +15,7 @@ from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
-from haotuner.words.composition import WAYS
+from haotuner.words.composition import share_in_words
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
@@ -82,7 +82,7 @@ def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {WAYS[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
     expected = f"expected {_us(document['predicted_us'])}"
@@ -97,7 +97,7 @@ def _print(document: dict[str, Any]) -> None:
         say("no other composition of the kept kernels covers this shape")
         return
     how = "measured while tuning" if second["from"] == "measured" else "by the kernels' curves"
-    say(f"runner-up: {second['composition']}, {WAYS[second['split']]}")
+    say(f"runner-up: {second['composition']}, {share_in_words(second['split'])}")
     remark = _remark(second, document["in_range"])
     say(f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{remark}")
 

@@ -24,6 +24,8 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     if not quiet:
         say(f"{head}\n")
     say(table)
+    if not quiet:
+        say("packed: size of the packed weight over the plain one; regret: loss against the best timed, - if nothing was")
     if verbose:
         for op in manifest.ops:
             say(f"\n{op.name}")
@@ -61,6 +63,9 @@ def _row(op: Any, *, measured: bool) -> tuple[str, ...]:
         ",".join(map(str, op.threads)),
         str(len(op.kernels)),
         f"{facts.get('packed_ratio', 1):.3f}x",
-        f"{facts.get('regret_mean', 0):.2%}" if measured else "-",
-        f"{facts.get('regret_max', 0):.2%}" if measured else "-",
+        *(_regret(facts.get(name) if measured else None) for name in ("regret_mean", "regret_max")),
     )
+
+
+def _regret(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{fraction:.2%}"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from haotuner.bench.compare import Watch
+from haotuner.bench.result import Json as Document
+from haotuner.bench.table import line
 from haotuner.cli.devices import columns
 from haotuner.cli.output import safe, tell
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed
+
+PHASES = {"search": "searching kernels", "plan": "timing plans"}
 
 LINE_EVERY_S = 5.0  # without a terminal: often enough to see life, seldom enough for a log
 FIRST_TABLE_S = 12.0  # a first usable answer comes within 20 s of the start
@@ -25,7 +32,8 @@ class Watcher:
     def __init__(self, ops: tuple[Op, ...], budget_s: float, *, quiet: bool) -> None:
         self._ops = {op.name: op for op in ops}
         self._budget_s, self._quiet = budget_s, quiet
-        self._begin = self._line = time.monotonic()
+        self._begin = self._line = time.monotonic()  # of the budget: set anew when the first op is begun
+        self.begun = False
         self._best: dict[tuple[str, int], tuple[float, str]] = {}
         self._failures: Counter[str] = Counter()
         self._trials = 0
@@ -38,11 +46,10 @@ class Watcher:
                 BarColumn(),
                 TextColumn("{task.fields[seen]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),
                 console=Console(stderr=True),
             )
-            self._task = self._bar.add_task("starting", total=budget_s, seen="")
+            self._task = self._bar.add_task("starting the compiler", total=max(budget_s, 1e-9), seen="", left="")
 
     def __enter__(self) -> Watcher:
         if self._bar is not None:
@@ -51,22 +58,26 @@ class Watcher:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
+            if kind is None:
+                self._bar.update(self._task, completed=max(self._budget_s, 1e-9), description="tuned", left="")
             self._bar.stop()
 
     def __call__(self, op: str, phase: str, record: Record | None) -> bool:
-        """One record, or a look at the clock (None); False once a stop was asked for."""
+        """One record, or a look at the clock (None); False once a stop was asked for. Without an op the phase is all."""
+        if op and not self.begun:
+            self.begun, self._begin = True, time.monotonic()
         if record is not None:
             self._note(op, record)
         now = time.monotonic()
-        where = f"{op} ({list(self._ops).index(op) + 1}/{len(self._ops)}) {phase}"
+        where = f"{op} ({list(self._ops).index(op) + 1}/{len(self._ops)}) {PHASES.get(phase, phase)}" if op else phase
+        left = max(0.0, self._budget_s - (now - self._begin))
+        said = f"at most {left:.0f} s left" if op else ""
         if self._bar is not None:
-            self._bar.update(
-                self._task, completed=min(now - self._begin, self._budget_s), description=where, seen=self._seen()
-            )
-        elif not self._quiet and now - self._line >= LINE_EVERY_S:
+            done = self._budget_s - left if self.begun else 0.0
+            self._bar.update(self._task, completed=done, description=where, seen=self._seen(), left=said)
+        elif not self._quiet and (not op or now - self._line >= LINE_EVERY_S):
             self._line = now
-            left = max(0.0, self._budget_s - (now - self._begin))
-            self._say(f"{now - self._begin:5.0f} s  {where}: {self._seen()}, at most {left:.0f} s left")
+            self._say(f"{now - self._begin:5.0f} s  {where}" + (f": {self._seen()}, {said}" if op else ""))
         if not self._tabled and now - self._begin >= FIRST_TABLE_S and self._best:
             self._tabled = True
             self._say("first look, best single micro-kernel so far:\n" + self._table())
@@ -102,3 +113,31 @@ class Watcher:
             self._bar.console.print(safe(text), markup=False, highlight=False)
         else:
             tell(text)
+
+
+@contextlib.contextmanager
+def race_progress(rows: int, *, quiet: bool, verbose: bool = False) -> Iterator[Watch | None]:
+    """Progress of a race: a bar on a terminal, a line now and then elsewhere, a line a row with ``verbose``; on stderr."""
+    if quiet:
+        yield None
+        return
+    if not sys.stderr.isatty() or verbose:
+        last = [time.monotonic()]
+
+        def line_told(row: Document, done: int, all_rows: int) -> None:
+            if verbose or done == all_rows or time.monotonic() - last[0] >= LINE_EVERY_S:
+                last[0] = time.monotonic()
+                tell(f"{done}/{all_rows} {line(row)}")
+
+        yield line_told
+        return
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*shown, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting the contenders", total=rows)
+
+        def told(row: Document, done: int, all_rows: int) -> None:
+            where = safe(f"{row['op']} {row['weights']}, {row['threads']} threads")
+            bar.update(task, completed=done, total=all_rows, description=where)
+
+        yield told
+        bar.update(task, completed=bar.tasks[0].total, description="raced")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from haotuner.bench.contender import PEERS
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.words.op import Op
-from haotuner.workloads import DEFAULT, workload
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
@@ -22,11 +21,15 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")]
 PackFolder = Annotated[Path, typer.Argument(metavar="PACK", help="The directory that `haotuner tune --out` wrote.")]
 
 
-def ops_of(specs: Sequence[str], workload_name: str | None) -> tuple[Op, ...]:
-    """Ops of --op (repeatable) or --workload; the default workload when neither is given."""
-    if specs and workload_name:
-        raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
-    return tuple(Op.parse(spec) for spec in specs) if specs else workload(workload_name or DEFAULT)
+def peers_of(text: str) -> tuple[str, ...]:
+    """Names of ``--against``; none of ``none``. UsageError for a library that there is no peer of."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if names == ("none",):
+        return ()
+    if not names or set(names) - PEERS.keys():
+        odd = ", ".join(name for name in names if name not in PEERS)
+        raise UsageError(f"--against {text!r}: no peer {odd}; known are {', '.join(PEERS)}, or write none")
+    return names
 
 
 @contextlib.contextmanager

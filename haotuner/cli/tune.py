@@ -17,8 +17,10 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.cli.progress import Watcher
-from haotuner.cli.requested import Json, Quiet, Verbose, ops_of, seconds_of, threads_of
-from haotuner.request import BUDGET_PER_OP_S, Request
+from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
+from haotuner.errors import UsageError
+from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.trace import arrivals_of
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
     from haotuner.cli.speed import Speed
@@ -77,9 +79,13 @@ def tune(
 ) -> None:
     """Tune on this host for a range of shapes and write a pack. By default: BERT-base's four dense layers, m 1..2048."""
     cores = len(os.sched_getaffinity(0))
+    if op and workload:
+        raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
+    peers = peers_of(against)
+    arrivals = arrivals_of(shapes)
     request = Request(
-        ops=ops_of(op or [], workload),
-        shapes=shapes,
+        ops=ops_asked(op or None, workload, arrivals),
+        arrivals=arrivals,
         device=device,
         threads=threads_of(threads),
         budget_s=None if budget is None else seconds_of(budget),
@@ -100,21 +106,23 @@ def tune(
         what = ", ".join(o.name for o in request.ops)
         how = "from predictions alone" if zero_measure else f"{cores} cores, at most {budget_s:.0f} s"
         tell(f"tuning {what} for {shapes} on {device}, {how}")
-    from haotuner.cli.speed import compare
+    from haotuner.cli.speed import compare, times_table
     from haotuner.producing import produce
 
     watcher = Watcher(request.ops, budget_s, quiet=quiet)
     with watcher, _signals(watcher):
         report = produce(request, watcher)
     speed = None
-    if against != "none" and report.stopped != "signal" and not zero_measure:
-        speed = compare(request, report, against, quiet=quiet)
+    if peers and report.stopped != "signal" and not zero_measure:
+        speed = compare(request, report, peers, quiet=quiet)
     if json_output:
         say(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
     else:
         say(_table(report, speed))
+        say(_legend(report))
         if speed is not None:
             say(speed.note())
+        say(f"\n{times_table(report, speed)}")
         say(_closing(report, verbose=verbose))
     if not report.complete:
         raise typer.Exit(3)
@@ -122,10 +130,13 @@ def tune(
 
 @contextmanager
 def _signals(watcher: Watcher) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the tuner to finish, the second stops it where it is; records are safe either way."""
+    """The first Ctrl-C or SIGTERM asks the tuner to finish, the second stops it where it is; records are safe either way.
+
+    Before the first op is begun there is nothing to write a pack from, and the first one stops it, too.
+    """
 
     def asked(number: int, frame: FrameType | None) -> None:
-        if watcher.stop:
+        if watcher.stop or not watcher.begun:
             raise KeyboardInterrupt
         watcher.stop = True
         tell("\nstopping: writing a pack from what is measured; once more to stop at once")
@@ -139,15 +150,15 @@ def _signals(watcher: Watcher) -> Iterator[None]:
 
 
 def _table(report: Report, speed: Speed | None) -> str:
-    peers = [] if speed is None else [*speed.peers, "best"]
+    peers = [] if speed is None else [*speed.peers, *(["best"] if len(speed.peers) > 1 else [])]
     rows: list[tuple[str, ...]] = [("op", "threads", "kernels", "measured", "regret", *(f"vs {peer}" for peer in peers))]
     for entry in report.document["ops"]:
         tuned = next(t for t in report.tuned if t.task.op.name == entry["name"])
         measured = f"{entry['measured']} of {entry['candidates']}"
         for table in tuned.tables:
             ratios = [] if speed is None else [speed.cell(entry["name"], table.threads, peer) for peer in peers]
-            regret = (1 + entry["regret_cover"]) * (1 + table.regret_mean) - 1
-            lost = "-" if report.document["unverified"] else f"{regret:.1%}"
+            known = entry["regret_cover"] is not None and table.measured
+            lost = f"{(1 + entry['regret_cover']) * (1 + table.regret_mean) - 1:.1%}" if known else "-"
             rows.append((entry["name"], str(table.threads), str(len(entry["kernels"])), measured, lost, *ratios))
     for table in report.tuned[0].tables if speed is not None and len(report.tuned) > 1 else ():
         over_all = speed.overall(table.threads) if speed is not None else None
@@ -156,14 +167,24 @@ def _table(report: Report, speed: Speed | None) -> str:
     return columns(rows)
 
 
+def _legend(report: Report) -> str:
+    packed = [entry["packed_ratio"] for entry in report.document["ops"]]
+    return (
+        "measured: kernels that were timed, of the candidates that selection kept; regret: loss against the best that was\n"
+        "timed, - where nothing was; "
+        f"packed weights take {min(packed):.2f} to {max(packed):.2f} times the memory of plain ones"
+    )
+
+
 def _closing(report: Report, *, verbose: bool) -> str:
     document: Mapping[str, Any] = report.document
     lines = [f"\n{report.pack}: {len(report.tuned)} ops for {report.device.id} in {report.seconds:.0f} s ({report.stopped})"]
     lines.append(f"started {report.start}")
     if document["unverified"]:
         lines.append("unverified: nothing was measured on the device, plans and times are predictions")
-    if not document["verification"]["numbers"]:
-        lines.append(f"results were not checked: {document['verification']['why']}")
+    if document["verification"]["why"]:
+        checked = "in part" if document["verification"]["numbers"] else "not"
+        lines.append(f"results were checked {checked}: {document['verification']['why']}")
     if document["reused"]:
         lines.append(f"{document['reused']} measurements of an earlier run were used again")
     if document["failures"]:

@@ -6,11 +6,11 @@ What a device is, its backend knows (``haotuner/backends``); the lab knows the s
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 
 from haotuner.backends.backend import Backend, Facts, Place, Timer
@@ -20,6 +20,7 @@ from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.measure.laboratory import GoesOn
 from haotuner.records import RecordStore, Session
+from haotuner.scratch import scratch_folder
 from haotuner.words.composition import WHOLE, Composition, Part
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -31,6 +32,7 @@ from haotuner.words.shape import Shape
 BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
 BUILD_LIMIT_S = 120.0
 LOOK_AGAIN_S = 0.05
+GLANCE_S = 0.25  # how often whoever watches is asked while kernels are built
 OWNER_LIMIT_S = 20.0  # another tuner that claimed a trial is waited for as long as a trial may take
 
 
@@ -56,7 +58,9 @@ class Lab:
         self.session: Session = store.start(self.fingerprint, resume=resume, what=what)
         self._known: dict[str, Record] = store.measured(self.fingerprint, session=self.session.id) if resume else {}
         self.reused = len(self._known)
-        self._scratch = Path(tempfile.mkdtemp(prefix="haotuner-lab-"))
+        self._held = ExitStack()
+        self._scratch = self._held.enter_context(scratch_folder())
+        environment = {**environment, "TMPDIR": str(self._scratch)}  # a compiler that is killed leaves its files there
         self._builders = [backend.builder(environment) for _ in range(builders)]
         self._timer = backend.timer(device, self.policy, environment, seed=seed)
         self._places: dict[str, Place] = {}  # by kernel name
@@ -77,7 +81,7 @@ class Lab:
         processes: list[Child | Timer] = [*self._builders, self._timer]
         for one in processes:
             one.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._held.close()
 
     def anew(self, what: str = "") -> None:
         """Begin another session, in which every trial is measured once more; what was built and verified stays."""
@@ -92,9 +96,12 @@ class Lab:
         """The record of a trial that this session already has."""
         return self._known.get(trial.key())
 
-    def prepare(self, names: Sequence[str]) -> None:
-        """Build kernels ahead, all builders at work at once; what fails is known when its trials come."""
-        self._build(names)
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
+        """Build kernels ahead, all builders at work at once; what fails is known when its trials come.
+
+        When ``goes_on`` says no, what is being built is finished and nothing more is begun.
+        """
+        self._build(names, goes_on)
 
     def gather(self, names: Sequence[str]) -> None:
         """Build kernels into one library, so that any composition of them can be timed without another build."""
@@ -116,7 +123,7 @@ class Lab:
         found: list[Record] = []
         unbuilt = sorted({name for t in wanted if self.known(t) is None for name, _ in t.composition.parts})
         if unbuilt and goes_on(None):
-            self._build(unbuilt)
+            self._build(unbuilt, goes_on)
         for trial in wanted:
             record = self.known(trial)
             if record is None:
@@ -158,17 +165,24 @@ class Lab:
             self.failures[outcome.reason] = self.failures.get(outcome.reason, 0) + 1
         return record
 
-    def _build(self, names: Sequence[str]) -> None:
+    def _build(self, names: Sequence[str], goes_on: GoesOn) -> None:
         missing = [name for name in names if name not in self._places and name not in self._broken]
         size = max(1, min(BATCH, -(-len(missing) // len(self._builders))))  # no builder idles while another has a few
         batches = [missing[i : i + size] for i in range(0, len(missing), size)]
         with ThreadPoolExecutor(len(self._builders)) as pool:
             lanes = [batches[i :: len(self._builders)] for i in range(len(self._builders))]
-            for done in [pool.submit(self._build_lane, b, lane) for b, lane in zip(self._builders, lanes, strict=True)]:
+            stop = threading.Event()
+            running = [pool.submit(self._build_lane, b, lane, stop) for b, lane in zip(self._builders, lanes, strict=True)]
+            while wait(running, GLANCE_S).not_done:
+                if not goes_on(None):
+                    stop.set()
+            for done in running:
                 done.result()
 
-    def _build_lane(self, builder: Child, batches: Sequence[Sequence[str]]) -> None:
+    def _build_lane(self, builder: Child, batches: Sequence[Sequence[str]], stop: threading.Event) -> None:
         for batch in batches:
+            if stop.is_set():
+                return
             failed = self._build_batch(builder, batch)
             if failed is None:
                 continue

@@ -41,8 +41,8 @@ class Laboratory(Protocol):
         """The record of a trial that is there already."""
         ...
 
-    def prepare(self, names: Sequence[str]) -> None:
-        """Build kernels ahead."""
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = ...) -> None:
+        """Build kernels ahead; what is being built when ``goes_on`` says no is finished, and nothing more is begun."""
         ...
 
     def gather(self, names: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ class PredictionsOnly:
         """Nothing is."""
         return None
 
-    def prepare(self, names: Sequence[str]) -> None:
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         """Nothing will be timed, so nothing is built."""
 
     def gather(self, names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from haotuner.errors import HaotunerError
 from haotuner.pack.merge import merge
-from haotuner.pack.verify import verify
+from haotuner.pack.verify import LARGEST_FLOPS, verify
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,12 +20,13 @@ def main(arguments: Sequence[str]) -> int:
     one = verbs.add_parser("verify", help="files, CPU, and numbers against float64")
     one.add_argument("pack", type=Path, metavar="DIR")
     one.add_argument("--json", action="store_true")
+    one.add_argument("--most-flops", type=float, default=LARGEST_FLOPS, help="of one check [default: %(default)g]")
     more = verbs.add_parser("merge", help="one pack from packs tuned for different instruction sets")
     more.add_argument("packs", type=Path, nargs="+", metavar="DIR")
     more.add_argument("--out", type=Path, required=True, metavar="DIR")
     asked = reader.parse_args(arguments)
     if asked.verb == "verify":
-        return _verify(asked.pack, asked.json)
+        return _verify(asked.pack, asked.json, asked.most_flops)
     try:
         merge(asked.packs, asked.out)
     except HaotunerError as error:
@@ -35,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _verify(pack: Path, as_json: bool) -> int:
-    problems = verify(pack)
+def _verify(pack: Path, as_json: bool, most_flops: float) -> int:
+    problems = verify(pack, most_flops=most_flops)
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems}))
     else:

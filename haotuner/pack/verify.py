@@ -25,27 +25,28 @@ RANDOM_SHAPES = 6  # beside the boundaries, drawn with a fixed seed
 LARGEST_FLOPS = 4e9  # of one check in float64: about a second; larger m are checked through smaller ones of the same plan
 
 
-def verify(path: Path, *, seed: int = 0) -> list[str]:
+def verify(path: Path, *, seed: int = 0, most_flops: float = LARGEST_FLOPS) -> list[str]:
     """Every problem found, in words; empty when the pack is sound and right.
 
     Of a pack with several levels, the files of all are checked, and the numbers of those that this CPU can run.
+    ``most_flops``: of one check; calls of more are not made, but for one tile of each kernel.
     """
     try:
         levels = read_levels(path)
         if levels is None:
-            return _verify_plain(path, seed)
+            return _verify_plain(path, seed, most_flops)
         problems = []
         for level in levels:
             manifest = read_level(path, level, levels)
             check_library(path, manifest)
             if not missing_flags(level):
-                problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed)]
+                problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed, most_flops)]
     except HaotunerError as error:
         return [str(error)]
     return problems
 
 
-def _verify_plain(path: Path, seed: int) -> list[str]:
+def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     from haotuner.runtime.pack import Pack
 
     problems: list[str] = []
@@ -58,21 +59,27 @@ def _verify_plain(path: Path, seed: int) -> list[str]:
     for threads in counts:
         with Pack(path, threads) as pack:
             for op in pack.manifest.ops:
-                problems += _check_op(pack, op, threads, np.random.default_rng(seed))
+                problems += _check_op(pack, op, threads, np.random.default_rng(seed), most_flops)
     if manifest.batch_invariant:
         for op in manifest.ops:
-            problems += _check_bits(path, op, counts, np.random.default_rng(seed))
+            problems += _check_bits(path, op, counts, np.random.default_rng(seed), most_flops)
     return problems
 
 
-def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator) -> list[Shape]:
-    """Shapes where plans change, along each dynamic axis, and random ones; all small enough to check in float64."""
+def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[Shape]:
+    """Shapes where plans change, along each dynamic axis, and random ones; all small enough to check in float64.
+
+    A call that has one tile of each kernel is made whatever it takes.
+    """
     lowest = {axis.name: axis.first for axis in op.dynamic}
+    for axis in op.dynamic:
+        one_tile = lowest | {axis.name: max(tile.get(axis.name, 1) for tile in op.tiles) + 1}
+        most_flops = max(most_flops, meaning.flops(Shape.of(one_tile)))
     found = {Shape.of(lowest)}
     for axis in op.dynamic:
         tiles = [tile.get(axis.name, 1) for tile in op.tiles]
         most = axis.last + 2 * max(tiles)
-        while most > 1 and meaning.flops(Shape.of(lowest | {axis.name: most})) > LARGEST_FLOPS:
+        while most > 1 and meaning.flops(Shape.of(lowest | {axis.name: most})) > most_flops:
             most = most // 2 + 1 if most > 3 else most - 1
         edges = {1, 2, 3, axis.first, axis.last, axis.last + 1, most} | {tile + d for tile in tiles for d in (-1, 0, 1)}
         edges |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(max(most, 2)), RANDOM_SHAPES))}
@@ -81,7 +88,7 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator) -> list[Shape]:
         for _ in range(4 * RANDOM_SHAPES):
             drawn = {axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}
             found.add(Shape.of(drawn))
-    return sorted((shape for shape in found if meaning.flops(shape) <= LARGEST_FLOPS), key=str)
+    return sorted((shape for shape in found if meaning.flops(shape) <= most_flops), key=str)
 
 
 def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Any], Any]:
@@ -92,14 +99,14 @@ def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mappin
     return lambda given, out: linear(given["x"], out=out)
 
 
-def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator) -> list[str]:
+def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator, most_flops: float) -> list[str]:
     """The promise of a batch-invariant pack: rows of a large batch are the bits of a small one, from either end."""
     from haotuner.runtime.pack import Pack
 
     if op.kind != "dense":
         return []
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
-    shapes = [shape["m"] for shape in _shapes(op, Op.parse(op.name), rng)]
+    shapes = [shape["m"] for shape in _shapes(op, Op.parse(op.name), rng, most_flops)]
     x = rng.standard_normal((max(shapes), op.k), dtype=np.float32)
     whole = None
     problems = []
@@ -115,11 +122,11 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
     return problems
 
 
-def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator) -> list[str]:
+def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, most_flops: float) -> list[str]:
     if op.kind not in KINDS:
         return [f"{op.name}: this haotuner knows no kind {op.kind!r}, so its numbers cannot be checked; install a newer one"]
     meaning = Op.parse(op.name)
-    shapes = _shapes(op, meaning, rng)
+    shapes = _shapes(op, meaning, rng, most_flops)
     weights = judge.draw(meaning, shapes[0], rng) if op.kind == "dense" else {}
     call, problems = _call(pack, op, weights), []
     for shape in shapes:

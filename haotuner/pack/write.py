@@ -21,30 +21,61 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
 
 
 def check_destination(out: Path) -> None:
-    """UsageError unless ``out`` is free or holds a haotuner pack that may be replaced, and its folder is writable."""
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UsageError(f"--out {out} exists and is not a directory; move it away or name another folder")
-    if out.is_dir() and any(out.iterdir()):
-        try:
-            read_manifest(out)
-        except PackInvalid as error:
-            if not _was_pack(out):
-                raise UsageError(f"--out {out} holds something else than a haotuner pack; it is left as it is. "
-                                 "Name another folder with --out") from error  # fmt: skip
-    parent = out.resolve().parent
-    if not parent.is_dir():
-        raise UsageError(f"--out {out}: the folder {parent} does not exist; create it first")
-    if not os.access(parent, os.W_OK) or _read_only(parent):
-        raise UsageError(f"--out {out}: the folder {parent} cannot be written to; name another one with --out")
+    """UsageError unless ``out`` is free or holds a haotuner pack that may be replaced, and its folder takes a new one."""
+    try:
+        if out.is_symlink() or (out.exists() and not out.is_dir()):
+            raise UsageError(f"--out {out} exists and is not a directory; move it away or name another folder")
+        if out.is_dir() and any(out.iterdir()):
+            _check_replaceable(out)
+        parent = out.resolve().parent
+        if not _is_utf8(out.resolve()):
+            raise UsageError(
+                f"--out {ascii(str(out))[1:-1]}: the path is not UTF-8 text, and no pack can be loaded from there"
+            )
+        if not parent.is_dir():
+            raise UsageError(f"--out {out}: the folder {parent} does not exist; create it first")
+    except (OSError, ValueError) as error:  # a name that is too long; a zero byte
+        raise UsageError(f"--out {_short(out)}: {getattr(error, 'strerror', None) or error}; name another folder") from error
+    try:
+        _aside(out.resolve()).rmdir()
+    except OSError as error:
+        raise UsageError(
+            f"--out {_short(out)}: the folder {_short(parent)} cannot be written to ({error.strerror}); name another one "
+            "with --out"
+        ) from error
+
+
+def _check_replaceable(out: Path) -> None:
+    try:
+        read_manifest(out)
+    except PackInvalid as error:
+        if not _was_pack(out):
+            raise UsageError(
+                f"--out {out} holds something else than a haotuner pack; it is left as it is. Name another folder with --out"
+            ) from error
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _short(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 120 else f"{text[:60]}…{text[-40:]} ({len(text)} letters)"
+
+
+def _aside(target: Path) -> Path:
+    """A new folder beside the target, where a pack is put together."""
+    return Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
 
 
 def _was_pack(out: Path) -> bool:
     """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
     return {path.name for path in out.iterdir()} <= {MANIFEST, SEAL, "lib", *LEVELS} and (out / MANIFEST).is_file()
-
-
-def _read_only(folder: Path) -> bool:
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Callable[[Path], None]) -> Path:
@@ -91,7 +122,7 @@ def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None]
 def _nothing_left(target: Path) -> Iterator[Path]:
     aside: Path | None = None
     try:
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
+        aside = _aside(target)
         aside.chmod(0o777 & ~_umask(aside))  # mkdtemp's own folders are for their owner alone
         yield aside
     except OSError as error:

@@ -63,11 +63,14 @@ class Cover:
         return self.objective_us / self.unlimited_us - 1
 
 
-def cover(layouts: Mapping[Layout, Sequence[Curve]], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> Cover:
+def cover(
+    layouts: Mapping[Layout, Sequence[Curve]], rows: NDArray[np.int64], shares: NDArray[np.float64], *, exact: bool = True
+) -> Cover:
     """The best set of one layout. ``layouts``: curves by layout; ``rows`` and ``shares`` of shape ``(shapes,)``.
 
     The objective is the mean square of each shape's slow-down, so that large shapes do not drown small ones.
     A one-row kernel is always kept, so that any m can be served, those outside the traffic too. ValueError if there is none.
+    ``exact=False``: the greedy set of at most ``SKETCHED``, in milliseconds, for a run that was told to stop.
     """
     looked = {layout: best_us(curves, rows) for layout, curves in layouts.items() if curves}
     per_layout = {layout: us for layout, (us, _, _) in looked.items()}
@@ -77,11 +80,11 @@ def cover(layouts: Mapping[Layout, Sequence[Curve]], rows: NDArray[np.int64], sh
     unlimited = np.min(list(per_layout.values()), axis=0)
     aim = _Aim(unlimited, shares)
     listed = {layout: _shortlist(layouts[layout], _leads(layouts[layout], looked[layout][1])) for layout in feasible}
-    greedy = {layout: _greedy(listed[layout], rows, aim, MAX_KEPT) for layout in feasible}
+    greedy = {layout: _greedy(listed[layout], rows, aim, MAX_KEPT if exact else SKETCHED) for layout in feasible}
     value = {layout: _value(kept, rows, aim) for layout, kept in greedy.items()}
     best = min(value, key=lambda layout: (value[layout], layout))
-    kept = _solve(greedy[best], listed[best], rows, aim)
-    for layout in sorted(feasible, key=lambda layout: (value[layout], layout))[1:RUNNERS_UP]:
+    kept = _solve(greedy[best], listed[best], rows, aim) if exact else greedy[best]
+    for layout in sorted(feasible, key=lambda layout: (value[layout], layout))[1:RUNNERS_UP] if exact else ():
         if aim.of(feasible[layout]) + PENALTY < _value(kept, rows, aim):  # with all its kernels it could still win
             other = _solve(greedy[layout], listed[layout], rows, aim)
             kept = min(kept, other, key=lambda found: _value(found, rows, aim))

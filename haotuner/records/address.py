@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from haotuner.errors import UsageError
 from haotuner.records.memory import MemoryStore
@@ -27,7 +28,7 @@ def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> Recor
     if url == _MEMORY:
         return MemoryStore()
     if url.startswith(_SQLITE):
-        text = unquote(url.removeprefix(_SQLITE))
+        text = os.fsdecode(unquote_to_bytes(os.fsencode(url.removeprefix(_SQLITE))))
         if not text or text.endswith("/") or "\0" in text or "?" in url:
             raise UsageError(
                 f"--db {url!r} names no file; write sqlite:///records.db or sqlite:////absolute/path/records.db"

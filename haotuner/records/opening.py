@@ -86,7 +86,7 @@ def _probe(path: Path, busy_s: float) -> None:
 
 def _connection(path: Path, mode: str, busy_s: float) -> sqlite3.Connection:
     return sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}",
+        f"file:{quote(os.fsencode(path))}?mode={mode}",
         uri=True,
         timeout=busy_s,
         isolation_level=None,  # transactions are begun and ended by name

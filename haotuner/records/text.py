@@ -6,8 +6,10 @@ import zlib
 from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.files import read_regular
 
 _GZIP = b"\x1f\x8b"
+SIZE_LIMIT_BYTES = 1 << 30  # unpacked or not, a million records; a small gzip file may unpack to more than any memory
 
 
 def read_text(path: Path, wanted: str) -> tuple[str, str]:
@@ -18,11 +20,11 @@ def read_text(path: Path, wanted: str) -> tuple[str, str]:
         wanted: what to name instead if there is no such file.
 
     Raises:
-        EnvironmentMissing: the file cannot be read.
-        UsageError: its gzip data is damaged.
+        EnvironmentMissing: the file cannot be read, is no regular file, or has more than ``SIZE_LIMIT_BYTES``.
+        UsageError: its gzip data is damaged, or unpacks to more than that.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, SIZE_LIMIT_BYTES)
     except OSError as error:
         raise EnvironmentMissing(f"cannot read {path}: {error.strerror}; name {wanted}") from error
     except ValueError as error:  # a zero byte in the path
@@ -35,13 +37,19 @@ def read_text(path: Path, wanted: str) -> tuple[str, str]:
 
 def _unpacked(path: Path, data: bytes) -> tuple[bytes, str]:
     """All members: gzip data appended to gzip data is one text, and how parallel packers write."""
-    parts = []
+    parts: list[bytes] = []
+    room = SIZE_LIMIT_BYTES
     while data.startswith(_GZIP):
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
-            parts.append(unpacker.decompress(data))
+            parts.append(unpacker.decompress(data, room + 1))
         except zlib.error as error:
             raise UsageError(f"{path}: the gzip data is damaged ({error}); get the file again") from error
+        room -= len(parts[-1])
+        if room < 0:
+            raise UsageError(
+                f"{path}: it unpacks to more than {SIZE_LIMIT_BYTES >> 20:,} MiB, the most that is imported; split it"
+            )
         if not unpacker.eof:
             return b"".join(parts), "the gzip data ends early"
         data = unpacker.unused_data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,16 +76,18 @@ def _timings(backend: Backend, task: Task, threads: int, alone: Sequence[Curve],
     )
 
 
-def contend(lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
+def contend(
+    lab: Laboratory, timings: Sequence[Timings], goes_on: GoesOn, given_up: Callable[[], bool] = lambda: False
+) -> list[Timings]:
     """Time compositions at sampled shapes where they were not timed yet, in an order that may stop anywhere.
 
     Returns the timings with these times. Shapes at which not all of them could be timed are left out: the best of a few is
-    not the best.
+    not the best. ``given_up``: whether to end at once, without what an earlier run recorded.
     """
     measured = [dict(t.measured) for t in timings]
     for m in _spread(_samples(timings[0].task, min(t.limit for t in timings)) if timings else []):
         for t, found in zip(timings, measured, strict=True):
-            if m in found:
+            if m in found or given_up():
                 continue
             seen = _contend(lab, t, m, goes_on)
             if seen:

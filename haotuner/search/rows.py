@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.model import CostModel
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, NothingLegal
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.compose import best_us, can_serve, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
@@ -25,7 +25,7 @@ from haotuner.search.planning import decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.search.task import Effort, Task, Tuned, Watch
-from haotuner.select.funnel import Funnel, select
+from haotuner.select.funnel import Funnel, Score, select
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family, Layout
@@ -49,7 +49,7 @@ def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostM
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort = now(), task.effort
     expected = expectation(task.op, family, lab.device, task.cache, model)
-    funnel = select(task.op, family, lab.device, task.traffic, expected)
+    funnel = _selected(task, lab, family, expected)
     search = Search(task, lab, family, funnel, model, Clock(begin + task.budget_s * effort.search_share, watch))
     stopped = search.run()
     search.clock = search.clock.next_phase(begin + task.budget_s * effort.confirm_share, "plan")
@@ -68,8 +68,22 @@ def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostM
         stopped="signal" if search.clock.given_up else ("budget" if search.clock.expired else stopped),
         regret=kept.regret,
         cover=kept,
-        model=search.book.scores(),
+        model={} if search.clock.given_up else search.book.scores(),
     )
+
+
+def _selected(task: Task, lab: Laboratory, family: Family, expected: Score) -> Funnel:
+    """The candidates: of the few that the task names if they can serve every shape, else of the whole family."""
+    if task.among:
+        try:
+            few = select(task.op, family, lab.device, task.traffic, expected, among=task.among)
+        except NothingLegal:
+            pass
+        else:
+            axis = task.op.dynamic[0]
+            if any(family.tile(candidate.kernel).extent[axis] == 1 for candidate in few.kept):
+                return few
+    return select(task.op, family, lab.device, task.traffic, expected)
 
 
 class Search:
@@ -116,7 +130,8 @@ class Search:
             ):  # single shapes are recalled as they are asked for, so that a run taken up again asks the same
                 self._recall(list(batch))
             todo = {name: book.open(trials) for name, trials in batch.items() if not book.done(name)}
-            lab.prepare([name for name, trials in todo.items() if any(lab.known(trial) is None for trial in trials)])
+            unknown = [name for name, trials in todo.items() if any(lab.known(trial) is None for trial in trials)]
+            lab.prepare(unknown, clock.not_given_up)
             for trials in todo.values():
                 for record in lab.measure(trials, clock.goes_on):
                     book.note(record)
@@ -134,7 +149,9 @@ class Search:
     def _whole(self, asked: Sequence[str]) -> None:
         """Whole probes of these kernels, whatever the time, so that a plan rests on something."""
         open_ = [name for name in asked if not self.book.done(name)]
-        self.lab.prepare(open_)
+        if not self.clock.not_given_up():
+            return
+        self.lab.prepare(open_, self.clock.not_given_up)
         for name in open_:
             for record in self.lab.measure(self.book.open(self.book.probes[name].trials()), self.clock.not_given_up):
                 self.book.note(record)
@@ -169,6 +186,8 @@ class Search:
         book, lab, clock = self.book, self.lab, self.clock
         confirmed: set[str] = set()
         for _ in range(self.effort.confirm_rounds):
+            if clock.given_up:
+                return False
             layouts = book.layouts(self.judged(), self.effort.caution)
             sketched = sketch(layouts, self.rows, self.shares)
             fresh = [curve.kernel for curve in sketched if curve.kernel not in confirmed]
@@ -195,7 +214,7 @@ class Search:
     def keep(self, *, whole: bool) -> Cover:
         """The kernels to keep. ``whole``: of those alone whose whole probe was timed."""
         known = self.book.finished(self.ordered) if whole else self.judged()
-        kept = cover(self._complete(known), self.rows, self.shares)
+        kept = cover(self._complete(known), self.rows, self.shares, exact=not self.clock.given_up)
         if everything := self._measured_us():  # kept kernels alone may be timed whole; all that has a time counts
             least = float(self.shares @ np.min(everything, axis=0))
             kept = replace(kept, unlimited_us=min(kept.unlimited_us, least))
@@ -244,7 +263,8 @@ def _tables(task: Task, lab: Laboratory, family: Family, kept: Cover, clock: Clo
     clock.move(part(until, task.effort.curves_share))
     timings = curves(lab, task, family, kept.kept, clock.goes_on)
     clock.move(part(until, task.effort.contend_share))
-    timings = contend(lab, timings, clock.goes_on)
+    timings = contend(lab, timings, clock.goes_on, lambda: clock.given_up)
     clock.move(until)
-    timings = again(lab, timings, clock.goes_on)
-    return tuple(map(decide, contend(lab, timings, clock.goes_on)))
+    if not clock.given_up:
+        timings = again(lab, timings, clock.goes_on)
+    return tuple(map(decide, contend(lab, timings, clock.goes_on, lambda: clock.given_up)))

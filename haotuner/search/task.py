@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from haotuner.plan.cover import Cover
-from haotuner.plan.table import PlanTable
+from haotuner.plan.table import PlanTable, RowTable
 from haotuner.select.funnel import Funnel
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -50,6 +50,7 @@ class Task:
     seed: int = 0
     one_order: bool = False  # every element sums its terms in one order, whatever m and threads: a batch-invariant pack
     effort: Effort = field(default_factory=Effort)
+    among: tuple[MicroKernel, ...] = ()  # look at these alone if they can serve every shape: of a run that is to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +70,8 @@ class Tuned:
     regret: float = 0.0  # fraction lost by keeping few kernels
     cover: Cover | None = None  # how they were chosen, of a strategy that covers
     model: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def row_tables(self) -> tuple[RowTable, ...]:
+        """The tables that are by rows: all of the strategy "rows", none of others."""
+        return tuple(table for table in self.tables if isinstance(table, RowTable))

@@ -51,10 +51,20 @@ class Funnel:
         return f"{self.points:,} points → {self.legal:,} legal → {len(self.kept):,} on the frontier"
 
 
-def select(op: Op, family: Family, device: Device, traffic: Traffic, score: Score, *, most: int = FRONTIER) -> Funnel:
+def select(
+    op: Op,
+    family: Family,
+    device: Device,
+    traffic: Traffic,
+    score: Score,
+    *,
+    most: int = FRONTIER,
+    among: Sequence[MicroKernel] = (),
+) -> Funnel:
     """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
 
     ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
+    ``among``: look at these points only; none: at all of the family.
     """
     extents = [op.extents(shape) for shape in traffic.shapes()]
     largest = {axis: max(of[axis] for of in extents) for axis in op.dynamic}
@@ -63,7 +73,7 @@ def select(op: Op, family: Family, device: Device, traffic: Traffic, score: Scor
     ledger = Ledger(room=EXAMPLES)
     legal: list[Candidate] = []
     points = 0
-    for kernel in family.points(op, device):
+    for kernel in among or family.points(op, device):
         points += 1
         footprint = family.footprint(kernel)
         question = Question(kernel=kernel, footprint=footprint, op=op, device=device, most=largest, suits=suits)

@@ -62,7 +62,7 @@ class CpuLoops:
         output = [axis for axis in self.kind.output.axes({}) if self.kind.axes[axis] == "spatial"]
         extent = {axis: width if axis == inner else 1 for axis in output}
         step = {axis: width if axis == inner else 1 for axis, role in self.kind.axes.items() if role == "reduction"}
-        return Tile(extent=extent, edge={axis: "tail" if axis == inner else "exact" for axis in output}, step=step)
+        return Tile(extent=extent, edge={axis: "tail" if axis == inner else "masked" for axis in output}, step=step)
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """What is asked and no more: remainders are computed element by element."""

@@ -1,6 +1,7 @@
 """Measured rates: the program itself, the cache around it, and everything that can go wrong with either."""
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -301,3 +302,12 @@ def test_memory_is_the_hosts_whichever_instructions_read_it_best(tmp_path, monke
     assert rates(narrow) == fast
     assert rates(wide) == replace(CALM, memory_gbps_unit=30.0, memory_gbps=50.0)
     assert runs() == 2
+
+
+def test_a_pipe_in_place_of_the_cache_is_not_waited_for(tmp_path):
+    compiler, runs = compiler_of(tmp_path, says(CALM))
+    ask(tmp_path, compiler=compiler)
+    (path,) = (tmp_path / "cache").glob("*.json")
+    path.unlink()
+    os.mkfifo(path)
+    assert ask(tmp_path, compiler=compiler) == CALM and runs() == 2

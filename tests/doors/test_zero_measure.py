@@ -13,6 +13,7 @@ from haotuner import producing
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
 from haotuner.request import Request
+from haotuner.trace import arrivals_of
 from haotuner.words.op import Op
 from tests.doors.command import TINY, haotuner
 
@@ -57,7 +58,7 @@ def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_chec
 ) -> None:
     monkeypatch.setattr(producing, "missing_flags", lambda arch: ("avx512f",))
     monkeypatch.setattr(producing, "_verify", lambda *_: pytest.fail("the pack's code must not run here"))
-    request = Request(ops=(Op.parse("dense:n=48,k=32"),), shapes="m=1..8", device="xeon-8380", threads=(1,),
+    request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), device="xeon-8380", threads=(1,),
                       out=tmp_path / "pack", zero_measure=True)  # fmt: skip
     report = producing.produce(request)
     assert not report.complete
@@ -76,7 +77,7 @@ def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_chec
     ],
 )
 def test_what_cannot_be_predicted_or_measured_is_a_usage_error(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
-    request = Request(ops=(Op.parse("dense:n=48,k=32"),), shapes="m=1..8", out=tmp_path / "pack", **asked)
+    request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), out=tmp_path / "pack", **asked)
     with pytest.raises(UsageError, match=said):
         producing.produce(request)
     assert not list(tmp_path.iterdir())

@@ -18,7 +18,8 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from haotuner import producing
-from haotuner.backends.cpu.pack_source import PackedOp, pack_data
+from haotuner.backends.cpu.pack_source import PackedAny, pack_data
+from haotuner.backends.cpu.packing import packed
 from haotuner.backends.cuda.compile import cuda_source
 from haotuner.cli import candidates
 from haotuner.cli.app import app
@@ -33,7 +34,7 @@ from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan import cover
 from haotuner.request import Request
 from haotuner.select.funnel import Funnel
-from haotuner.trace import traffic_of
+from haotuner.trace import arrivals_of, traffic_of
 from haotuner.tuning import Task, Tuned, tune
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -96,8 +97,8 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
     return found, lab
 
 
-def _packed(tuned: Tuned, lab: RecordsLab) -> PackedOp:
-    return producing._packed(tuned, lab.as_lab())
+def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
+    return packed(producing._choice(tuned), lab.device)
 
 
 def _chosen(tuned: Tuned) -> Fields:
@@ -113,7 +114,7 @@ def _chosen(tuned: Tuned) -> Fields:
         "cover": [kept.objective_us, kept.unlimited_us, kept.regret],
     }
     places = {kernel.name: str(at) for at, kernel in enumerate(tuned.kernels)}
-    for table in tuned.tables:
+    for table in tuned.row_tables:
         name = f"{table.threads} threads"
         chosen = [planned.composition for planned in table.entries]
         entries = [composition.label for composition in chosen]
@@ -248,8 +249,8 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
     """Manifest, report and explanations of a pack that was made without measuring, less what differs between runs."""
     with tempfile.TemporaryDirectory() as folder:
         pack = Path(folder) / "pack"
-        request = Request(ops=tuple(map(Op.parse, ops)), shapes=shapes, device=device, threads=(1, 2), out=pack,
-                          zero_measure=True, environment=dict(os.environ))  # fmt: skip
+        request = Request(ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2),
+                          out=pack, zero_measure=True, environment=dict(os.environ))  # fmt: skip
         report = producing.produce(request)
         found: Fields = {
             "report": _lines(report.document),

@@ -47,7 +47,7 @@ class FakeLab:
     def start(self) -> None:
         """There is no process."""
 
-    def prepare(self, names: Sequence[str]) -> None:
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         self.prepared += names
 
     def renew(self) -> None:

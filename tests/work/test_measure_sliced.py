@@ -14,6 +14,7 @@ from haotuner.backends.cpu.timer_sliced import WHOLE, SlicedTimer
 from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -25,10 +26,8 @@ FAMILIES = {family.name: family for family in map(CpuLoops, LOOP_KINDS)}
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index as if these kinds were in it."""
-    from haotuner.words import op as words
-
     for kind in LOOP_KINDS:
-        monkeypatch.setitem(words.KINDS, kind.name, kind)
+        monkeypatch.setitem(KINDS, kind.name, kind)
     monkeypatch.setattr(measuring, "family_named", FAMILIES.__getitem__)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
-from haotuner.records import MemoryStore
-from haotuner.records.importing import import_kernel_tuner
+from haotuner.hw_profiles.find import find_device
+from haotuner.records import MemoryStore, text
+from haotuner.records.importing import import_kernel_tuner, load_kernel_tuner
+from haotuner.records.jsonl import load_jsonl
 from haotuner.records.kernel_tuner import read_cache
 from haotuner.records.mapping import CONV, XGEMM, choose
 from haotuner.words.device import Device
@@ -343,3 +348,34 @@ def test_an_unreadable_file_says_so(tmp_path):
         read_cache(tmp_path / "missing.json")
     with pytest.raises(EnvironmentMissing, match="cannot read"):
         read_cache(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_only_a_regular_file_is_imported(tmp_path, what):
+    path = Path("/dev/zero")
+    if what == "pipe":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+    for load in (load_jsonl, partial(load_kernel_tuner, find_device=find_device)):
+        with pytest.raises(EnvironmentMissing, match=f"cannot read .*: it is a {what}, not a regular file"):
+            load(path)
+
+
+def test_what_unpacks_without_end_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "SIZE_LIMIT_BYTES", 1 << 20)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b" " * (1 << 20)))
+    assert len(text.read_text(path, "a file")[0]) == 1 << 20
+    path.write_bytes(gzip.compress(b" " * (64 << 20)))
+    tracemalloc.start()
+    with pytest.raises(UsageError, match="it unpacks to more than 1 MiB"):
+        load_jsonl(path)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    path.write_bytes(gzip.compress(b" " * (1 << 19)) * 4)  # members add up
+    with pytest.raises(UsageError, match="it unpacks to more than 1 MiB"):
+        load_jsonl(path)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(EnvironmentMissing, match="more than 1 MiB"):
+        load_jsonl(path)

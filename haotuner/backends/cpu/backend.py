@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import Follow
-from haotuner.backends.cpu import ways
+from haotuner.backends.backend import Choice, CompileObject, Follow
+from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
 from haotuner.backends.cpu.measuring import DENSE_SERVING, SLICED_SERVING
+from haotuner.backends.cpu.pack_op import PackedAny
+from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.timer import CpuTimer
@@ -22,7 +24,7 @@ from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.microkernels.index import families_for
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import Composition
+from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -104,8 +106,10 @@ class CpuBackend:
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
-        """Columns, rows, terms of the sum, or nothing."""
-        return ways.ways(op, threads, one_order=one_order)
+        """Of dense columns, rows, terms of the sum, or nothing; of other ops each axis of the output that may be cut."""
+        if op.kind == "dense":
+            return ways.ways(op, threads, one_order=one_order)
+        return (SERIAL,) if threads == 1 else (*op.parallel, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""
@@ -114,3 +118,15 @@ class CpuBackend:
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
         """A region's cost when threads share the call."""
         return ways.shared(curve, way, op, threads)
+
+    def packed(self, choice: Choice, device: Device) -> PackedAny:
+        """Dense with its compositions, any other op with a kernel a cell."""
+        return packing.packed(choice, device)
+
+    def packed_ratio(self, choice: Choice, device: Device) -> float:
+        """Columns of the packed weight over those there are."""
+        return packing.packed_ratio(choice, device)
+
+    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
+        """Kernels, tables and the serving runtime in one library."""
+        pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)

@@ -43,7 +43,7 @@ def pack_library(
 
     ``compile_object`` turns kernels into one object file; a tuner has it done by a process that TVM is loaded in already.
     """
-    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
         data.write_text(pack_data(ops))
         compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)

@@ -1,0 +1,163 @@
+"""What can be asked for, and what is refused at once, in one line with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import haotuner
+from haotuner import producing, trace
+from haotuner.cli.requested import peers_of
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.hw_profiles.cpu import cpu_info
+from haotuner.hw_profiles.host import Host
+from haotuner.pack.write import check_destination
+from haotuner.request import Request, ops_asked
+from haotuner.trace import arrivals_of
+from haotuner.words.op import Op
+from haotuner.workloads import DEFAULT, workload
+from tests.doors.command import TINY, command, environment
+from tests.doors.command import haotuner as run
+from tests.judgement.cost_examples import BIG_CORE
+
+pytestmark = pytest.mark.timeout(150)
+TRACE = "op,m,weight\ndense_n48_k32,3,5\ndense_n32_k32,17,1\n"
+OP = Op.parse("dense:n=48,k=32")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seed", "99999999999999999999999999"], "--seed 9999"),
+        (["--seed", "-1"], "--seed -1"),
+        (["--seed", "2147483648"], "0..2147483647"),
+        (["--out", "p" * 300], "(300 letters): File name too long"),
+        (["--out", "p" * 250], "cannot be written to (File name too long)"),
+        (["--out", "/proc/x"], "the folder /proc cannot be written to"),
+        (["--against", "nosuch"], "no peer nosuch; known are"),
+        (["--against", ""], "or write none"),
+        (["--op", "dense:n=2147483647,k=2147483647"], "GiB and is packed beside it"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_2(cache: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    given = {"--op": "dense:n=48,k=32", "--shapes": "m=1..24", "--against": "none", "--threads": "1"}
+    given |= {words[0]: words[1]}
+    answer = run("tune", *(word for pair in given.items() for word in pair), cache=cache, cwd=tmp_path)
+    assert answer.code == 2, answer.err
+    assert said in answer.err and "Traceback" not in answer.err and answer.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_not_utf8_is_refused_at_once(cache: Path, tmp_path: Path) -> None:
+    words: list[str | bytes] = [*command("tune", *TINY, "--out"), b"p\xff"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(cache), capture_output=True, check=False)
+    assert done.returncode == 2 and b"p\\udcff: the path is not UTF-8" in done.stderr, done.stderr
+    assert b"Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_records_lie_beside_a_pack_of_any_name(cache: Path, tmp_path: Path) -> None:
+    answer = run("tune", *TINY, "--budget", "2s", "-q", "--out", "p%41?#é b", cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    names = {path.name for path in tmp_path.iterdir() if not path.name.endswith(("-wal", "-shm"))}
+    assert names == {"p%41?#é b", "p%41?#é b.records.db"}
+
+
+def test_a_store_may_have_a_name_that_is_not_utf8(cache: Path, tmp_path: Path) -> None:
+    words: list[str | bytes] = [*command("tune", *TINY, "--budget", "2s", "-q", "--db"), b"sqlite:///r\xff.db"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(cache), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert os.fsdecode(b"r\xff.db") in {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_trace_that_names_ops_tunes_them(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    words = ("--shapes", "t.csv", "--threads", "1", "--zero-measure", "--json")
+    answer = run("tune", *words, cache=cache, cwd=tmp_path)
+    assert answer.code == 3, answer.err  # zero-measure has no measured plan
+    ops = answer.json()["ops"]
+    assert [op["name"] for op in ops] == ["dense_n48_k32", "dense_n32_k32"]
+    assert all(op["regret_mean"] is None for op in ops)
+
+
+def test_which_ops_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    (tmp_path / "u.csv").write_text("m\n3\n")
+    named, unnamed = arrivals_of(str(tmp_path / "t.csv")), arrivals_of(str(tmp_path / "u.csv"))
+    assert [op.name for op in ops_asked(None, None, named)] == ["dense_n48_k32", "dense_n32_k32"]
+    assert ops_asked(["dense:n=48,k=32"], None, named) == (OP,)
+    assert ops_asked(None, "gpt2", named) == workload("gpt2")
+    assert ops_asked(None, None, unnamed) == ops_asked(None, None, arrivals_of("dynamic")) == workload(DEFAULT)
+
+
+def test_a_trace_is_read_once_however_many_ops_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    read: list[Any] = []
+    real = trace.read_trace
+
+    def reading(path: Path) -> Any:
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(trace, "read_trace", reading)
+    arrivals = arrivals_of(str(tmp_path / "t.csv"))
+    request = Request(ops=ops_asked(None, None, arrivals), arrivals=arrivals, out=tmp_path / "pack")
+    request.check()
+    assert [len(request.traffic(op)) for op in request.ops] == [1, 1] and len(read) == 1
+
+
+def test_no_op_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no op to tune"):
+        haotuner.tune([], out=tmp_path / "pack")
+
+
+def test_python_takes_what_the_command_line_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(producing, "produce", asked.append)
+    haotuner.tune("dense:n=48,k=32", batch_invariant=True)
+    haotuner.tune()
+    assert asked[0].batch_invariant and not asked[1].batch_invariant and asked[1].ops == workload(DEFAULT)
+
+
+def test_an_op_that_no_memory_holds_is_refused_and_one_that_fits_is_not() -> None:
+    small, huge = (Request(ops=(Op.parse(f"dense:n={n},k={n}"),)) for n in (64, 10**6))
+    small.check_memory(BIG_CORE)
+    with_memory = replace(BIG_CORE, memory_bytes=16 << 30, sources={**BIG_CORE.sources, "memory_bytes": "queried"})
+    small.check_memory(with_memory)
+    with pytest.raises(UsageError, match=r"its weight takes 3,725.3 GiB .* has 16.0 GiB"):
+        huge.check_memory(with_memory)
+
+
+def test_a_full_disk_while_the_pack_is_built_says_where_the_records_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(ops=(OP,), out=tmp_path / "pack")
+    for error in (OSError(28, "No space left on device"), RuntimeError("cc failed with 1: No space left on device")):
+        said = r"No space left.*safe in sqlite:///.*pack\.records\.db.*--resume"
+        with pytest.raises(EnvironmentMissing, match=said), producing._building(request):
+            raise error
+
+
+def test_without_proc_the_reason_is_said(tmp_path: Path) -> None:
+    host = Host(system="Linux", machine="x86_64", cpus=frozenset({0}), proc=tmp_path)
+    with pytest.raises(EnvironmentMissing, match="cannot read .*cpuinfo.*mount /proc"):
+        cpu_info(host)
+
+
+def test_peers_are_known_names() -> None:
+    assert peers_of("none") == () and peers_of("numpy, torch") == ("numpy", "torch")
+    with pytest.raises(UsageError, match="no peer tensorflow"):
+        peers_of("numpy,tensorflow")
+
+
+def test_a_destination_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
+    check_destination(tmp_path / "pack")
+    assert not list(tmp_path.iterdir())
+    shutil.rmtree(tmp_path)
+    with pytest.raises(UsageError, match="does not exist"):
+        check_destination(tmp_path / "pack")
