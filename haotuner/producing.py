@@ -15,9 +15,8 @@ from typing import Any
 
 from haotuner import __version__
 from haotuner.backends.backend import Backend, Choice
-from haotuner.backends.index import backend_for
+from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
-from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
@@ -115,7 +114,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     """Carry out a request. The pack is published only after it was verified in a process of its own."""
     begin = time.monotonic()
     request.check()
-    device = find_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
+    device = own_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
     backend = backend_for(device, request.device)
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)

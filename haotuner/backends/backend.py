@@ -97,7 +97,11 @@ class Timer(Protocol):
 class Backend(Protocol):
     """One kind of device: how its micro-kernels are built, timed, shared among threads, and packed."""
 
-    name: str  # the kind of device, as ``Device.kind`` has it
+    name: str
+
+    def owns(self, device: Device) -> bool:
+        """Whether this backend tunes and packs for the device; the first in the index that does is asked."""
+        ...
 
     def families(self, op: Op) -> tuple[Family, ...]:
         """The families that compute an op here, best first. NothingLegal if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from haotuner.backends.index import backend_named
 from haotuner.cli.alternative import predicted_us, runner_up
 from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
+from haotuner.cli.explain_cell import cell_document, print_cell
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
@@ -29,10 +31,16 @@ def explain(
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     name = Op.parse(op).name
-    m = _rows(shape)
     with Pack(pack, threads) as opened:
         dense = opened.op(name)
         entry = next(o for o in opened.manifest.ops if o.name == name)
+        extents = _extents(shape, [axis.name for axis in entry.dynamic])
+        if entry.kind != "dense":
+            with facts_of(pack):
+                found = cell_document(opened, entry, extents)
+            say(json.dumps(found, indent=1)) if json_output else print_cell(found)
+            return
+        m = extents["m"]
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
         tile_rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))
@@ -67,11 +75,12 @@ def explain(
         _print(document)
 
 
-def _rows(shape: str) -> int:
+def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:
     spans = dict(ShapeRange.parse(shape).spans)
-    if list(spans) != ["m"] or len(spans["m"]) != 1 or spans["m"].last > AXIS_LIMIT:
-        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example m=37")
-    return spans["m"].first
+    if set(spans) != set(axes) or any(len(span) != 1 or span.last > AXIS_LIMIT for span in spans.values()):
+        example = ";".join(f"{axis}=37" for axis in axes)
+        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example {example}")
+    return {axis: span.first for axis, span in spans.items()}
 
 
 def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:

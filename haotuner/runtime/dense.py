@@ -9,8 +9,8 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Bound, Linear
-from haotuner.words.composition import Composition, Part
-from haotuner.words.limits import MAX_PARTS, SHARES
+from haotuner.words.composition import WAYS, Composition, Part
+from haotuner.words.limits import MAX_PARTS
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -60,7 +60,8 @@ class DenseOp:
             raise UsageError(f"{self.name}: threads={threads!r} has no plan; it has plans for {self._op.threads}")
         index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)
         values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
-        self._pack.library().function("ht_look_up")(self._pack.place(self._op), index, int(m), values)
+        place = self._pack.place(self._op)
+        self._pack.library().function("ht_look_up")(place, index, int(m), values)
         pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
         parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
-        return Composition(parts, SHARES[int(values[1])])
+        return Composition(parts, tuple(WAYS)[int(values[1])])

@@ -5,7 +5,7 @@ After a change run ``python -m haotuner.words.limits > haotuner/runtime/native/h
 
 from __future__ import annotations
 
-from haotuner.words import composition
+from haotuner.words.composition import WAYS
 
 # A call.
 MAX_THREADS = 256  # also the factor of a setting: plan index + MAX_THREADS * threads
@@ -15,11 +15,10 @@ MAX_OPERANDS = 8
 MAX_DYNAMIC = 4  # axes that a plan table is looked up by
 MAX_RANK = 32  # of a tensor that a caller passes; leading axes are folded
 
-# What threads share of a dense call, in the order of the runtime's numbers: nothing, columns, rows, terms of the sum.
-SHARES = tuple(composition.WAYS)
+SHARES = tuple(WAYS)  # what threads share of a dense call; places are the runtime's numbers
 
 # Dense: a composition and how a call is cut.
-MAX_REGIONS = composition.MAX_REGIONS  # of a table's entry
+MAX_REGIONS = 3  # of a table's entry
 MAX_PARTS = 4  # three regions, and one more where a shape beyond the table repeats the bulk region
 MAX_TILES = 65535  # of a region in a table's entry
 MAX_TILE = 512  # floats of the largest tile: 32 registers of 16 lanes

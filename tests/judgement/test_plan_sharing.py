@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.backends.cpu.ways import HANDOFF_US, rows_of, shared, ways, widest_share
+from haotuner.backends.cpu.ways import (
+    HANDOFF_US,
+    rows_of,
+    shared,
+    ways,
+    widest_share,
+)
 from haotuner.microkernels.cpu.dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import WAYS

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.words import limits
+from haotuner.words.composition import WAYS
 
 
 def test_the_header_is_what_the_module_makes() -> None:
@@ -21,7 +22,7 @@ def test_no_source_has_a_copy() -> None:
         if path.name != "ht_limits.h":
             defined = set(re.findall(r"#define (HT_\w+)", path.read_text()))
             assert not defined & names, path
-    assert limits.SHARES == ("serial", "n", "m", "k")  # stored in records: their order is the runtime's enum
+    assert tuple(WAYS) == limits.SHARES == ("serial", "n", "m", "k")
 
 
 def test_settings_are_told_apart() -> None:

@@ -28,7 +28,6 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index as if these kinds were in it."""
     for kind in LOOP_KINDS:
         monkeypatch.setitem(KINDS, kind.name, kind)
-    monkeypatch.setattr(measuring, "family_named", FAMILIES.__getitem__)
 
 
 def objects(kernels: Any, arch: str, out: Path) -> None:
@@ -44,7 +43,7 @@ def objects(kernels: Any, arch: str, out: Path) -> None:
 def library(kind: OpKind, folder: Path) -> tuple[str, list[MicroKernel]]:
     kernels = [MicroKernel(f"cpu_loops_{kind.name}_fp32", (("vl", vl), ("u", u))) for vl, u in ((1, 1), (4, 2))]
     out = folder / f"{kind.name}.so"
-    measuring.measuring_library(kernels, "x86-64", Toolchain.find(), out, objects)
+    measuring.measuring_library(kernels, "x86-64", Toolchain.find(), out, objects, FAMILIES.__getitem__)
     return str(out), kernels
 
 

@@ -22,7 +22,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
-from haotuner.microkernels.index import families_for
+from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.device import Device
@@ -41,9 +41,17 @@ class CpuBackend:
 
     name = "cpu"
 
+    def owns(self, device: Device) -> bool:
+        """Any CPU."""
+        return device.kind == "cpu"
+
     def families(self, op: Op) -> tuple[Family, ...]:
         """The CPU families that compute an op."""
         return families_for(op, self.name)
+
+    def family_of(self, kernel: MicroKernel) -> Family:
+        """The family of a micro-kernel."""
+        return family_named(kernel.family)
 
     def own_device(self, text: str, *, measure: bool, cache_dir: Path | None) -> Device | None:
         """None: ``haotuner.hw_profiles`` knows CPUs by their names."""
@@ -94,7 +102,7 @@ class CpuBackend:
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CpuTimer:
         """What verifies and times on this host."""
-        return CpuTimer(device, policy, process(TIMING, environment), seed=seed)
+        return CpuTimer(device, policy, process(TIMING, environment), self.family_of, seed=seed)
 
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
         """So many tiles over one block of columns, hot, as they are behind another region."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from haotuner.backends.backend import CompileObject
@@ -32,7 +32,12 @@ def is_dense(kernel: MicroKernel) -> bool:
 
 
 def measuring_library(
-    kernels: Sequence[MicroKernel], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject = object_code
+    kernels: Sequence[MicroKernel],
+    arch: str,
+    toolchain: Toolchain,
+    out: Path,
+    compile_object: CompileObject = object_code,
+    family_of: Callable[[str], Family] = family_named,
 ) -> None:
     """A library that times these kernels through the serving runtime. ValueError if they are not run by the same loops."""
     dense = {is_dense(kernel) for kernel in kernels}
@@ -47,7 +52,7 @@ def measuring_library(
             sources = [TIMING_SOURCES / name for name in ("timing.c", "watch.c")]
             sources += [RUNTIME_SOURCES / name for name in DENSE_SERVING]
         else:
-            table.write_text(_sliced_table(kernels))
+            table.write_text(_sliced_table(kernels, family_of))
             sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]
             sources += [RUNTIME_SOURCES / name for name in SLICED_SERVING]
         toolchain.link([code], [table, *sources], [*TIMING_INCLUDES], out)
@@ -61,13 +66,13 @@ def kind_of(family: Family) -> OpKind:
     return kind
 
 
-def _sliced_table(kernels: Sequence[MicroKernel]) -> str:
+def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Family]) -> str:
     names = [kernel.name for kernel in kernels]
     lines = ['#include "kinds/sliced.h"']
     lines += [f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names]
     lines.append("const ht_sliced_kernel ht_sliced_kernels[] = {")
     for kernel in kernels:
-        family = family_named(kernel.family)
+        family = family_of(kernel.family)
         tile = family.tile(kernel)
         lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes)))
     return "\n".join([*lines, "};", f"const int ht_sliced_kernel_count = {len(kernels)};", ""])

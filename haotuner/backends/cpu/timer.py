@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,9 @@ from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns
-from haotuner.microkernels.index import family_named
 from haotuner.words.composition import SERIAL, WAYS, Composition
 from haotuner.words.device import Device
+from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Failed, Timed, Trial
@@ -33,8 +33,11 @@ TRIAL_CALLS = 5  # of a call too long for more than the least samples: a bare on
 class CpuTimer:
     """One timing process, what it has verified, and the pace of the machine when it began."""
 
-    def __init__(self, device: Device, policy: Policy, process: Child, *, seed: int) -> None:
+    def __init__(
+        self, device: Device, policy: Policy, process: Child, family_of: Callable[[MicroKernel], Family], *, seed: int
+    ) -> None:
         self._device, self._policy, self._process, self._seed = device, policy, process, seed
+        self._family_of = family_of
         self._verified: dict[tuple[str, str], float | Failed] = {}
         self._patience: defaultdict[int, Patience] = defaultdict(Patience)  # by threads: four on two cores always share them
         self._quiet: Pace | None = None
@@ -73,7 +76,7 @@ class CpuTimer:
         return {**base, **tile, "do": "verify", "kernel": place.index, "seed": self._seed}
 
     def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
-        tile = family_named(kernel.family).tile(kernel)
+        tile = self._family_of(kernel).tile(kernel)
         of_op = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
         return {**self._base(place.library), **of_op, "do": "verify_sliced", "kernel": place.index, "seed": self._seed}
 
