@@ -99,10 +99,14 @@ def times_table(report: Report, speed: Speed | None) -> str:
     lines: list[tuple[str, ...]] = [("us (GFLOP/s)", "threads", *(f"m={m}" for m in heights))]
     for op, threads in dict.fromkeys((op, threads) for op, threads, _ in times):
         found = [(times.get((op, threads, m)), m) for m in heights]
-        cells = ["-" if not us else f"{us:,.0f} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
+        cells = ["-" if not us else f"{_amount(us)} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
         lines.append((op, str(threads), *cells))
     what = "time of one call as raced" if speed is not None else "time of one call that the plans expect"
     return f"{columns(lines)}\n{what}, weights {report.tuned[0].task.cache}"
+
+
+def _amount(us: float) -> str:
+    return f"{us:.3g}" if us < 100 else f"{us:,.0f}"
 
 
 def _module(peer: str) -> str:

@@ -152,7 +152,7 @@ class RecordsLab:
     def as_lab(self) -> Laboratory:
         return cast(Laboratory, self)
 
-    def prepare(self, names: Sequence[str]) -> None:
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         self.asked.append(f"prepare {' '.join(names)}")
 
     def gather(self, names: Sequence[str]) -> None:
@@ -248,8 +248,10 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
     """Manifest, report and explanations of a pack that was made without measuring, less what differs between runs."""
     with tempfile.TemporaryDirectory() as folder:
         pack = Path(folder) / "pack"
-        request = Request(ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2), out=pack,
-                          zero_measure=True, environment=dict(os.environ))  # fmt: skip
+        request = Request(
+            ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2), out=pack,
+            zero_measure=True, environment=dict(os.environ),
+        )  # fmt: skip
         report = producing.produce(request)
         found: Fields = {
             "report": _lines(report.document),
