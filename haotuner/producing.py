@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import Backend
-from haotuner.backends.cpu.pack_source import PackedOp, PackedPlan, pack_library
-from haotuner.backends.cpu.setting import Setting
-from haotuner.backends.index import backend_for
-from haotuner.backends.toolchain import Toolchain
+from haotuner.backends.backend import Backend, Choice
+from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
-from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
+from haotuner.plan.cells import CellTable
+from haotuner.plan.table import PlanTable
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
 from haotuner.runtime.host import missing_flags
@@ -34,6 +32,7 @@ from haotuner.scratch import scratch_folder
 from haotuner.trace import arrivals_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
+from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Record
@@ -115,7 +114,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     """Carry out a request. The pack is published only after it was verified in a process of its own."""
     begin = time.monotonic()
     request.check()
-    device = find_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
+    device = own_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
     backend = backend_for(device, request.device)
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
@@ -145,8 +144,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            toolchain = Toolchain.find()
-            pack_library([_packed(t, lab) for t in tuned], device.arch, toolchain, library, lab.compile_object)
+            backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
             write_pack(request.out, library, document, _check_of(device, request.environment, hurried=hurried))
@@ -229,28 +227,15 @@ def _stopped(tuned: Sequence[Tuned]) -> str:
     return next((r for r in (SIGNAL, ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 
 
-def _packed(tuned: Tuned, lab: Laboratory) -> PackedOp:
-    index = {kernel.name: place for place, kernel in enumerate(tuned.kernels)}
-    rows, setting = (
-        [shape["m"] for shape in tuned.task.traffic.shapes()],
-        Setting.of(tuned.task.op, tuned.kernels, lab.device),
-    )
-    return PackedOp(
-        name=tuned.task.op.name,
-        setting=setting,
-        first_m=min(rows),
-        last_m=max(rows),
+def _choice(tuned: Tuned) -> Choice:
+    shapes = tuned.task.traffic.shapes()
+    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
+    return Choice(
+        op=tuned.task.op,
+        family=tuned.family,
         kernels=tuned.kernels,
-        plans=[
-            PackedPlan(
-                threads=table.threads,
-                entries=[
-                    (tuple((index[k], t) for k, t in one.composition.parts), one.composition.share) for one in table.entries
-                ],
-                row_block=setting.row_block,
-            )
-            for table in tuned.tables
-        ],
+        tables=tuned.tables,
+        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
     )
 
 
@@ -261,7 +246,7 @@ def _document(
     return {
         "haotuner": __version__,
         "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
-        "toolchain": Toolchain.find().words(),
+        "toolchain": lab.backend.toolchain(),
         "tuning": {
             "shapes": request.shapes,
             "weights": request.weights,
@@ -284,20 +269,32 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    plans = {
-        str(table.threads): {
-            "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
-            "measured_us": {
-                str(m): {one.label: round(us, 3) for one, us in found.items()} for m, found in table.measured.items()
+    plans = {str(table.threads): _plan_document(table) for table in tuned.tables}
+    return lab.backend.packed(_choice(tuned), lab.device).entry({**_row(tuned, lab), "plans": plans})
+
+
+def _plan_document(table: PlanTable) -> dict[str, Any]:
+    """What people may want to know of a plan: expected and measured microseconds."""
+    if isinstance(table, CellTable):
+        return {
+            "cells": {
+                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
+                "entries": [one.label for one in table.entries],
             },
-            "curves": {
-                way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
-                for way, curves in table.curves.items()
-            },
+            "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
         }
-        for table in tuned.tables
+    return {
+        "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
+        "measured_us": {str(m): _rounded(found) for m, found in table.measured.items()},
+        "curves": {
+            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+            for way, curves in table.curves.items()
+        },
     }
-    return _packed(tuned, lab).entry({**_row(tuned, lab), "plans": plans})
+
+
+def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
+    return {one.label: round(us, 3) for one, us in times.items()}
 
 
 def _unchecked(lacking: str, *, hurried: bool) -> str:
@@ -308,7 +305,6 @@ def _unchecked(lacking: str, *, hurried: bool) -> str:
 
 
 def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    setting = Setting.of(tuned.task.op, tuned.kernels, lab.device)
     # A regret is a loss against times: without any there is none to tell.
     cover = 1 + tuned.regret if tuned.measured else None
     timed = [table for table in tuned.tables if table.measured] if cover else []
@@ -325,7 +321,7 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
         "regret_cover": None if cover is None else cover - 1,
         "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
         "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
-        "packed_ratio": setting.panels * setting.pw / setting.n,
+        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
         "model": tuned.model,
     }
 

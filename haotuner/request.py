@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from haotuner.backends.index import check_served
 from haotuner.errors import UsageError
-from haotuner.microkernels.index import families_for
 from haotuner.pack.write import check_destination
 from haotuner.trace import Arrivals, arrivals_of
 from haotuner.words.device import Device
@@ -95,5 +95,5 @@ class Request:
             raise UsageError(f"--seed {str(self.seed)[:40]}: give a whole number in 0..{SEED_MOST}")
         for op in self.ops:
             self.arrivals.traffic(op)
-            families_for(op, "cpu")
+            check_served(op)
         check_destination(self.out)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from haotuner.cost.model import CostModel
 from haotuner.errors import UsageError
 from haotuner.measure.laboratory import Laboratory
-from haotuner.search import rows
+from haotuner.search import cells, rows
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -28,7 +28,10 @@ class Strategy:
 
 
 # The first that suits an op tunes it.
-STRATEGIES = (Strategy(rows.NAME, rows.suits, "one dynamic axis, which tiles end exactly", rows.tune),)
+STRATEGIES = (
+    Strategy(rows.NAME, rows.suits, "one dynamic axis, which tiles end exactly", rows.tune),
+    Strategy(cells.NAME, cells.suits, "any dynamic axes, one micro-kernel a cell of shapes", cells.tune),
+)
 
 
 def tune(

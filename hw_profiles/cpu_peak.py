@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -21,6 +20,8 @@ from pathlib import Path
 from haotuner.files import read_regular
 from haotuner.hw_profiles.isa import CpuInfo, Isa
 from haotuner.hw_profiles.topology import Topology
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 
 SCHEMA = 1
 COMPILE_LIMIT_S = 30.0  # 0.2 s where it was tried; a cold network disk is slower
@@ -172,27 +173,25 @@ def _run(source: bytes, *, isa: Isa, topology: Topology, compiler: str, limit_s:
         )
 
 
-def _command(command: list[str], limit_s: float) -> str | NotMeasured:
+def _command(asked: list[str], limit_s: float) -> str | NotMeasured:
     """Standard output of a command that ended well."""
-    name = Path(command[0]).name
+    name = Path(asked[0]).name
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return NotMeasured(reason=f"{name} did not end within {limit_s:g} s", remedy="try again on a quieter machine")
+        done = command.run(asked, limit_s)
+    except TimedOut as error:
+        return NotMeasured(reason=str(error), remedy="try again on a quieter machine")
     except OSError as error:
         return NotMeasured(
             reason=f"{name} could not be started: {error}", remedy="point TMPDIR at a folder that may hold programs"
         )
-    if done.returncode != 0:
-        detail = done.stderr.strip().splitlines()
-        why = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
+    if done.code != 0:
+        detail = done.errors.strip().splitlines()
+        why = f"signal {-done.code}" if done.code < 0 else f"exit {done.code}"
         return NotMeasured(
             reason=f"{name} failed ({why}): {detail[0][:200] if detail else 'it said nothing'}",
             remedy="install a complete C toolchain: `apt-get install gcc libc6-dev`",
         )
-    return done.stdout
+    return done.out
 
 
 def _path(cache_dir: Path, key: dict[str, object]) -> Path:

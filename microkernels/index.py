@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cpu.loops import CpuLoops
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
 from haotuner.words.op import Op
 
-FAMILIES: tuple[Family, ...] = (CpuDense(), *CUDA_FAMILIES)
+# A kind with a formula has a family without a line of its own.
+FAMILIES: tuple[Family, ...] = (
+    CpuDense(),
+    *CUDA_FAMILIES,
+    *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
+)
 
 
 def family_named(name: str) -> Family:

@@ -151,7 +151,11 @@ def test_a_module_imports_only_from_its_floor_and_those_below():
 
 
 def test_words_import_nothing_but_the_standard_library_and_operators_numpy():
-    columns = ("haotuner.words.demand", "haotuner.words.law")  # rows of numbers for whole sets of kernels
+    columns = (
+        "haotuner.words.demand",
+        "haotuner.words.law",
+        "haotuner.words.occupancy",
+    )  # rows of numbers for whole sets of kernels
     wrong = [
         f"{m.where}:{one.line} {one.module}"
         for m in modules().values()
@@ -269,6 +273,56 @@ def test_nothing_below_the_doors_reads_the_environment():
         if pattern.search(text)
     ]
     assert not wrong, told(wrong)
+
+
+# Only a family and its backend know what the parameters of a micro-kernel mean. This list may only get shorter.
+READS_PARAMETERS = ("bundle/",)
+# Only these name a kind of device; whoever needs a number or a habit of one asks ``hw_profiles/typical.py`` or a backend.
+NAMES_KINDS = ("backends/", "hw_profiles/", "microkernels/", "cli/", "words/device.py")
+# The same words for something else: devices of torch and ONNX Runtime, the kernel's controllers and pressure files.
+NOT_OF_OURS = ("torch/", "runtime/", "bench/peers/", "bench/contention.py", "control_groups.py")
+# Not yet: the bundle is a second house for GPUs, the doors have "cpu" for a default. This list may only get shorter.
+STILL_NAMES_KINDS = ("bundle/", "producing.py", "request.py", "records/mapping.py")
+
+
+def inside(module: Module) -> str:
+    """Where a module lies as it is imported: transfer/reading.py, words/device.py."""
+    return module.where.removeprefix("haotuner/")
+
+
+def subscripts(module: Module) -> Iterator[ast.Subscript]:
+    for node in ast.walk(ast.parse(module.path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            yield node
+
+
+def test_only_a_family_and_its_backend_read_the_parameters_of_a_kernel():
+    allowed, found = ("microkernels/", "backends/"), set()
+    wrong = []
+    for module in modules().values():
+        for node in subscripts(module):
+            if re.search(r"(^|\.)(kernel|k)$", ast.unparse(node.value)) and not inside(module).startswith(allowed):
+                found |= {one for one in READS_PARAMETERS if inside(module).startswith(one)}
+                if not inside(module).startswith(READS_PARAMETERS):
+                    wrong.append(f"{module.where}:{node.lineno} {ast.unparse(node)}")
+    assert not wrong, told(wrong)
+    assert found == set(READS_PARAMETERS), "take what is clean off the list"
+
+
+def test_kinds_of_devices_are_named_where_devices_are_known():
+    kinds, found = {"cpu", "cuda", "hip"}, set()
+    wrong = []
+    for module in modules().values():
+        if inside(module).startswith(NAMES_KINDS):
+            continue
+        for node in ast.walk(ast.parse(module.path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Constant) and node.value in kinds) or inside(module).startswith(NOT_OF_OURS):
+                continue
+            found |= {one for one in STILL_NAMES_KINDS if inside(module).startswith(one)}
+            if not inside(module).startswith(STILL_NAMES_KINDS):
+                wrong.append(f"{module.where}:{node.lineno} {node.value!r}")
+    assert not wrong, told(wrong)
+    assert found == set(STILL_NAMES_KINDS), "take what is clean off the list"
 
 
 def test_no_module_keeps_changing_state():

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.features import FEATURES_VERSION
+from haotuner.cost.columns import told, why_outdated
 from haotuner.transfer.nearness import FARTHEST, start_distance
 from haotuner.words.device import Device
 
@@ -23,7 +23,7 @@ class ShippedModel:
     device: Device
     family: str
     distance: float = 0.0  # doublings of resources, see ``nearness.start_distance``
-    facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, features_version, sha256, scores
+    facts: Mapping[str, Any] = field(default_factory=dict)  # provenance: ops, rows, date, columns, sha256, scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def folder() -> Path:
 
 
 def models_shipped(place: Path | None = None) -> ShippedModels:
-    """Every shipped model, by name, whatever its feature version."""
+    """Every shipped model, by name, whatever columns it uses."""
     found: list[ShippedModel] = []
     damaged: list[str] = []
     for path in sorted((place or folder()).glob("*.json")):
@@ -59,7 +59,7 @@ def _shipped_model(path: Path) -> ShippedModel:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         device, family, model = Device(**facts["device"]), str(facts["family"]), path.with_name(facts["model"])
-        int(facts["features_version"])  # without it the model would be passed over as one of another version
+        told(facts)  # without it the model would be passed over as one of other columns
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} does not say what the model beside it was learnt on ({type(error).__name__}: {error}); copy it again"
@@ -77,7 +77,7 @@ def near(device: Device, family: str, place: Path | None = None) -> ShippedModel
         ShippedModel(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
                 distance=start_distance(s.device, device))
         for s in every.models
-        if s.family == family and s.facts.get("features_version") == FEATURES_VERSION
+        if s.family == family and not why_outdated(told(s.facts))
     ]  # fmt: skip
     sound = sorted((s for s in known if s.distance <= FARTHEST), key=lambda s: (s.distance, s.name))
     return replace(every, models=tuple(sound))

@@ -62,6 +62,6 @@ def _profile(device: Device) -> Scores:
     m = machine(device)
     values = (
         m.pipes, m.threads_per_unit, m.l1_bytes, m.near_bytes, m.registers_per_unit, m.code_bytes, m.wave_width, m.balance,
-        m.l2_bytes / (1.0 if m.kind == "cpu" else m.units), m.units,
+        m.l2_bytes / m.l2_units, m.units,
     )  # fmt: skip
     return np.asarray(np.log2(values), dtype=np.float64)

@@ -12,10 +12,13 @@ import pandas as pd
 
 from haotuner.cost.families import DEMANDS, demand
 from haotuner.cost.features import frame as frame_of
+from haotuner.cost.model import odd_values
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import least_us
 from haotuner.errors import UnknownDevice, UsageError
+from haotuner.hw_profiles.typical import typical
 from haotuner.transfer.device_table import DeviceTable
+from haotuner.words.composition import is_composition
 from haotuner.words.demand import Demand, Problem
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -38,7 +41,7 @@ class _FamilyName:
 class TrialGroup:
     """Trials that features are computed of together."""
 
-    part: Device  # what of the device their threads run on
+    part: Device  # what of the device their threads run on; a GPU is used whole
     family: _FamilyName
     op: str
     cache: str  # whether weights are cold or hot in the caches
@@ -89,7 +92,7 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
             read.left_out["failed"] += 1
             continue
         family = record.trial.kernel.partition("__")[0]
-        if "*" in record.trial.kernel or "+" in record.trial.kernel:
+        if is_composition(record.trial.kernel):
             read.left_out["compositions of several kernels"] += 1
         elif family not in known:
             read.left_out[f"family {family} has no cost model"] += 1
@@ -121,7 +124,7 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
         trials, demands = demands_of(device, family, list(times))
         frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
         least = np.concatenate([least_us(part, wanted) for part, wanted in demands])
-    sound = np.isfinite(frame.to_numpy()).all(axis=1) & np.isfinite(least) & (least > 0)
+    sound = ~odd_values(frame).any(axis=1) & np.isfinite(least) & (least > 0)
     if not sound.all():
         left_out[f"{family} on {device.id}: features that are no numbers (a parameter or extent of 0?)"] += int(
             (~sound).sum()
@@ -182,7 +185,7 @@ def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[Tria
         groups.setdefault((trial.op, trial.threads, trial.weights), []).append(trial)
     return [
         TrialGroup(
-            part=device if device.kind != "cpu" else device.with_units(min(threads, device.compute_units)),
+            part=device if typical(device).waves_hide_latency else device.with_units(min(threads, device.compute_units)),
             family=_FamilyName(family),
             op=op,
             cache=cache,

@@ -114,8 +114,9 @@ def load_model(path: Path, *, threads: int = 1) -> Forest | Transferred:
     kind = Forest if saved.kind == "forest" else Transferred
     try:
         model: Forest | Transferred = kind.restored(saved.state, saved.texts, threads=threads)
+        row = _ROW[list(saved.columns)] if isinstance(model, Forest) else _ROW
         with np.errstate(all="ignore"):
-            said = model.predict(_ROW)
+            said = model.predict(row)
     except Exception as error:  # of an odd state nearly any error can come, LightGBM's own among them
         said_of_it = str(error).partition("\n")[0]
         raise damaged(path, f"its parts do not fit together ({type(error).__name__}: {said_of_it})") from error

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from haotuner.backends.policy import Policy
 from haotuner.isolate.child import Child
 from haotuner.plan.curves import Curve
+from haotuner.plan.table import PlanTable
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -42,6 +43,25 @@ class Follow:
 
     trial: Trial
     scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What tuning found for one op, to be packed."""
+
+    op: Op
+    family: Family
+    kernels: Sequence[MicroKernel]
+    tables: Sequence[PlanTable]
+    ranges: Mapping[str, tuple[int, int]]  # (first, last) of every dynamic axis in the traffic
+
+
+class Packed(Protocol):
+    """An op as a pack of the backend holds it."""
+
+    def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The op's entry in the manifest."""
+        ...
 
 
 class Timer(Protocol):
@@ -77,7 +97,11 @@ class Timer(Protocol):
 class Backend(Protocol):
     """One kind of device: how its micro-kernels are built, timed, shared among threads, and packed."""
 
-    name: str  # the kind of device, as ``Device.kind`` has it
+    name: str
+
+    def owns(self, device: Device) -> bool:
+        """Whether this backend tunes and packs for the device; the first in the index that does is asked."""
+        ...
 
     def families(self, op: Op) -> tuple[Family, ...]:
         """The families that compute an op here, best first. NothingLegal if there is none."""
@@ -133,4 +157,16 @@ class Backend(Protocol):
 
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
         """What a region costs when so many threads share a call, from one thread's curve."""
+        ...
+
+    def packed(self, choice: Choice, device: Device) -> Packed:
+        """What a pack holds of an op."""
+        ...
+
+    def packed_ratio(self, choice: Choice, device: Device) -> float:
+        """Bytes of the packed constants over those that are bound; 1 where they are used as they are."""
+        ...
+
+    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
+        """Build a pack's library. RuntimeError with the compiler's words."""
         ...

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from haotuner.backends.backend import Backend
 from haotuner.backends.cpu.backend import CpuBackend
-from haotuner.errors import UsageError
+from haotuner.errors import NothingLegal, UsageError
+from haotuner.hw_profiles.find import find_device
 from haotuner.words.device import Device
+from haotuner.words.op import Op
 
 BACKENDS: tuple[Backend, ...] = (CpuBackend(),)
 
@@ -13,13 +17,33 @@ BACKENDS: tuple[Backend, ...] = (CpuBackend(),)
 def backend_for(device: Device, asked: str = "") -> Backend:
     """The backend that tunes and packs for a device; UsageError if there is none."""
     for backend in BACKENDS:
-        if backend.name == device.kind:
+        if backend.owns(device):
             return backend
     raise UsageError(
         f"--device {asked or device.id}: packs are written for CPUs so far, {device.id} is a GPU; look at what its "
         f"kernels may reach with `haotuner candidates --op dense:n=2304,k=768 --device {device.id}`, or build them with "
         "`make gpu-bundle`"
     )
+
+
+def own_device(text: str, *, measure: bool, cache_dir: Path | None) -> Device:
+    """The device of that name: one that only a backend knows, else as ``find_device`` has it. UnknownDevice if none is."""
+    for backend in BACKENDS:
+        found = backend.own_device(text, measure=measure, cache_dir=cache_dir)
+        if found is not None:
+            return found
+    return find_device(text, measure=measure, cache_dir=cache_dir)
+
+
+def check_served(op: Op) -> None:
+    """NothingLegal, in the words of the last backend, if none has a family for the op."""
+    for place, backend in enumerate(reversed(BACKENDS), 1):
+        try:
+            backend.families(op)
+            return
+        except NothingLegal:
+            if place == len(BACKENDS):
+                raise
 
 
 def backend_named(name: str) -> Backend:

@@ -19,10 +19,11 @@ from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.profile import profiles
 
 PACKAGE = Path(haotuner.__file__).parent
-# What runs on the GPU machine: floor 0 and the record format, then the bundle's own modules. Only tvm-ffi is needed besides.
-WORDS = ("errors", "shape", "op", "device", "kernel", "record")
+# What runs on the GPU machine: floor 0, the child process and the record format, then the bundle's own modules. tvm-ffi
+# and numpy, which operators compute with, come as wheels.
+CARRIED = ("words", "ops", "isolate")  # whole folders
 SCRIPTS = (
-    "__init__", "ceilings", "checking", "child_process", "inventory", "journal", "kernels", "manifest", "operands",
+    "__init__", "ceilings", "checking", "inventory", "journal", "kernels", "manifest", "operands",
     "outcome", "overseer", "peer_torch", "peer_triton", "peer_triton_kernel", "peers", "policy", "probe", "report", "run",
     "sanitizing", "suites", "timing", "trials", "worker",
 )  # fmt: skip
@@ -99,8 +100,9 @@ def _copy_scripts(root: Path) -> None:
     )
     (package / "records" / "__init__.py").write_text('"""The record format."""\n')
     shutil.copy(PACKAGE / "records" / "codec.py", package / "records")
-    for name in WORDS:
-        shutil.copy(PACKAGE / f"{name}.py", package)
+    shutil.copy(PACKAGE / "errors.py", package)
+    for folder in CARRIED:
+        shutil.copytree(PACKAGE / folder, package / folder, ignore=shutil.ignore_patterns("__pycache__", "README.md"))
     for name in SCRIPTS:
         shutil.copy(PACKAGE / "bundle" / f"{name}.py", package / "bundle")
     shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")

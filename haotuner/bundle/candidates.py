@@ -12,6 +12,7 @@ from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.occupancy import RESERVED_BYTES, Room
 from haotuner.words.op import Op
 
 # Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
@@ -94,7 +95,12 @@ def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[Mi
 def _promise(family: CudaDense, kernel: MicroKernel, device: Device) -> tuple[float, int]:
     """Warps an SM holds (up to enough), then bytes of operands in flight; higher is better."""
     footprint = family.footprint(kernel)
-    shared, file = device.l1_bytes or 1 << 16, device.registers_per_unit or 1 << 16
-    blocks = min(shared // (footprint.shared_bytes + 1024), file // (footprint.threads * footprint.registers_per_thread))
+    room = Room(registers=device.registers_per_unit or 1 << 16, shared_bytes=device.l1_bytes or 1 << 16)
+    held = room.holds(
+        threads=footprint.threads,
+        registers=footprint.registers_per_thread,
+        shared_bytes=footprint.shared_bytes + RESERVED_BYTES,
+    )
+    blocks = min(held.values())
     warps = min(max(blocks, 1) * footprint.threads // 32, WARPS_ENOUGH)
     return warps, footprint.shared_bytes * max(blocks, 1)

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bundle.manifest import Bundle
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 
 ASK_SECONDS = 90.0  # importing torch from a cold disk took 40 s elsewhere
 SMI_FIELDS = (
@@ -104,17 +105,14 @@ def complaint(inventory: dict[str, Any]) -> str:
 
 
 def _ask(script: str, *arguments: str, path: str) -> dict[str, Any]:
-    command = [sys.executable, "-P", "-c", script, *arguments]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False, env={**os.environ, "PYTHONPATH": path}
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {ASK_SECONDS:.0f} s"}
+        done = command.run([sys.executable, "-P", "-c", script, *arguments], ASK_SECONDS, {**os.environ, "PYTHONPATH": path})
+    except TimedOut as error:
+        return {"error": str(error)}
     try:
-        answer = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(done.out.splitlines()[-1])
     except (ValueError, IndexError):
-        return {"error": f"exit {done.returncode}: {done.stderr.strip()[-300:]}"}
+        return {"error": f"exit {done.code}: {done.errors.strip()[-300:]}"}
     return answer if isinstance(answer, dict) else {"error": f"unexpected answer {answer!r}"}
 
 
@@ -141,12 +139,12 @@ def _version(tool: str) -> str:
     return lines[-1].strip() if lines else "there, says no version"
 
 
-def _output(command: list[str]) -> str:
-    if shutil.which(command[0]) is None:
+def _output(asked: list[str]) -> str:
+    if shutil.which(asked[0]) is None:
         return ""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
+        return command.run(asked, ASK_SECONDS).out.strip()
+    except (OSError, TimedOut):
         return ""
 
 

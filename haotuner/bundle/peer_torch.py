@@ -1,44 +1,63 @@
-"""The matmul of torch (cuBLAS) by the bundle's policy: ``python -m haotuner.bundle.peer_torch SETUP.json``."""
+"""The matmul of torch (cuBLAS) by the bundle's policy, and the clock that the other peer shares."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from haotuner.bundle import policy
-from haotuner.bundle.child_process import answer_stream
+from haotuner.isolate.answers import MISSING, Job, Refusal
+from haotuner.isolate.program import Program, described
 
-MISSING = 4
 WARM_UP = 3
 
 
-def serve(setup: dict[str, Any], name: str, multiply: Callable[[Any, Any, Any], None], answers: TextIO) -> None:
-    """Time ``multiply(x, w, y)`` (y = x · w^T, all on the GPU) on every task; one JSON line each."""
-    import torch
+def peer(told: Mapping[str, Any]) -> Program:
+    """Times ``torch.mm``. It is missing where torch or a GPU is not there."""
+    torch = torch_with_gpu()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return Program(verbs={"time": Clock(told, lambda x, w, y: torch.mm(x, w.t(), out=y)).time})
 
-    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    layer: tuple[Any, ...] = ()
-    weights: list[Any] = []
-    for m, n, k, dtype, state in setup["tasks"]:
+
+def torch_with_gpu() -> Any:
+    """The module torch, without gradients."""
+    try:
+        import torch
+    except ImportError as error:
+        raise Refusal("load", MISSING, str(error)) from error
+    if not torch.cuda.is_available():
+        raise Refusal("load", MISSING, "torch sees no GPU")
+    torch.set_grad_enabled(False)
+    return torch
+
+
+class Clock:
+    """Times ``multiply(x, w, y)`` (y = x · w^T, all on the GPU); keeps the last layer's weights."""
+
+    def __init__(self, told: Mapping[str, Any], multiply: Callable[[Any, Any, Any], None]) -> None:
+        self._l2_bytes, self._rotation_bytes = int(told["l2_bytes"]), int(told["rotation_bytes"])
+        self._multiply = multiply
+        self._layer: tuple[Any, ...] = ()
+        self._weights: list[Any] = []
+
+    def time(self, job: Job) -> Job:
+        """Samples of one shape: ``extents`` (m, n, k), ``dtype``, ``weights`` cold or hot."""
+        import torch
+
+        dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+        (m, n, k), dtype = job["extents"], dtypes[job["dtype"]]
         try:
-            if layer != (n, k, dtype):
-                weights.clear()
-                size = n * k * torch.finfo(dtypes[dtype]).bits // 8
-                count = policy.weights_of(size, setup["l2_bytes"], setup["rotation_bytes"])
-                weights += [torch.rand((n, k), device="cuda", dtype=dtypes[dtype]) - 0.5 for _ in range(count)]
-                layer = (n, k, dtype)
-            x = torch.rand((m, k), device="cuda", dtype=dtypes[dtype]) - 0.5
-            y = torch.empty((m, n), device="cuda", dtype=dtypes[dtype])
-            answer = _timed(x, weights, y, state == "cold", multiply)
+            if self._layer != (n, k, dtype):
+                self._weights.clear()
+                size = n * k * torch.finfo(dtype).bits // 8
+                count = policy.weights_of(size, self._l2_bytes, self._rotation_bytes)
+                self._weights += [torch.rand((n, k), device="cuda", dtype=dtype) - 0.5 for _ in range(count)]
+                self._layer = (n, k, dtype)
+            x = torch.rand((m, k), device="cuda", dtype=dtype) - 0.5
+            y = torch.empty((m, n), device="cuda", dtype=dtype)
+            return _timed(x, self._weights, y, job["weights"] == "cold", self._multiply)
         except Exception as error:  # a shape the peer refuses is a row
-            answer = {
-                "failed": {"stage": "run", "reason": "error", "detail": f"{name}: {type(error).__name__}: {error}"[:500]}
-            }
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            raise Refusal("run", "error", described(error)) from error
 
 
 def _timed(x: Any, weights: list[Any], y: Any, cold: bool, multiply: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
@@ -69,24 +88,3 @@ def _timed(x: Any, weights: list[Any], y: Any, cold: bool, multiply: Callable[[A
     error = ((y[-1:].double() - exact).abs().max() / exact.abs().max()).item()
     facts = {"launches": plan.launches, "weights": plan.weights, "how": "graph replay", "error_of_largest": error}
     return {"samples_us": samples, "facts": facts}
-
-
-def main() -> int:
-    """Serve; MISSING where torch or a GPU is not there."""
-    answers = answer_stream()
-    try:
-        import torch
-    except ImportError as error:
-        print(error, file=sys.stderr)
-        return MISSING
-    if not torch.cuda.is_available():
-        print("torch sees no GPU", file=sys.stderr)
-        return MISSING
-    torch.backends.cuda.matmul.allow_tf32 = False
-    with torch.no_grad():
-        serve(json.loads(Path(sys.argv[1]).read_text()), "torch", lambda x, w, y: torch.mm(x, w.t(), out=y), answers)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

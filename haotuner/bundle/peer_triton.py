@@ -1,4 +1,4 @@
-"""A plain Triton matmul by the bundle's policy: ``python -m haotuner.bundle.peer_triton SETUP.json``, one JSON line a task.
+"""A plain Triton matmul by the bundle's policy.
 
 Written for this comparison as a user without a library would: blocked, masked, grouped order; of a few configurations from a
 small to a large tile the fastest is taken for each shape. fp32 multiplies in IEEE fp32, as ours does.
@@ -6,13 +6,13 @@ small to a large tile the fastest is taken for each shape. fp32 multiplies in IE
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from haotuner.bundle.child_process import answer_stream
-from haotuner.bundle.peer_torch import MISSING, serve
+from haotuner.bundle.peer_torch import Clock, torch_with_gpu
+from haotuner.isolate.answers import MISSING, Refusal
+from haotuner.isolate.program import Program
 
 # (rows, columns, k step, warps, stages)
 HALF_CONFIGURATIONS = (
@@ -26,6 +26,16 @@ HALF_CONFIGURATIONS = (
 FP32_CONFIGURATIONS = ((16, 64, 32, 4, 2), (32, 64, 32, 4, 2), (64, 64, 16, 4, 2), (64, 128, 16, 8, 2), (128, 128, 16, 8, 2))
 GROUPED = 8
 TRIES = 3
+
+
+def peer(told: Mapping[str, Any]) -> Program:
+    """Times the Triton matmul. It is missing where triton, torch or a GPU is not there."""
+    torch_with_gpu()
+    try:
+        from haotuner.bundle.peer_triton_kernel import multiply
+    except ImportError as error:
+        raise Refusal("load", MISSING, str(error)) from error
+    return Program(verbs={"time": Clock(told, Matmul(multiply)).time})
 
 
 class Matmul:
@@ -69,25 +79,3 @@ class Matmul:
         if not times:
             raise RuntimeError("no configuration runs")
         return min(times, key=lambda configuration: times[configuration])
-
-
-def main() -> int:
-    """Serve; MISSING where triton, torch or a GPU is not there."""
-    answers = answer_stream()
-    try:
-        import torch
-
-        from haotuner.bundle.peer_triton_kernel import multiply
-    except ImportError as error:
-        print(error, file=sys.stderr)
-        return MISSING
-    if not torch.cuda.is_available():
-        print("torch sees no GPU", file=sys.stderr)
-        return MISSING
-    with torch.no_grad():
-        serve(json.loads(Path(sys.argv[1]).read_text()), "triton", Matmul(multiply), answers)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

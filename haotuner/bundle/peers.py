@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from haotuner.bundle.child_process import OVER, Child, died
+from haotuner.bundle.overseer import answer_to
 from haotuner.bundle.suites import Suite
 from haotuner.bundle.trials import PEER, Task
+from haotuner.isolate.answers import MISSING, Unanswered
+from haotuner.isolate.child import Child
 from haotuner.words.op import Op
 
 PEERS = ("torch", "triton")
 START_SECONDS = 120.0  # importing torch and making its handles
 ONE_SECONDS = 60.0  # triton compiles its configurations at the first shape of a dtype
-MISSING = 4  # exit code of a peer that is not installed or sees no GPU
 
 
 def tasks(peer: str, suite: Suite, done: set[str]) -> list[Task]:
@@ -33,36 +32,35 @@ def tasks(peer: str, suite: Suite, done: set[str]) -> list[Task]:
 
 
 def answers(
-    peer: str, wanted: Sequence[Task], suite: Suite, l2_bytes: int, python_path: str, deadline: float
-) -> Iterator[tuple[Task, dict[str, Any]]]:
+    peer: str, wanted: Sequence[Task], suite: Suite, l2_bytes: int, deadline: float
+) -> Iterator[tuple[Task, Mapping[str, Any]]]:
     """Answers of one peer in order, ``{"missing": why}`` once where it cannot run at all.
 
-    A task that hangs or crashes the peer is answered by a failure, and the next process goes on behind it.
+    A task that hangs or crashes the peer is answered by a failure, and a fresh process goes on behind it.
     """
-    left = list(wanted)
-    while left and time.monotonic() < deadline:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "setup.json")
-            rows = [[*task.extents, task.dtype, task.weights] for task in left]
-            path.write_text(json.dumps({"tasks": rows, "l2_bytes": l2_bytes, "rotation_bytes": suite.rotation_bytes}))
-            child = Child(f"haotuner.bundle.peer_{peer}", str(path), python_path=python_path)
-            answered = 0
-            try:
-                limit = time.monotonic() + START_SECONDS
-                while (line := child.line(min(limit, deadline))) not in (None, OVER):
-                    yield left[answered], json.loads(line or "")
-                    answered += 1
-                    limit = time.monotonic() + ONE_SECONDS
-                if line == OVER:
-                    child.exit_code()
-            finally:
-                code = child.end()
-        if answered == len(left) or (line is None and time.monotonic() >= deadline):
-            return
-        if code == MISSING:
-            yield left[0], {"missing": child.words or f"{peer} is not installed"}
-            return
-        reason = "timeout" if line is None else "crash"
-        detail = "no answer in time" if line is None else died(code, child.words)
-        yield left[answered], {"failed": {"stage": "time", "reason": reason, "detail": f"{peer}: {detail}"}}
-        left = left[answered + 1 :]
+    child = Child(f"haotuner.bundle.peer_{peer}:peer", {"l2_bytes": l2_bytes, "rotation_bytes": suite.rotation_bytes})
+    try:
+        for task in wanted:
+            answer = None if child.pid is not None else _not_started(child, deadline)
+            if time.monotonic() >= deadline:
+                return
+            if answer is None:
+                request = {"do": "time", "extents": task.extents, "dtype": task.dtype, "weights": task.weights}
+                answer = answer_to(child, request, "time", ONE_SECONDS, deadline)
+            if answer is None:
+                return
+            yield task, answer
+            if "missing" in answer:
+                return
+    finally:
+        child.close()
+
+
+def _not_started(child: Child, deadline: float) -> Mapping[str, Any] | None:
+    """Why the peer does not get ready; None if it does. The task that it was started for has no other answer."""
+    child.launch()
+    try:
+        child.greeting(min(START_SECONDS, deadline - time.monotonic()))
+    except Unanswered as error:
+        return {"missing": str(error)} if error.reason == MISSING else {"failed": asdict(error.failed("time"))}
+    return None

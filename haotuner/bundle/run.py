@@ -68,7 +68,7 @@ class Session:
         self.origin = Provenance(
             device_id=bundle.device_id(facts["name"]), fingerprint=self.fingerprint, session=f"gpu-{int(time.time())}"
         )
-        self.overseer = Overseer(root=bundle.root, arch=self.arch, patience_s=self.suite.patience_s, python_path=python_path)
+        self.overseer = Overseer(root=bundle.root, arch=self.arch, patience_s=self.suite.patience_s)
         self.uuid = str(facts["uuid"])
         begun = {"slice": self.origin.session, "arch": self.arch, "uuid": self.uuid}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -119,11 +119,11 @@ class Session:
         wanted = peers.tasks(peer, self.suite, self.known.done)
         l2_bytes = int(self.inventory["device"]["l2_bytes"])
         done = 0
-        for task, answer in peers.answers(peer, wanted, self.suite, l2_bytes, self.python_path, self.deadline):
+        for task, answer in peers.answers(peer, wanted, self.suite, l2_bytes, self.deadline):
             if "missing" in answer:
                 self.journal.append({"missing": peer, "why": answer["missing"]})
                 return True
-            self._keep(task, answer)
+            self._keep(task, dict(answer))
             done += 1
         return done == len(wanted)
 
@@ -132,9 +132,7 @@ class Session:
         codes = {entry.kernel: entry.code for entry in self.entries}
         done = {(line["kernel"], line["tool"]) for line in ours if line["code"] == codes.get(line["kernel"])}
         wanted = len(sanitizing.sample(self.entries)) * len(sanitizing.TOOLS) if sanitizing.available() else len(done)
-        found = sanitizing.sanitize(
-            self.entries, self.overseer.setup([]), self.python_path, done=done, deadline=self.deadline
-        )
+        found = sanitizing.sanitize(self.entries, self.overseer.told, self.python_path, done=done, deadline=self.deadline)
         for finding in found:
             done.add((finding.kernel, finding.tool))
             code = codes[finding.kernel]

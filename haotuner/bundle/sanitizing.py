@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ from typing import Any
 from haotuner.bundle.inventory import tool_path
 from haotuner.bundle.manifest import Entry
 from haotuner.bundle.trials import CHECK, Task
-from haotuner.bundle.worker import FREE, Setup
+from haotuner.bundle.worker import request_of
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL = "compute-sanitizer"
@@ -53,7 +54,7 @@ def sample(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def sanitize(
-    entries: Sequence[Entry], setup: Setup, python_path: str, *, done: set[tuple[str, str]], deadline: float
+    entries: Sequence[Entry], told: Mapping[str, str], python_path: str, *, done: set[tuple[str, str]], deadline: float
 ) -> Iterator[Finding]:
     """Findings of every tool on every sampled kernel that is not done yet, until the deadline."""
     if not available():
@@ -63,10 +64,10 @@ def sanitize(
             if (entry.kernel, tool) not in done:
                 if time.monotonic() + ONE_SECONDS > deadline:
                     return
-                yield _one(entry, tool, setup, python_path)
+                yield _one(entry, tool, told, python_path)
 
 
-def _one(entry: Entry, tool: str, setup: Setup, python_path: str) -> Finding:
+def _one(entry: Entry, tool: str, told: Mapping[str, str], python_path: str) -> Finding:
     rows, columns = entry.tile
     columns = columns // entry.vector * entry.vector
     task = Task(
@@ -74,22 +75,19 @@ def _one(entry: Entry, tool: str, setup: Setup, python_path: str) -> Finding:
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "setup.json")
-        path.write_text(json.dumps({**asdict(setup), "tasks": [asdict(task)]}))
-        command = [
+        path.write_text(json.dumps({**told, "request": request_of(task)}))
+        asked = [
             tool_path(TOOL) or TOOL, f"--tool={tool}", f"--error-exitcode={FOUND}", "--print-limit=3",
-            sys.executable, "-P", "-m", "haotuner.bundle.worker", str(path), FREE,
+            sys.executable, "-P", "-m", "haotuner.bundle.worker", str(path),
         ]  # fmt: skip
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=ONE_SECONDS, check=False,
-                env={**os.environ, "PYTHONPATH": python_path},
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return Finding(kernel=entry.kernel, tool=tool, errors=None, detail=f"not done within {ONE_SECONDS:.0f} s")
-    text = done.stdout + done.stderr
+            done = command.run(asked, ONE_SECONDS, {**os.environ, "PYTHONPATH": python_path})
+        except TimedOut as error:
+            return Finding(kernel=entry.kernel, tool=tool, errors=None, detail=str(error))
+    text = done.out + done.errors
     summary = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", text)
     if summary is None:
-        return Finding(kernel=entry.kernel, tool=tool, errors=None, detail=f"exit {done.returncode}: {text.strip()[-300:]}")
+        return Finding(kernel=entry.kernel, tool=tool, errors=None, detail=f"exit {done.code}: {text.strip()[-300:]}")
     lines = [line for line in text.splitlines() if line.startswith("=========")][1:4]
     errors = int(summary[1] or summary[2])
     return Finding(kernel=entry.kernel, tool=tool, errors=errors, detail=" | ".join(lines) if errors else "")

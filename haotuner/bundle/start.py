@@ -26,12 +26,14 @@ def main() -> int:
     sys.path[:0] = paths
     # tvm-ffi imports torch where there is one, and may compile an extension for it: minutes that no kernel needs.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        import tvm_ffi  # noqa: F401  the kernels' launchers need it; better said now than by every worker
+    try:  # better said now than by every worker
+        import numpy  # noqa: F401  operators compute with it
+        import tvm_ffi  # noqa: F401  the kernels' launchers need it
     except ImportError as error:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         print(
-            f"gpu_run: tvm-ffi cannot be imported ({error}); the bundle's wheel is for Python 3.12, this is {version}",
+            f"gpu_run: {error.name or 'a package'} cannot be imported ({error}); the bundle's wheels are for Python 3.12, "
+            f"this is {version}",
             file=sys.stderr,
         )
         return 4

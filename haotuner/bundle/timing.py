@@ -12,6 +12,7 @@ from haotuner.bundle.operands import ELEMENT_BYTES, POISON, Matrix, first_rows, 
 from haotuner.bundle.probe import Probe
 from haotuner.bundle.suites import Suite
 from haotuner.bundle.trials import Task
+from haotuner.isolate.answers import Refusal
 
 GROWTH = 4096  # rows of X and Y that are placed at once at most; larger m places its own
 WARM_SAMPLES = 16  # of the FMA loop, about 20 ms: the clock falls while operands are placed or a worker starts
@@ -47,12 +48,10 @@ class Stopwatch:
                 self._probe.release(matrix.base)
 
     def time(self, task: Task) -> Mapping[str, Any]:
-        """Samples in microseconds, the error beside them, and how they were taken; or what was wrong."""
+        """Samples in microseconds, the error beside them, and how they were taken. Refusal for a wrong result."""
         layer = self._operands(task)
         x, y = self._rows(layer, task.extents[0])
         error = self._verified(task, x, layer.weights[0], y)
-        if error > 1.0:
-            return {"failed": {"stage": "verify", "reason": "wrong", "detail": f"{error:.3g} times the tolerance"}}
         once = self._launch_us(task, x, layer.weights[0], y)
         plan = policy.plan(cold=task.weights == "cold", weights=len(layer.weights), one_launch_us=once)
         with self._kernels.streamed(), self._probe.captured() as graph:
@@ -78,8 +77,6 @@ class Stopwatch:
         layer = self._operands(task)
         x, y = self._rows(layer, task.extents[0])
         error = self._verified(task, x, layer.weights[0], y)
-        if error > 1.0:
-            return {"failed": {"stage": "verify", "reason": "wrong", "detail": f"{error:.3g} times the tolerance"}}
         samples = [
             self._launch_us(task, x, layer.weights[number % len(layer.weights)], y) for number in range(PLAIN_LAUNCHES)
         ]
@@ -116,7 +113,7 @@ class Stopwatch:
         return first_rows(layer.x, m), first_rows(layer.y, m)
 
     def _verified(self, task: Task, x: Matrix, w: Matrix, y: Matrix) -> float:
-        """Error of the first, middle and last row after one launch on poison: cheap at any size."""
+        """Error of the first, middle and last row after one launch on poison: cheap at any size. Refusal if it is wrong."""
         m, n, k = task.extents
         self._probe.set_bytes(y.data, POISON, y.size)
         with self._kernels.streamed():
@@ -126,6 +123,8 @@ class Stopwatch:
         for row in sorted({0, m // 2, m - 1}):
             found = self._probe.compare(x.row(row), w.data, y.row(row), (1, n, k), (x.stride, y.stride), task.dtype, task.kn)
             worst = max(worst, found.max_error)
+        if worst > 1.0:
+            raise Refusal("verify", "wrong", f"{worst:.3g} times the tolerance")
         return worst
 
     def _launch_us(self, task: Task, x: Matrix, w: Matrix, y: Matrix) -> float:
@@ -138,5 +137,5 @@ class Stopwatch:
 
 def _answer(samples: list[float], error: float, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     if min(samples) <= 0.0:  # events lie where a clock steps back, or a virtual machine was moved
-        return {"failed": {"stage": "time", "reason": "unstable", "detail": f"events counted {min(samples)} us"}}
+        raise Refusal("time", "unstable", f"events counted {min(samples)} us")
     return {"samples_us": samples, "max_error": error, "facts": facts}

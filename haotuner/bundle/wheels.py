@@ -1,4 +1,4 @@
-"""The one package that a bundle needs on the GPU machine, as wheels that are unpacked and not installed."""
+"""The packages that a bundle needs on the GPU machine, as wheels that are unpacked and not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing
 
-PACKAGES = ("apache-tvm-ffi==0.1.14.post1", "typing-extensions>=4.13")  # the pin that the kernels are built against
+# tvm-ffi by the pin that the kernels are built against, what it needs, and numpy, which operators compute with.
+PACKAGES = ("apache-tvm-ffi==0.1.14.post1", "typing-extensions>=4.13", "numpy>=1.26")
 PYTHON = "3.12"  # of the GPU machine
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 DOWNLOAD_SECONDS = 300
@@ -34,7 +35,7 @@ def download(folder: Path) -> None:
         raise EnvironmentMissing(
             f"asked the package index for {', '.join(PACKAGES)} (Python {PYTHON}, Linux x86-64): "
             f"{done.stderr.strip()[-400:]}; build on a machine that reaches an index, or with --no-wheels "
-            "for a GPU machine that has tvm-ffi"
+            "for a GPU machine that has them"
         )
     for wheel in folder.glob("*.whl"):
         if zipfile.ZipFile(wheel).testzip() is not None:

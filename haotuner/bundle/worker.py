@@ -1,32 +1,31 @@
-"""The process that touches the GPU: ``python -m haotuner.bundle.worker SETUP.json``, one JSON line a start and an answer.
+"""The process that touches the GPU: one verb a stage, a task a request.
 
-It does its tasks in order and ends at the first fault that a CUDA context does not survive; the overseer starts another.
+It ends at a fault that a CUDA context does not survive. compute-sanitizer runs it with one task and
+no requests: ``python -m haotuner.bundle.worker SETUP.json``.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from haotuner.bundle import manifest, suites
 from haotuner.bundle.ceilings import measure_peak
 from haotuner.bundle.checking import check
-from haotuner.bundle.child_process import answer_stream
 from haotuner.bundle.kernels import Kernels
 from haotuner.bundle.probe import OUT_OF_MEMORY, GpuError, Probe
-from haotuner.bundle.suites import Suite
 from haotuner.bundle.timing import Stopwatch
-from haotuner.bundle.trials import CHECK, PEAK, SUBSET, Task, decode
+from haotuner.bundle.trials import CHECK, PEAK, SUBSET, TIME, Task, decode
+from haotuner.isolate.answers import Job, Refusal
+from haotuner.isolate.program import Program, Verb, attempt, described
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-FREE = "free"  # second argument: the parent is a tool whose launching thread may end first, so do not follow it
-LOST = 75  # exit code: the context is gone, start again (EX_TEMPFAIL)
+PROGRAM = "haotuner.bundle.worker:gpu"
+LOST = 75  # exit code of the one-task form: the context is gone (EX_TEMPFAIL)
 MISPLACED = (
     "cudaErrorIllegalAddress",
     "cudaErrorMisalignedAddress",
@@ -35,75 +34,77 @@ MISPLACED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Setup of a worker: where the bundle lies, which code to run, and its tasks."""
-
-    root: str
-    arch: str
-    tasks: list[dict[str, Any]]
-
-
-def serve(setup: Setup, answers: TextIO) -> int:
-    """Do every task, one JSON line a start and an answer; an exit code."""
-
-    def say(answer: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-    bundle = manifest.read(Path(setup.root))
-    suite = suites.read(bundle.root)
-    probe = Probe(bundle.root / bundle.probes[setup.arch])
-    probe.open_stream()
-    say({"ready": True})
-    kernels = Kernels(bundle, setup.arch, probe)
-    stopwatch = Stopwatch(probe, kernels, suite)
-    for number, fields in enumerate(setup.tasks):
-        say({"start": number})
-        answer, lost = _attempt(decode(fields), probe, kernels, stopwatch, suite)
-        say({"end": number, **answer, **({"fault": True} if lost else {})})
-        if lost:
-            return LOST
-    return 0
-
-
-def _attempt(
-    task: Task, probe: Probe, kernels: Kernels, stopwatch: Stopwatch, suite: Suite
-) -> tuple[Mapping[str, Any], bool]:
-    """The answer to one task, and whether the process is of no more use."""
-    stage = "verify" if task.stage == CHECK else "time"
+def gpu(told: Mapping[str, Any]) -> Program:
+    """Checks and times kernels of the bundle at ``root`` for ``arch``."""
+    # tvm-ffi imports torch where there is one: seconds of start, and a second CUDA runtime, that no kernel needs.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     try:
-        if task.stage == PEAK:
-            return {"rates": measure_peak(task.kernel, probe, suite)}, False
-        if task.stage == CHECK:
-            return {"check": asdict(check(task, probe, kernels))}, False
-        if task.stage == SUBSET:
-            return stopwatch.on_subset(task), False
-        return stopwatch.time(task), False
+        return Program(verbs=Worker(Path(told["root"]), told["arch"]).verbs())
     except GpuError as error:
-        if error.code == OUT_OF_MEMORY:
-            stopwatch.forget()
-            return _failed("load", "memory", str(error)), False
-        return _failed(stage, "out_of_bounds" if error.name in MISPLACED else "crash", str(error)), True
-    except Exception as error:  # the border of the process: whatever a kernel's launcher raises is a row
-        return _failed("run", "error", f"{type(error).__name__}: {error}"), _context_lost(probe)
+        raise Refusal("load", "error", str(error)) from error
 
 
-def _context_lost(probe: Probe) -> bool:
-    try:
-        probe.finish()
-    except GpuError:
-        return True
-    return False
+def request_of(task: Task) -> Job:
+    """The request that asks for a task."""
+    return {"do": task.stage, "task": asdict(task)}
 
 
-def _failed(stage: str, reason: str, detail: str) -> dict[str, Any]:
-    return {"failed": {"stage": stage, "reason": reason, "detail": detail[:500]}}
+class Worker:
+    """One CUDA context and what is loaded into it."""
+
+    def __init__(self, root: Path, arch: str) -> None:
+        bundle = manifest.read(root)
+        self._suite = suites.read(bundle.root)
+        self._probe = Probe(bundle.root / bundle.probes[arch])
+        self._probe.open_stream()
+        self._kernels = Kernels(bundle, arch, self._probe)
+        self._stopwatch = Stopwatch(self._probe, self._kernels, self._suite)
+
+    def verbs(self) -> Mapping[str, Verb]:
+        """By stage."""
+        doing: Mapping[str, Callable[[Task], Mapping[str, Any]]] = {
+            PEAK: lambda task: {"rates": measure_peak(task.kernel, self._probe, self._suite)},
+            CHECK: lambda task: {"check": asdict(check(task, self._probe, self._kernels))},
+            SUBSET: self._stopwatch.on_subset,
+            TIME: self._stopwatch.time,
+        }
+        return {stage: partial(self._answer, do) for stage, do in doing.items()}
+
+    def _answer(self, do: Callable[[Task], Mapping[str, Any]], job: Job) -> Job:
+        task = decode(job["task"])
+        try:
+            return dict(do(task))
+        except GpuError as error:
+            if error.code == OUT_OF_MEMORY:
+                self._stopwatch.forget()
+                raise Refusal("load", "memory", str(error)) from error
+            reason = "out_of_bounds" if error.name in MISPLACED else "crash"
+            raise Refusal(stage_of(task), reason, str(error), fatal=True) from error
+        except Refusal:
+            raise
+        except Exception as error:  # whatever a kernel's launcher raises is a row
+            raise Refusal("run", "error", described(error), fatal=self._lost()) from error
+
+    def _lost(self) -> bool:
+        try:
+            self._probe.finish()
+        except GpuError:
+            return True
+        return False
+
+
+def stage_of(task: Task) -> str:
+    """The stage that a record of a failed task names."""
+    return "verify" if task.stage == CHECK else "time"
+
+
+def main(setup: Path) -> int:
+    """Do the one task of a setup, ``{"root", "arch", "request"}``, and print the answer; an exit code."""
+    told = json.loads(setup.read_text())
+    answer, lost = attempt(gpu(told).verbs, told["request"])
+    print(json.dumps(answer))
+    return LOST if lost else 0
 
 
 if __name__ == "__main__":
-    # tvm-ffi imports torch where there is one: seconds of start, and a second CUDA runtime, that no kernel needs.
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    if FREE not in sys.argv[2:]:  # never outlive the overseer: a stray kernel would hold the GPU
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    sys.exit(serve(Setup(**json.loads(Path(sys.argv[1]).read_text())), answer_stream()))
+    sys.exit(main(Path(sys.argv[1])))

@@ -15,12 +15,10 @@ from haotuner.cli.output import say
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
-from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.index import families_for
-from haotuner.select.expected_gpu import expectation_gpu
-from haotuner.select.fit_gpu import GPU_FRONTIER
-from haotuner.select.funnel import FRONTIER, Funnel, Score, select
+from haotuner.select.funnel import Funnel, select
 from haotuner.trace import traffic_of
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.op import Op
@@ -83,10 +81,9 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
     """A funnel of each family with a legal point, and why the others have none; NothingLegal if no family has one."""
     found: dict[str, Funnel] = {}
     without: dict[str, str] = {}
-    most = FRONTIER if device.kind == "cpu" else GPU_FRONTIER
     for family in families_for(op, "cpu" if device.kind == "cpu" else "cuda"):
         try:
-            found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic), most=most)
+            found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic))
         except NothingLegal as error:
             without[family.name] = str(error)
     if not found:
@@ -94,9 +91,10 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
     return found, without
 
 
-def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Score:
-    if isinstance(family, CudaDense):
-        return expectation_gpu(op, family, device, traffic)
+def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectation:
+    own = family.expectation(op, device, traffic)
+    if own is not None:
+        return own
     from haotuner.initial_model import start_of
     from haotuner.search.book import expectation  # the models and their libraries take a second to import
 

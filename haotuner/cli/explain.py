@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +12,12 @@ from haotuner.backends.index import backend_named
 from haotuner.cli.alternative import predicted_us, runner_up
 from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
+from haotuner.cli.explain_cell import cell_document, print_cell
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
-from haotuner.words.composition import WAYS
+from haotuner.words.composition import share_in_words
 from haotuner.words.op import Op
 from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
@@ -29,10 +31,16 @@ def explain(
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     name = Op.parse(op).name
-    m = _rows(shape)
     with Pack(pack, threads) as opened:
         dense = opened.op(name)
         entry = next(o for o in opened.manifest.ops if o.name == name)
+        extents = _extents(shape, [axis.name for axis in entry.dynamic])
+        if entry.kind != "dense":
+            with facts_of(pack):
+                found = cell_document(opened, entry, extents)
+            say(json.dumps(found, indent=1)) if json_output else print_cell(found)
+            return
+        m = extents["m"]
         count = entry.threads[opened.plan_index(entry)]
         composition = dense.composition(m)
         tile_rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))
@@ -67,11 +75,12 @@ def explain(
         _print(document)
 
 
-def _rows(shape: str) -> int:
+def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:
     spans = dict(ShapeRange.parse(shape).spans)
-    if list(spans) != ["m"] or len(spans["m"]) != 1 or spans["m"].last > AXIS_LIMIT:
-        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example m=37")
-    return spans["m"].first
+    if set(spans) != set(axes) or any(len(span) != 1 or span.last > AXIS_LIMIT for span in spans.values()):
+        example = ";".join(f"{axis}=37" for axis in axes)
+        raise UsageError(f"--shape {shape!r}: explain one shape at a time, for example {example}")
+    return {axis: span.first for axis, span in spans.items()}
 
 
 def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
@@ -82,7 +91,7 @@ def _region(kernel: str, box: dict[str, list[int]]) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     m = document["shape"]["m"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest plan is extended)"
-    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {WAYS[document['split']]}{where}")
+    say(f"{document['op']} m={m}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
     expected = f"expected {_us(document['predicted_us'])}"
@@ -97,7 +106,7 @@ def _print(document: dict[str, Any]) -> None:
         say("no other composition of the kept kernels covers this shape")
         return
     how = "measured while tuning" if second["from"] == "measured" else "by the kernels' curves"
-    say(f"runner-up: {second['composition']}, {WAYS[second['split']]}")
+    say(f"runner-up: {second['composition']}, {share_in_words(second['split'])}")
     remark = _remark(second, document["in_range"])
     say(f"  {how} it takes {_us(second['us'])}, the chosen one {_us(second['chosen_us'])}{remark}")
 

@@ -17,7 +17,7 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     if json_output:
         say(json.dumps({"path": str(pack), **manifest.document}, indent=1))
         return
-    header = ("op", "m", "threads", "kernels", "packed", "regret mean", "regret max")
+    header = ("op", "tuned for", "threads", "kernels", "packed", "regret mean", "regret max")
     with facts_of(pack):
         head = columns(_head(pack, manifest))
         table = columns([header, *(_row(op, measured=not manifest.unverified) for op in manifest.ops)])
@@ -59,7 +59,7 @@ def _row(op: Any, *, measured: bool) -> tuple[str, ...]:
     facts = op.facts
     return (
         op.name,
-        f"{op.first_m}..{op.last_m}",
+        " ".join(f"{axis.name}={axis.first}..{axis.last}" for axis in op.dynamic),
         ",".join(map(str, op.threads)),
         str(len(op.kernels)),
         f"{facts.get('packed_ratio', 1):.3f}x",

@@ -13,6 +13,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import tell
 from haotuner.cli.progress import race_progress
 from haotuner.hw_profiles.find import find_device
+from haotuner.plan.cells import CellTable
 from haotuner.producing import Report
 from haotuner.request import Request
 from haotuner.words.device import Device
@@ -58,9 +59,12 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
     peers = [name for name in against if name == "numpy" or find_spec(_module(name)) is not None]
     if not peers:
         return None
-    ops = [entry["name"] for entry in report.document["ops"]]
-    threads = sorted({table.threads for tuned in report.tuned for table in tuned.tables})
-    rows = sorted({shape["m"] for tuned in report.tuned for shape in tuned.task.traffic.shapes()})
+    raced = [tuned for tuned in report.tuned if tuned.task.op.kind == "dense"]  # what peers have an operator for
+    if not raced:
+        return None
+    ops = [tuned.task.op.name for tuned in raced]
+    threads = sorted({table.threads for tuned in raced for table in tuned.tables})
+    rows = sorted({shape["m"] for tuned in raced for shape in tuned.task.traffic.shapes()})
     shapes = [Shape.of(m=m) for m in Span(first=rows[0], last=rows[-1]).sample(QUICK_SHAPES)]
     seconds = min(QUICK_S, QUICK_ROW_S * len(ops) * len(threads) * len(shapes))
     if not quiet:
@@ -89,8 +93,8 @@ def times_table(report: Report, speed: Speed | None) -> str:
         times = {(row["op"], row["threads"], row["shape"]["m"]): row["ours_us"] for row in speed.document["rows"]}
     else:
         for tuned in report.tuned:
-            rows = [shape["m"] for shape in tuned.task.traffic.shapes()]
-            for table in tuned.tables:
+            rows = [shape["m"] for shape in tuned.task.traffic.shapes()] if tuned.row_tables else []
+            for table in tuned.row_tables:
                 for m in Span(first=min(rows), last=max(rows)).sample(QUICK_SHAPES):
                     if m <= len(table.entries):
                         times[tuned.task.op.name, table.threads, m] = table.entries[m - 1].us
@@ -101,12 +105,31 @@ def times_table(report: Report, speed: Speed | None) -> str:
         found = [(times.get((op, threads, m)), m) for m in heights]
         cells = ["-" if not us else f"{_amount(us)} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
         lines.append((op, str(threads), *cells))
+    lines += _cell_lines(report)
+    width = max(map(len, lines))
+    lines = [(*found, *[""] * (width - len(found))) for found in lines]
     what = "time of one call as raced" if speed is not None else "time of one call that the plans expect"
     return f"{columns(lines)}\n{what}, weights {report.tuned[0].task.cache}"
 
 
 def _amount(us: float) -> str:
     return f"{us:.3g}" if us < 100 else f"{us:,.0f}"
+
+
+def _cell_lines(report: Report) -> list[tuple[str, ...]]:
+    """The same of ops whose plans are by cells: at a few of the shapes that were timed."""
+    lines: list[tuple[str, ...]] = []
+    for tuned in report.tuned:
+        for table in tuned.tables:
+            if isinstance(table, CellTable):
+                timed = sorted(table.measured, key=tuned.task.op.flops)
+                picked = [timed[place * (len(timed) - 1) // 3] for place in range(4)] if len(timed) > 4 else timed
+                cells = []
+                for shape in picked:
+                    us = min(table.measured[shape].values())
+                    cells.append(f"{shape} {us:,.1f} ({tuned.task.op.flops(shape) / us / 1e3:.1f})")
+                lines.append((tuned.task.op.name, str(table.threads), *cells))
+    return lines
 
 
 def _module(peer: str) -> str:

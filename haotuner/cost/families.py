@@ -1,13 +1,13 @@
-"""Which demand function belongs to which family of micro-kernels."""
+"""Demands of any family by its name: those of micro-kernels, and imported ones that are only ranked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from haotuner.cost.demand_conv import conv2d
-from haotuner.cost.demand_cpu import cpu_dense
-from haotuner.cost.demand_xgemm import xgemm
+from haotuner.microkernels.imported.conv2d import conv2d
+from haotuner.microkernels.imported.xgemm import xgemm
+from haotuner.microkernels.index import FAMILIES
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.demand import Demand, DemandOf, Problem, asked
 from haotuner.words.device import Device
@@ -16,7 +16,7 @@ from haotuner.words.shape import Shape
 
 # The index is explicit: a family without an entry has no cost model, and says so.
 DEMANDS: tuple[tuple[str, DemandOf], ...] = (
-    ("cpu_dense_fp32", cpu_dense),
+    *((family.name, family.demand) for family in FAMILIES),
     ("clblast_xgemm", xgemm),  # imported records of Kernel Tuner: ranked and transferred, never built
     ("kt_conv2d", conv2d),
 )
@@ -36,15 +36,15 @@ def demand(
 ) -> Demand:
     """Demand of each (micro-kernel, shape) on the device, as columns of shape ``(len(pairs),)``.
 
-    ``device`` has as many units as threads will run (``Device.with_units``). ``weights`` is ``cold`` or ``hot``.
+    ``family``: one that can tell its demand, or the name of one. ``device`` has as many units as threads will run
+    (``Device.with_units``). ``weights`` is ``cold`` or ``hot``.
     """
-    known = dict(DEMANDS)
-    if family.name not in known:
-        raise ValueError(f"no demand function for family {family.name!r}; known: {', '.join(known)}")
+    of: DemandOf | None = getattr(family, "demand", None) or dict(DEMANDS).get(family.name)
+    if of is None:
+        raise ValueError(f"no demand function for family {family.name!r}; known: {', '.join(name for name, _ in DEMANDS)}")
     if not pairs:
         raise ValueError("no (micro-kernel, shape) pairs were given")
     strays = {kernel.family for kernel, _ in pairs} - {family.name}
     if strays:
         raise ValueError(f"asked for family {family.name}, found micro-kernels of {', '.join(sorted(strays))}")
-    rows = asked(device, problem, pairs, element_bytes=DTYPE_BYTES[problem.dtype], cold=weights == "cold")
-    return known[family.name](rows)
+    return of(asked(device, problem, pairs, element_bytes=DTYPE_BYTES[problem.dtype], cold=weights == "cold"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -25,12 +26,16 @@ from haotuner.cost.roofline import (
     tile_count,
     worked_us,
 )
-from haotuner.words.demand import Column, Demand, Problem
+from haotuner.cost.steps import lanes_of_wave, steps_of
+from haotuner.words.demand import Column, CpuStream, Demand, MatmulTile, Problem, Staging
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 
-FEATURES_VERSION = 7  # raise it whenever a feature is added, removed or computed differently
+# Of models saved before columns had versions of their own: those of this one can be read. It is never raised again.
+FEATURES_VERSION = 7
+Group = Literal["matmul", "staging", "stream"]  # of a demand's columns: those that a family may leave out
+Part = TypeVar("Part")
 
 
 class View:
@@ -39,20 +44,53 @@ class View:
     def __init__(self, device: Device, demand: Demand) -> None:
         self.d = demand
         self.m: Machine = machine(device)
+        self.work, self.tiles = demand.work, demand.tiles
         self.resident, self.limiter = resident_tiles(demand, self.m)
-        self.tiles = tile_count(demand)
-        self.waves = self.tiles / (self.m.units * self.resident)
+        self.count = tile_count(demand)
+        self.waves = self.count / (self.m.units * self.resident)
         self.spills = spilled_registers(demand, self.m)
+        self.steps = steps_of(demand, self.m)
         self.step = step_cycles(demand, self.m, self.resident)
+        self.start = start_cycles(demand, self.m)
         self.exposed_us = exposed_us(demand, self.m)
         self.expected_us = worked_us(demand, self.m) + self.exposed_us
         self.least_us = np.maximum(least_us(device, demand), 1e-9)
-        self.flops_per_step = 2.0 * demand.tile_rows * demand.tile_cols
+        self.flops = np.sum(list(demand.work.flops.values()), axis=0)
+
+    @property
+    def tile(self) -> MatmulTile:
+        """The columns of a product, asked only by features of that group."""
+        return _there(self.d.matmul)
+
+    @property
+    def staging(self) -> Staging:
+        """How operands travel, likewise."""
+        return _there(self.d.staging)
+
+    @property
+    def stream(self) -> CpuStream:
+        """The stream of an operand, likewise."""
+        return _there(self.d.stream)
+
+    @property
+    def flops_per_step(self) -> Column:
+        """Of a product's tile."""
+        return 2.0 * self.tile.tile_rows * self.tile.tile_cols
+
+
+def _there(part: Part | None) -> Part:
+    if part is None:
+        raise ValueError("a feature reads columns of a group that it does not name")
+    return part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One column of the frame: its formula in words, the closed range it lies in, and how it is computed."""
+    """One column of the frame: its formula in words, the closed range it lies in, and how it is computed.
+
+    Raise ``version`` whenever ``of`` gives other numbers: saved models that use the column are passed over from then on. A
+    new column needs no thought of them. A column of a ``group`` is NaN where a family's demand lacks the group.
+    """
 
     name: str
     formula: str
@@ -60,6 +98,8 @@ class Feature:
     high: float
     of: Callable[[View], Column]
     resource: bool = True  # False: known from program and shape (two of a GPU's also hang on the width of a wave)
+    group: Group | None = None
+    version: int = 1
 
 
 def _log2(values: Column | float) -> Column:
@@ -70,106 +110,123 @@ def _ceil_share(value: Column, step: Column) -> Column:
     return np.asarray(value / (np.ceil(value / step) * step), dtype=np.float64)
 
 
+def _fma_cycles(v: View) -> Column:
+    """Cycles of the multiply-adds of one step of a tile."""
+    return np.asarray(v.tiles.waves * v.tile.fmas / v.m.pipes + v.tile.tensor_fmas / v.m.tensor_fmas, dtype=np.float64)
+
+
+def _peak_cycles(v: View) -> Column:
+    """Cycles that the flops of a step of all resident tiles take at the peak of the units that do them."""
+    flops = v.resident * v.flops_per_step
+    return np.where(v.tile.tensor_fmas > 0, flops / (2.0 * v.m.tensor_fmas), flops / (2.0 * v.m.wave_width * v.m.pipes))
+
+
+def _all(v: View, value: float) -> Column:
+    return np.full_like(v.count, float(value))
+
+
 FEATURES: tuple[Feature, ...] = (
     # the program and the shape
     Feature(name="tile_rows_log2", formula="log2 of output rows of a tile", low=0, high=20, resource=False,
-            of=lambda v: _log2(v.d.tile_rows)),
+            group="matmul", of=lambda v: _log2(v.tile.tile_rows)),
     Feature(name="tile_cols_log2", formula="log2 of output columns of a tile", low=0, high=20, resource=False,
-            of=lambda v: _log2(v.d.tile_cols)),
+            group="matmul", of=lambda v: _log2(v.tile.tile_cols)),
     Feature(name="wave_rows_log2", formula="log2 of output rows one thread holds", low=0, high=20, resource=False,
-            of=lambda v: _log2(v.d.wave_rows)),
+            group="matmul", of=lambda v: _log2(v.tile.wave_rows)),
     Feature(name="wave_cols_log2", formula="log2 of output columns one thread holds", low=0, high=20, resource=False,
-            of=lambda v: _log2(v.d.wave_cols)),
+            group="matmul", of=lambda v: _log2(v.tile.wave_cols)),
     Feature(name="threads_log2", formula="log2 of threads of a tile", low=0, high=12, resource=False,
-            of=lambda v: _log2(v.d.threads)),
+            of=lambda v: _log2(v.tiles.threads)),
     Feature(name="vector_log2", formula="log2 of elements one load moves", low=0, high=8, resource=False,
-            of=lambda v: _log2(v.d.vector)),
+            of=lambda v: _log2(v.tiles.vector)),
     Feature(name="unroll_log2", formula="log2 of unrolled steps", low=0, high=12, resource=False,
-            of=lambda v: _log2(v.d.unroll)),
+            group="matmul", of=lambda v: _log2(v.tile.unroll)),
     Feature(name="streams", formula="address streams read in parallel", low=0, high=4096, resource=False,
-            of=lambda v: v.d.streams),
+            group="matmul", of=lambda v: v.tile.streams),
     Feature(name="flags", formula="family switches as an integer", low=0, high=4096, resource=False,
-            of=lambda v: v.d.flags),
+            group="matmul", of=lambda v: v.tile.flags),
     Feature(name="ahead_lines_log2", formula="log2 of 1 + cache lines between use and fetch by instruction", low=0, high=31,
-            resource=False, of=lambda v: _log2(1.0 + v.d.ahead_lines)),
+            resource=False, group="stream", of=lambda v: _log2(1.0 + v.stream.ahead_lines)),
     Feature(name="fetched", formula="share of its own or the next panel that a tile fetches by instruction", low=0, high=1,
-            resource=False, of=lambda v: v.d.fetched),
+            resource=False, group="stream", of=lambda v: v.stream.fetched),
     Feature(name="rows_padding", formula="rows / (rows rounded up to tiles)", low=0, high=1, resource=False,
-            of=lambda v: _ceil_share(v.d.rows, v.d.tile_rows)),
+            group="matmul", of=lambda v: _ceil_share(v.tile.rows, v.tile.tile_rows)),
     Feature(name="cols_padding", formula="columns / columns computed (rounded up to tiles)", low=0, high=1, resource=False,
-            of=lambda v: v.d.cols / v.d.computed_cols),
+            group="matmul", of=lambda v: v.tile.cols / v.tile.computed_cols),
     Feature(name="rows_exact", formula="1 where whole tiles cover the rows (no bounds check), else 0", low=0, high=1,
-            resource=False, of=lambda v: (np.mod(v.d.rows, v.d.tile_rows) == 0).astype(np.float64)),
+            resource=False, group="matmul", of=lambda v: (np.mod(v.tile.rows, v.tile.tile_rows) == 0).astype(np.float64)),
     Feature(name="cols_exact", formula="1 where whole tiles cover the columns, else 0", low=0, high=1, resource=False,
-            of=lambda v: (np.mod(v.d.cols, v.d.tile_cols) == 0).astype(np.float64)),
+            group="matmul", of=lambda v: (np.mod(v.tile.cols, v.tile.tile_cols) == 0).astype(np.float64)),
     Feature(name="staged_rows", formula="1 where the rows' operand is staged in shared memory", low=0, high=1,
-            resource=False, of=lambda v: v.d.staged_rows),
+            resource=False, group="staging", of=lambda v: v.staging.rows),
     Feature(name="staged_cols", formula="1 where the columns' operand is staged (CPU: packed)", low=0, high=1,
-            resource=False, of=lambda v: v.d.staged_cols),
+            resource=False, group="staging", of=lambda v: v.staging.cols),
     Feature(name="staging_rows_log2", formula="log2 of threads side by side that stage the rows' operand", low=0, high=12,
-            resource=False, of=lambda v: _log2(v.d.staging_rows)),
+            resource=False, group="staging", of=lambda v: _log2(v.staging.row_threads)),
     Feature(name="staging_cols_log2", formula="log2 of threads side by side that stage the columns' operand", low=0,
-            high=12, resource=False, of=lambda v: _log2(v.d.staging_cols)),
+            high=12, resource=False, group="staging", of=lambda v: _log2(v.staging.col_threads)),
     Feature(name="vector_cols_log2", formula="log2 of elements one load of the columns' operand moves", low=0, high=8,
-            resource=False, of=lambda v: _log2(v.d.vector_cols)),
+            resource=False, group="staging", of=lambda v: _log2(v.staging.vector_cols)),
     Feature(name="row_tiles_log2", formula="log2 of tiles along the rows", low=0, high=31, resource=False,
-            of=lambda v: _log2(np.ceil(v.d.rows / v.d.tile_rows))),
-    Feature(name="depth_log2", formula="log2 of steps", low=0, high=31, resource=False, of=lambda v: _log2(v.d.depth)),
+            group="matmul", of=lambda v: _log2(np.ceil(v.tile.rows / v.tile.tile_rows))),
+    Feature(name="depth_log2", formula="log2 of steps", low=0, high=31, resource=False, group="matmul",
+            of=lambda v: _log2(v.tile.depth)),
     Feature(name="depth_blocks_log2", formula="log2 of staged blocks of steps", low=0, high=31, resource=False,
-            of=lambda v: _log2(np.ceil(v.d.depth / v.d.depth_block))),
+            group="matmul", of=lambda v: _log2(np.ceil(v.tile.depth / v.tile.depth_block))),
     Feature(name="tile_intensity_log2", formula="log2 of flops per byte a tile takes from L1 or shared in a step", low=-20,
-            high=40, resource=False, of=lambda v: _log2(v.flops_per_step / v.d.near_bytes)),
+            high=40, resource=False, group="matmul", of=lambda v: _log2(v.flops_per_step / v.tile.near_bytes)),
     Feature(name="line_ratio", formula="useful share of each memory line", low=0, high=1, resource=False,
-            of=lambda v: v.d.line_ratio),
+            group="matmul", of=lambda v: v.tile.line_ratio),
     Feature(name="bank_ways", formula="ways of the worst bank conflict", low=1, high=64, resource=False,
-            of=lambda v: v.d.bank_ways),
+            group="matmul", of=lambda v: v.tile.bank_ways),
     # demand over resource, inside one unit
     Feature(name="register_fill", formula="registers of a thread / registers a thread may have", low=0, high=1e3,
-            of=lambda v: v.d.registers / v.m.registers_per_thread),
+            of=lambda v: v.tiles.registers / v.m.registers_per_thread),
     Feature(name="spill_ratio", formula="registers that do not fit / registers asked for", low=0, high=1,
-            of=lambda v: v.spills / v.d.registers),
+            of=lambda v: v.spills / v.tiles.registers),
     Feature(name="shared_fill", formula="shared bytes of a tile / largest a block may have", low=0, high=1e3,
-            of=lambda v: v.d.shared_bytes / v.m.shared_per_block_bytes),
+            of=lambda v: v.tiles.shared_bytes / v.m.shared_per_block_bytes),
     Feature(name="l1_fill_log2", formula="log2 of (set to be kept in L1 of resident tiles / L1)", low=-40, high=20,
-            of=lambda v: _log2(v.resident * v.d.l1_set_bytes / v.m.l1_bytes)),
+            of=lambda v: _log2(v.resident * v.tiles.l1_set_bytes / v.m.l1_bytes)),
     Feature(name="l2_fill_log2", formula="log2 of (set to be kept in L2 / L2)", low=-40, high=30,
-            of=lambda v: _log2(v.d.l2_set_bytes / v.m.l2_bytes)),
+            of=lambda v: _log2(v.tiles.l2_set_bytes / v.m.l2_bytes)),
     Feature(name="far_fill_log2", formula="log2 of (bytes from main memory / last cache)", low=-40, high=40,
-            of=lambda v: _log2(v.d.far_bytes / v.m.l3_bytes)),
+            of=lambda v: _log2(v.work.far_bytes / v.m.l3_bytes)),
     Feature(name="thread_fill", formula="resident threads / threads a unit may hold", low=0, high=64,
-            of=lambda v: v.resident * v.d.waves * (v.m.wave_width if v.m.kind != "cpu" else 1.0) / v.m.threads_per_unit),
+            of=lambda v: v.resident * v.tiles.waves * v.m.wave_threads / v.m.threads_per_unit),
     Feature(name="wave_use", formula="threads of a tile / lanes of its waves", low=0, high=1,
-            of=lambda v: np.minimum((v.d.vector if v.m.kind == "cpu" else v.d.threads / v.d.waves) / v.m.wave_width, 1.0)),
+            of=lambda v: np.minimum(lanes_of_wave(v.d, v.m) / v.m.wave_width, 1.0)),
     Feature(name="resident_tiles", formula="tiles a unit holds at a time", low=1, high=64, of=lambda v: v.resident),
     Feature(name="resident_limit", formula="what limits them: 0 registers, 1 shared, 2 threads, 3 blocks", low=0, high=3,
             of=lambda v: v.limiter),
     Feature(name="ilp_log2", formula="log2 of independent multiply-adds in flight / (latency x pipes)", low=-20, high=20,
-            of=lambda v: _log2(v.resident * v.d.waves * v.d.fmas / (v.m.fma_latency * v.m.pipes))),
+            group="matmul", of=lambda v: _log2(v.resident * v.tiles.waves * v.tile.fmas / (v.m.fma_latency * v.m.pipes))),
     Feature(name="loads_per_fma", formula="load instructions of a step / multiply-adds of a step", low=0, high=64,
-            of=lambda v: v.d.loads / v.d.fmas),
+            group="matmul", of=lambda v: v.tile.loads / v.tile.fmas),
     Feature(name="load_pressure_log2", formula="log2 of cycles of loads / cycles of multiply-adds", low=-20, high=20,
-            of=lambda v: _log2((v.d.loads / v.m.loads) / (v.d.fmas / v.m.pipes))),
+            group="matmul", of=lambda v: _log2((v.tile.loads / v.m.loads) / (v.tile.fmas / v.m.pipes))),
     Feature(name="near_pressure_log2", formula="log2 of cycles of L1 or shared traffic / cycles of multiply-adds", low=-40,
-            high=20, of=lambda v: _log2((v.d.near_bytes * v.d.bank_ways / v.m.near_bytes) / _fma_cycles(v))),
+            high=20, group="matmul",
+            of=lambda v: _log2((v.tile.near_bytes * v.tile.bank_ways / v.m.near_bytes) / _fma_cycles(v))),
     Feature(name="mid_pressure_log2", formula="log2 of cycles of L2 traffic / cycles of multiply-adds", low=-40, high=20,
-            of=lambda v: _log2((v.d.mid_bytes / v.m.mid_bytes) / _fma_cycles(v))),
+            group="matmul", of=lambda v: _log2((v.tile.mid_bytes / v.m.mid_bytes) / _fma_cycles(v))),
     Feature(name="code_fill_log2", formula="log2 of bytes of the unrolled loop / instruction cache", low=-20, high=20,
-            of=lambda v: _log2(code_fill(v.d, v.m))),
+            group="matmul", of=lambda v: _log2(code_fill(v.steps, v.m))),
     Feature(name="step_efficiency", formula="flops of a step at peak / cycles the analytic model gives it", low=0, high=1.5,
-            of=lambda v: v.resident * v.flops_per_step / (2.0 * v.m.wave_width * v.m.pipes) / v.step),
+            group="matmul", of=lambda v: _peak_cycles(v) / v.step),
     Feature(name="start_share", formula="cycles to start a tile / cycles of the tile", low=0, high=1,
-            of=lambda v: start_cycles(v.d, v.m) / (start_cycles(v.d, v.m) + v.d.depth * v.step)),
+            of=lambda v: v.start / (v.start + v.steps.count * v.step)),
     # the whole device
     Feature(name="tiles_per_unit_log2", formula="log2 of tiles / units", low=-20, high=40,
-            of=lambda v: _log2(v.tiles / v.m.units)),
+            of=lambda v: _log2(v.count / v.m.units)),
     Feature(name="waves_log2", formula="log2 of tiles / (units x resident tiles)", low=-20, high=40,
             of=lambda v: _log2(v.waves)),
     Feature(name="wave_tail", formula="rounds of tiles / rounds rounded up", low=0, high=1,
             of=lambda v: v.waves / np.ceil(v.waves)),
     Feature(name="unit_tail", formula="(tiles / units) / the same rounded up", low=0, high=1,
-            of=lambda v: _ceil_share(v.tiles, np.full_like(v.tiles, v.m.units))),
+            of=lambda v: _ceil_share(v.count, np.full_like(v.count, v.m.units))),
     Feature(name="far_balance_log2", formula="log2 of (flops per byte of main memory / machine balance)", low=-40, high=40,
-            of=lambda v: _log2(v.d.flops / np.maximum(v.d.far_bytes, 1.0) / v.m.balance)),
+            of=lambda v: _log2(v.flops / np.maximum(v.work.far_bytes, 1.0) / v.m.balance)),
     Feature(name="expected_log", formula="log of (roofline time / analytic time); over 0 where weights are in cache",
             low=-40, high=8, of=lambda v: np.log(v.least_us / v.expected_us)),
     Feature(name="exposed_share", formula="time that new pages and streams are waited for / analytic time", low=0,
@@ -184,20 +241,13 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="l1_per_pipe_log2", formula="log2 of L1 bytes / (pipes x lanes)", low=0, high=30,
             of=lambda v: _all(v, np.log2(v.m.l1_bytes / (v.m.pipes * v.m.wave_width)))),
     Feature(name="l2_per_unit_log2", formula="log2 of L2 bytes / units (CPU: of a core)", low=0, high=40,
-            of=lambda v: _all(v, np.log2(v.m.l2_bytes / (v.m.units if v.m.kind != "cpu" else 1.0)))),
+            of=lambda v: _all(v, np.log2(v.m.l2_bytes / v.m.l2_units))),
     Feature(name="threads_limit_log2", formula="log2 of threads a unit may hold", low=0, high=16,
             of=lambda v: _all(v, np.log2(v.m.threads_per_unit))),
 )  # fmt: skip
 NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
 PROGRAM_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES if not feature.resource)
-
-
-def _fma_cycles(v: View) -> Column:
-    return np.asarray(v.d.waves * v.d.fmas / v.m.pipes, dtype=np.float64)
-
-
-def _all(v: View, value: float) -> Column:
-    return np.full_like(v.tiles, float(value))
+OPTIONAL_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES if feature.group)  # may be NaN
 
 
 def features(
@@ -211,9 +261,10 @@ def features(
 
 
 def frame(device: Device, wanted: Demand) -> pd.DataFrame:
-    """Features of a demand that is already known: a frame with one row a (micro-kernel, shape)."""
+    """The same from a demand that is already known; columns of groups that it lacks are NaN."""
     view = View(device, wanted)
-    table = np.empty((len(wanted.rows), len(FEATURES)))
+    table = np.empty((len(view.count), len(FEATURES)))
     for column, feature in enumerate(FEATURES):
-        table[:, column] = feature.of(view)
+        there = feature.group is None or getattr(wanted, feature.group) is not None
+        table[:, column] = feature.of(view) if there else np.nan
     return pd.DataFrame(table, columns=list(NAMES))

@@ -85,9 +85,14 @@ class Forest:
         self.facts: dict[str, Any] = {}  # provenance that travels with the saved model
         self.fitted = False
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Columns that the model reads; frames may have others, in any order."""
+        return tuple(dict.fromkeys((*self.settings.columns, _PRIOR)))
+
     def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Forest:
         """Learn from rows of measured log(throughput / roofline); works from one row up."""
-        check_columns(frame)
+        check_columns(frame, self.uses)
         labels, given = check_rows(frame, log_efficiency, weights)
         prior = frame[_PRIOR].to_numpy(dtype=np.float64)
         self.line = line_through(prior, labels, given, self.settings.slope)
@@ -106,7 +111,7 @@ class Forest:
         """Predicted log(throughput / roofline) of shape ``(rows,)``; higher is better."""
         if not self.fitted:
             raise ValueError("this forest was not fitted; call fit, or load a saved one")
-        check_columns(frame)
+        check_columns(frame, self.uses)
         total = self._base(frame[_PRIOR].to_numpy(dtype=np.float64))
         if self.booster is not None and len(frame):
             # putting rows in order costs a few percent of the time and saves half of it where leaves hold lines

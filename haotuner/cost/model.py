@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from haotuner.cost.features import NAMES
+from haotuner.cost.features import FEATURES, NAMES
 
 Scores: TypeAlias = NDArray[np.float64]
 
@@ -46,15 +47,30 @@ class Analytic:
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Log of the share of the roofline that the analytic time means."""
-        check_columns(frame)
+        check_columns(frame, ("expected_log",))
         return np.asarray(frame["expected_log"], dtype=np.float64)
 
 
-def check_columns(frame: pd.DataFrame) -> None:
-    """ValueError unless the frame has the features of this version, in order."""
-    if tuple(frame.columns) != NAMES:
-        odd = sorted(set(frame.columns) ^ set(NAMES))
-        raise ValueError(f"the frame's columns are not the features of this version; they differ in {odd[:8] or 'order'}")
+def check_columns(frame: pd.DataFrame, used: Sequence[str] = NAMES) -> None:
+    """ValueError unless the frame has the columns that a model uses, in whatever order and whatever else it has."""
+    lacking = [name for name in used if name not in frame.columns]
+    if lacking:
+        raise ValueError(f"the frame's columns are not the features that the model uses; it lacks {', '.join(lacking[:8])}")
+
+
+def odd_values(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Features that are NaN or infinite and must not be, of the frame's shape.
+
+    NaN is right where a family's demand lacks a group of columns: then all of that group in the frame are NaN in a row.
+    """
+    values = frame.to_numpy(dtype=np.float64)
+    odd: NDArray[np.bool_] = ~np.isfinite(values)
+    absent = np.isnan(values)
+    for group in {feature.group for feature in FEATURES if feature.group}:
+        at = np.array([frame.columns.get_loc(f.name) for f in FEATURES if f.group == group and f.name in frame.columns], int)
+        whole = absent[:, at].all(axis=1)
+        odd[np.ix_(whole, at)] = False
+    return odd
 
 
 def check_rows(frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None) -> tuple[Scores, Scores | None]:
@@ -65,8 +81,9 @@ def check_rows(frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLik
     if not np.isfinite(labels).all():
         bad = int(np.flatnonzero(~np.isfinite(labels))[0])
         raise ValueError(f"label {bad} is {labels[bad]}; times must be finite and positive before their logarithm is taken")
-    if not np.isfinite(frame.to_numpy(dtype=np.float64)).all():
-        names = [name for name in frame.columns if not np.isfinite(frame[name]).all()]
+    odd = odd_values(frame)
+    if odd.any():
+        names = [name for at, name in enumerate(frame.columns) if odd[:, at].any()]
         raise ValueError(f"features hold NaN or infinity in {', '.join(names)}")
     if weights is None:
         return labels, None

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from haotuner.cost.machine import Machine, machine
-from haotuner.words.demand import Column, Demand
+from haotuner.cost.steps import Steps, steps_of
+from haotuner.words.demand import Column, CpuStream, Demand, Work
 from haotuner.words.device import Device
+from haotuner.words.occupancy import Room
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
-_NARROW_PIPES = 2.0  # every AVX core starts up to two FMAs a cycle when they are narrower than its widest (Agner Fog tables)
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
-_STORE_FORWARD = 8.0  # cycles from storing a vector to having loaded it, Zen 2-4 (Agner Fog); on GPUs other waves hide it
 # From 2,294 cold times of one row tile, Zen 4 and Zen 5 with AVX-512, AVX2 and SSE: with these the analysis errs by 0.09 to
 # 0.15 between kernels of a shape (standard deviation, log units), by 0.12 to 0.20 without. A factor that all of them share,
 # the queue inversely, would do as well; each alone is known to some 20 %.
@@ -27,90 +27,105 @@ _LOAD_QUEUE = 72.0  # loads that may be under way, Zen 2-3 and Skylake (Agner Fo
 _NEW_PAGE_NS = 50.0  # from asking for the first line of a page to having it, less what other lines wait meanwhile
 _NEW_STREAM_PAGES = 6.5  # such waits before the prefetchers follow a stream that begins elsewhere
 _AHEAD_WORTH = 0.45  # of the time by which an instruction fetches ahead
+_OF_TENSOR_UNITS = ("fp16", "bf16")  # types that units for small matrices compute; fp32 would lose digits there
 _SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
 
 
 def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
-    """Least time of each shape in microseconds: flops at peak or least bytes at main-memory bandwidth; shape ``(rows,)``."""
+    """Least time of each shape in microseconds: flops at peak or least bytes at main-memory bandwidth; shape ``(rows,)``.
+
+    The peak is that of the fastest units that compute the op's type.
+    """
     m = machine(device)
+    peak = m.gflops["tensor" if op.dtype in _OF_TENSOR_UNITS else "simd"]
     least = {
-        shape: max(op.flops(shape) / (m.peak_gflops * 1e3), op.least_bytes(shape) / (m.memory_gbps * 1e3))
-        for shape in set(shapes)
+        shape: max(op.flops(shape) / (peak * 1e3), op.least_bytes(shape) / (m.memory_gbps * 1e3)) for shape in set(shapes)
     }
     return np.array([least[shape] for shape in shapes], dtype=np.float64)
 
 
 def least_us(device: Device, wanted: Demand) -> Column:
-    """Least microseconds from demands, for problems that are no ``Op``; shape ``(rows,)``."""
-    m = machine(device)
-    return np.maximum(wanted.flops / (m.peak_gflops * 1e3), wanted.least_bytes / (m.memory_gbps * 1e3))
+    """The same from demands, for problems that are no ``Op``; shape ``(rows,)``."""
+    m, work = machine(device), wanted.work
+    return np.maximum(arithmetic_us(work, m), work.least_bytes / (m.memory_gbps * 1e3))
+
+
+def arithmetic_us(work: Work, m: Machine) -> Column:
+    """Microseconds of all flops at the peak of the units that do them, one kind after the other."""
+    total = np.zeros_like(work.least_bytes)
+    for kind, flops in work.flops.items():
+        total = total + flops / (m.gflops[kind] * 1e3)
+    return total
 
 
 def resident_tiles(demand: Demand, m: Machine) -> tuple[Column, Column]:
     """Tiles a unit holds at a time (at least 1); what limits them: 0 registers, 1 shared memory, 2 threads, 3 blocks."""
-    if m.kind == "cpu":
-        return np.ones_like(demand.rows), np.full_like(demand.rows, 3.0)
-    threads = np.maximum(demand.waves * m.wave_width, 1.0)
-    limits = np.stack(
-        [
-            m.registers_per_unit // np.maximum(threads * np.minimum(demand.registers, m.registers_per_thread), 1.0),
-            m.l1_bytes // np.maximum(demand.shared_bytes, 1.0),
-            m.threads_per_unit // threads,
-            np.full_like(threads, m.blocks_per_unit),
-        ]
+    tiles = demand.tiles
+    if not m.waves_hide_latency:
+        return np.ones_like(tiles.count), np.full_like(tiles.count, 3.0)
+    room = Room(
+        threads=m.threads_per_unit, registers=m.registers_per_unit, shared_bytes=m.l1_bytes, blocks=m.blocks_per_unit
     )
+    fits = room.holds(
+        threads=np.maximum(tiles.waves * m.wave_threads, 1.0),
+        registers=np.maximum(np.minimum(tiles.registers, m.registers_per_thread), 1.0),
+        shared_bytes=np.maximum(tiles.shared_bytes, 1.0),
+    )
+    limits = np.stack([fits[name] for name in ("registers", "shared", "threads", "blocks")])
     return np.maximum(limits.min(axis=0), 1.0), limits.argmin(axis=0).astype(np.float64)
 
 
 def spilled_registers(demand: Demand, m: Machine) -> Column:
     """Registers that one thread needs beyond those it can have."""
-    room = np.minimum(m.registers_per_thread, m.registers_per_unit / np.maximum(demand.waves * m.wave_width, 1.0))
-    if m.kind == "cpu":
-        room = np.full_like(demand.rows, m.registers_per_thread)
-    return np.maximum(demand.registers - room, 0.0)
+    tiles = demand.tiles
+    threads = np.maximum(tiles.waves * m.wave_threads, 1.0)
+    room = np.minimum(m.registers_per_thread, m.registers_per_unit / threads)
+    return np.maximum(tiles.registers - room, 0.0)
 
 
 def tile_count(demand: Demand) -> Column:
-    """Tiles that cover the output, rows and columns rounded up; a narrow last one is a part of one."""
-    return np.ceil(demand.rows / demand.tile_rows) * (demand.computed_cols / demand.tile_cols)
+    """Tiles that cover the output, every axis rounded up; a narrow last one is a part of one."""
+    return demand.tiles.count
 
 
 def start_cycles(demand: Demand, m: Machine) -> Column:
     """Cycles before the first step of a tile."""
-    return m.start_cycles + demand.waits * m.mid_latency
+    waits = 0.0 if demand.staging is None else demand.staging.waits
+    return np.asarray(m.start_cycles + waits * m.mid_latency + np.zeros_like(demand.tiles.count), np.float64)
 
 
-def code_fill(demand: Demand, m: Machine) -> Column:
+def code_fill(steps: Steps, m: Machine) -> Column:
     """Bytes of the unrolled innermost loop over the instruction cache."""
-    return demand.code * m.instruction_bytes / m.code_bytes
+    return steps.code * m.instruction_bytes / m.code_bytes
 
 
-def code_fetch_cycles(demand: Demand, m: Machine) -> Column:
+def code_fetch_cycles(steps: Steps, m: Machine) -> Column:
     """Cycles of one step for one wave to fetch its code once the loop has outgrown the instruction cache.
 
     A loop that is larger than a least-recently-used cache misses everywhere, not only in its excess, so the price sets
     in within a few tenths of a full cache; waves drift apart and fetch on their own.
     """
-    missing = np.clip((code_fill(demand, m) - _CODE_TIGHT) / _CODE_RAMP, 0.0, 1.0)
-    return missing * (demand.fmas + demand.loads + demand.checks) * m.instruction_bytes / m.fetch_bytes
+    missing = np.clip((code_fill(steps, m) - _CODE_TIGHT) / _CODE_RAMP, 0.0, 1.0)
+    return missing * (steps.fmas + steps.loads + steps.checks) * m.instruction_bytes / m.fetch_bytes
 
 
 def step_cycles(demand: Demand, m: Machine, resident: Column) -> Column:
     """Cycles one unit needs for one step of ``resident`` tiles that run on it together."""
-    waves = demand.waves * resident
+    steps, tiles = steps_of(demand, m), demand.tiles
+    waves = tiles.waves * resident
     spills = _SPILL_LOADS * spilled_registers(demand, m)
-    narrow = (demand.vector < m.wave_width) & (m.kind == "cpu")
-    pipes = np.where(narrow, max(m.pipes, _NARROW_PIPES), m.pipes)
-    overhead = 2.0 / np.maximum(demand.unroll, 1.0)  # counter and branch
+    pipes = np.where(tiles.vector < m.wave_width, m.narrow_pipes, m.pipes)
+    overhead = 2.0 / np.maximum(steps.unroll, 1.0)  # counter and branch
     times = [
-        waves * demand.fmas / pipes,
-        waves * (demand.loads + spills) / m.loads,
-        waves * (demand.fmas + demand.loads + demand.checks + spills + overhead) / m.issue,
-        resident * demand.near_bytes * demand.bank_ways / m.near_bytes,
-        resident * demand.mid_bytes / np.maximum(demand.line_ratio, 0.05) / m.mid_bytes,
-        waves * code_fetch_cycles(demand, m),
+        waves * steps.fmas / pipes,
+        waves * (steps.loads + spills) / m.loads,
+        waves * (steps.fmas + steps.loads + steps.checks + spills + overhead) / m.issue,
+        resident * steps.near_bytes * steps.bank_ways / m.near_bytes,
+        resident * steps.mid_bytes / np.maximum(steps.line_ratio, 0.05) / m.mid_bytes,
+        waves * code_fetch_cycles(steps, m),
         # each accumulator waits for its own last value; a core that spills one waits for it to be stored and loaded as well
-        m.fma_latency + np.where((spills > 0) & (m.kind == "cpu"), _STORE_FORWARD, 0.0),
+        m.fma_latency + np.where(spills > 0, m.spill_wait, 0.0),
+        resident * steps.tensor_fmas / m.tensor_fmas,
     ]
     return _overlapped(times, m.overlap)
 
@@ -124,24 +139,24 @@ def expected_us(device: Device, demand: Demand) -> Column:
 def worked_us(demand: Demand, m: Machine) -> Column:
     """Expected microseconds without those of ``exposed_us``."""
     resident, _ = resident_tiles(demand, m)
-    tiles = tile_count(demand)
+    tiles, steps = tile_count(demand), steps_of(demand, m)
+    stream = demand.stream or CpuStream.none(tiles)
     spread = np.ceil(tiles / m.units)  # tiles of the busiest unit
     rounds, rest = np.floor(spread / resident), np.mod(spread, resident)
     start = start_cycles(demand, m)
-    full = rounds * (demand.depth * step_cycles(demand, m, resident) + start)
-    last = demand.depth * step_cycles(demand, m, np.maximum(rest, 1.0)) + start
+    full = rounds * (steps.count * step_cycles(demand, m, resident) + start)
+    last = steps.count * step_cycles(demand, m, np.maximum(rest, 1.0)) + start
     busy_us = (full + np.where(rest > 0, last, 0.0)) / (m.clock_ghz * 1e3)
     reach = np.minimum(tiles / m.units, 1.0)  # idle units ask the memory for nothing
-    far_us = (
-        demand.far_bytes / np.maximum(demand.line_ratio, 0.05) / (m.memory_gbps * 1e3 * np.maximum(reach, 1.0 / m.units))
-    )
+    far_bytes = demand.work.far_bytes / np.maximum(steps.line_ratio, 0.05)
+    far_us = far_bytes / (m.memory_gbps * 1e3 * np.maximum(reach, 1.0 / m.units))
     # The first of several passes waits for what was not brought before; all bring what comes next until it is there.
-    pass_us = busy_us / demand.passes
-    bringing = np.minimum(demand.passes, 1.0 / np.maximum(demand.brought, 1.0 / demand.passes))
-    ahead_us = far_us * demand.brought
+    pass_us = busy_us / stream.passes
+    bringing = np.minimum(stream.passes, 1.0 / np.maximum(stream.brought, 1.0 / stream.passes))
+    ahead_us = far_us * stream.brought
     rest_us = far_us - bringing * ahead_us
     first_us = _overlapped([pass_us, rest_us + ahead_us], m.overlap)
-    others_us = (bringing - 1.0) * _overlapped([pass_us, ahead_us], m.overlap) + (demand.passes - bringing) * pass_us
+    others_us = (bringing - 1.0) * _overlapped([pass_us, ahead_us], m.overlap) + (stream.passes - bringing) * pass_us
     return np.asarray(first_us + others_us, dtype=np.float64)
 
 
@@ -151,16 +166,16 @@ def exposed_us(demand: Demand, m: Machine) -> Column:
     They stop at the end of a page and where a stream ends. A core runs on until its load queue is full, so it waits the less
     the fewer loads a step has and the longer a step takes; what instructions fetch ahead comes earlier still.
     """
-    if not (demand.new_pages.any() or demand.new_streams.any()):
-        return np.zeros_like(demand.rows)
-    tiles = tile_count(demand)
+    stream, tile, tiles = demand.stream, demand.matmul, tile_count(demand)
+    if stream is None or tile is None or not (stream.new_pages.any() or stream.new_streams.any()):
+        return np.zeros_like(tiles)
     at_work = np.clip(tiles, 1.0, m.units)
-    steps = demand.depth * demand.computed_cols / demand.tile_cols
-    supply_ns = demand.far_bytes / steps / (m.memory_gbps / at_work)
+    steps = tile.depth * tile.computed_cols / tile.tile_cols
+    supply_ns = demand.work.far_bytes / steps / (m.memory_gbps / at_work)
     step_ns = np.maximum(step_cycles(demand, m, np.ones_like(steps)) / m.clock_ghz, supply_ns)
-    page_ns = _NEW_PAGE_NS - _LOAD_QUEUE / demand.loads * step_ns
-    pages_ns = demand.new_pages * np.maximum(page_ns - _AHEAD_WORTH * demand.ahead_steps * step_ns, 0.0)
-    streams_ns = demand.new_streams * _NEW_STREAM_PAGES * np.maximum(page_ns, 0.0)
+    page_ns = _NEW_PAGE_NS - _LOAD_QUEUE / tile.loads * step_ns
+    pages_ns = stream.new_pages * np.maximum(page_ns - _AHEAD_WORTH * stream.ahead_steps * step_ns, 0.0)
+    streams_ns = stream.new_streams * _NEW_STREAM_PAGES * np.maximum(page_ns, 0.0)
     return np.asarray((pages_ns + streams_ns) / at_work / 1e3, dtype=np.float64)
 
 

@@ -1,7 +1,7 @@
 """The file of a saved model: nothing in it reaches LightGBM before its hash and every tree are right (else it may crash).
 
-Line 1: magic and the sha256 of all that follows. Line 2: the header as JSON: what kind of model, feature version and
-columns, settings, and the length of each text. The rest: LightGBM's texts, one after the other.
+Line 1: magic and the sha256 of all that follows. Line 2: the header as JSON: what kind of model, the columns it uses and the
+version of each, settings, and the length of each text. The rest: LightGBM's texts, one after the other.
 """
 
 from __future__ import annotations
@@ -14,38 +14,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.features import FEATURES_VERSION, NAMES
+from haotuner.cost.columns import told, versions, why_outdated
+from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.tree_text import check_trees
 from haotuner.errors import UsageError
 from haotuner.files import read_regular, written_aside
 
-_MAGIC = "haotuner-model-1"
+_MAGIC, _OLD_MAGIC = "haotuner-model-2", "haotuner-model-1"  # the old one named a version of all columns together
 SIZE_LIMIT_BYTES = 256 << 20  # the shipped ones have 0.2 MB
-_KEYS = {"kind", "features_version", "features", "lengths", "state"}
+_KEYS = {"kind", "columns", "lengths", "state"}
+_OLD_KEYS = {"kind", "features_version", "features", "lengths", "state"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A model's file taken apart: its kind, its own state, and LightGBM's texts, all undamaged."""
+    """A model's file taken apart: its kind, its own state, LightGBM's texts, all undamaged; and the columns it uses."""
 
     kind: str
     state: Mapping[str, Any]
     texts: tuple[str, ...]
+    columns: tuple[str, ...] = NAMES
 
 
 def save(forest: Forest, path: Path) -> None:
     """Write a forest; see ``write``."""
     state, texts = forest.state()
-    write(path, Saved(kind="forest", state=state, texts=tuple(texts)))
+    write(path, Saved(kind="forest", state=state, texts=tuple(texts), columns=forest.uses))
 
 
 def write(path: Path, saved: Saved) -> None:
     """Write the file beside its place, then rename, so a reader never sees half of it."""
     header = {
         "kind": saved.kind,
-        "features_version": FEATURES_VERSION,
-        "features": list(NAMES),
+        "columns": versions(saved.columns),
         "lengths": [len(text.encode()) for text in saved.texts],
         "state": saved.state,
     }
@@ -79,7 +81,7 @@ def read(path: Path) -> Saved:
         raise UsageError(f"cannot read the model {path}: {error.strerror}; make one with: haotuner transfer fit") from error
     first, _, body = raw.partition(b"\n")
     magic, _, digest = first.decode("ascii", "replace").partition(" ")
-    if magic != _MAGIC:
+    if magic not in (_MAGIC, _OLD_MAGIC):
         raise UsageError(f"{path} is not a saved cost model: it starts with {magic[:40]!r}, expected {_MAGIC!r}")
     found = hashlib.sha256(body).hexdigest()
     if found != digest:
@@ -87,29 +89,26 @@ def read(path: Path) -> Saved:
             f"the model {path} is damaged: its hash is {found[:12]}, it was saved with {digest[:12]}; copy it again"
         )
     head, _, rest = body.partition(b"\n")
-    header = _header(path, head)
-    if header["features_version"] != FEATURES_VERSION:
-        raise UsageError(
-            f"the model {path} was trained on features of version {header['features_version']}, this haotuner computes "
-            f"version {FEATURES_VERSION}; train it again with: haotuner transfer fit"
-        )
+    header = _header(path, head, _KEYS if magic == _MAGIC else _OLD_KEYS)
     _check_types(path, header)
-    if header["features"] != list(NAMES):
-        odd = ", ".join(sorted(set(header["features"]) ^ set(NAMES))[:8]) or "their order"
-        raise UsageError(
-            f"the model {path} was trained on other columns than this haotuner computes, though both are version "
-            f"{FEATURES_VERSION}: they differ in {odd}; train it again with: haotuner transfer fit"
-        )
-    return Saved(kind=header["kind"], state=header["state"], texts=_cut(path, rest, header["lengths"]))
+    columns = told(header)
+    if why := why_outdated(columns):
+        raise UsageError(f"the model {path} {why}; train it again with: haotuner transfer fit")
+    return Saved(
+        kind=header["kind"],
+        state=header["state"],
+        texts=_cut(path, rest, header["lengths"]),
+        columns=tuple(columns),
+    )
 
 
-def _header(path: Path, head: bytes) -> dict[str, Any]:
+def _header(path: Path, head: bytes, keys: set[str]) -> dict[str, Any]:
     try:
         header = json.loads(head, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"its header cannot be read ({error})") from error
-    if not isinstance(header, dict) or _KEYS - header.keys():
-        raise damaged(path, f"its header lacks some of {', '.join(sorted(_KEYS))}")
+    if not isinstance(header, dict) or keys - header.keys():
+        raise damaged(path, f"its header lacks some of {', '.join(sorted(keys))}")
     return header
 
 
@@ -124,12 +123,17 @@ def _check_types(path: Path, header: Mapping[str, Any]) -> None:
     right = {
         "kind": isinstance(header["kind"], str),
         "state": isinstance(header["state"], dict),
-        "features": _all_of(header["features"], lambda one: isinstance(one, str)),
+        "columns": _versions_by_name(header["columns"]) if "columns" in header else True,
+        "features": _all_of(header.get("features", []), lambda one: isinstance(one, str)),
         "lengths": _all_of(header["lengths"], lambda one: type(one) is int and one > 0),
     }
     for key, fine in right.items():
         if not fine:
             raise damaged(path, f"{key!r} of its header is {str(header[key])[:40]!r}")
+
+
+def _versions_by_name(columns: object) -> bool:
+    return isinstance(columns, dict) and bool(columns) and all(type(version) is int for version in columns.values())
 
 
 def _all_of(values: object, right: Callable[[object], bool]) -> bool:

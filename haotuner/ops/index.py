@@ -5,4 +5,7 @@ from __future__ import annotations
 from haotuner.ops.dense import DENSE
 from haotuner.ops.kind import OpKind
 
-KINDS: dict[str, OpKind] = {kind.name: kind for kind in (DENSE,)}
+_KINDS: tuple[OpKind, ...] = (
+    DENSE,
+)  # fmt: skip
+KINDS: dict[str, OpKind] = {kind.name: kind for kind in _KINDS}

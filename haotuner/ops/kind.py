@@ -11,7 +11,7 @@ import numpy as np
 
 from haotuner.ops.formula import Formula, evaluate
 
-AxisRole = Literal["spatial", "reduction"]
+AxisRole = Literal["spatial", "reduction"]  # reduction: an element of the output depends on all of the axis
 # input: known at the call. constant: bound once, may be packed, cold in a server. output: written by the call.
 OperandRole = Literal["input", "constant", "output"]
 Extents: TypeAlias = Mapping[str, int]

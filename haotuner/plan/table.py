@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from haotuner.plan.cells import CellTable
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import Composition, Planned
 from haotuner.words.shape import Shape
@@ -34,4 +35,4 @@ class RowTable:
         return self.entries[extent - 1]
 
 
-PlanTable = RowTable
+PlanTable = RowTable | CellTable

@@ -25,8 +25,9 @@ from haotuner.search.planning import decide
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import rounds
 from haotuner.search.task import Effort, Task, Tuned, Watch
-from haotuner.select.funnel import Funnel, Score, select
+from haotuner.select.funnel import Funnel, select
 from haotuner.words.composition import Composition
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family, Layout
 from haotuner.words.kernel import MicroKernel
@@ -72,7 +73,7 @@ def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostM
     )
 
 
-def _selected(task: Task, lab: Laboratory, family: Family, expected: Score) -> Funnel:
+def _selected(task: Task, lab: Laboratory, family: Family, expected: Expectation) -> Funnel:
     """The candidates: of the few that the task names if they can serve every shape, else of the whole family."""
     if task.among:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from haotuner.plan.cover import Cover
-from haotuner.plan.table import PlanTable
+from haotuner.plan.table import PlanTable, RowTable
 from haotuner.select.funnel import Funnel
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -70,3 +70,8 @@ class Tuned:
     regret: float = 0.0  # fraction lost by keeping few kernels
     cover: Cover | None = None  # how they were chosen, of a strategy that covers
     model: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def row_tables(self) -> tuple[RowTable, ...]:
+        """The tables that are by rows: all of the strategy "rows", none of others."""
+        return tuple(table for table in self.tables if isinstance(table, RowTable))

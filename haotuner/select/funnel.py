@@ -1,39 +1,34 @@
 """The funnel: from every point of a family to the candidates worth measuring, with a count for every refusal.
 
-Laws first (limits.py, limits_gpu.py), then padding, on a GPU also parallel fill, over the traffic with thresholds that
-relax until something is left (Roller, OSDI 2022; FTuner section 3.2), then a frontier that keeps the best by expectation
-of every group of tiles, for every use of them. On a CPU a group is a tile height and panel width: exact row covers need
-small tiles whatever their rank, and kernels are kept together only when they share a packed weight. On a GPU it is the
-tile of Y.
+Laws first (limits.py and the family's own), then what is computed in vain: padding alone where tiles cover some axis exactly
+(padding.py), padding and parallel fill over the traffic where a tile serves a shape alone (fit.py); thresholds relax until
+something is left (Roller, OSDI 2022; FTuner section 3.2). Then a frontier that keeps the best by expectation of every group
+of tiles, for every use of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from haotuner.errors import NothingLegal
-from haotuner.select.fit_gpu import fitting
+from haotuner.select.fit import fitting
+from haotuner.select.geometry import exact_axes, group
 from haotuner.select.ledger import Ledger
-from haotuner.select.limits import CPU_LAWS
-from haotuner.select.limits_gpu import GPU_LAWS
+from haotuner.select.limits import laws_of, question
+from haotuner.select.padding import unpadded
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate, MicroKernel, Refused
-from haotuner.words.law import Question, refusals
+from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
-PADDING_FIRST = 0.03  # of the columns; FTuner starts at 0.05 for both axes together, rows are exact here
-PADDING_STEP = 0.05
-FRONTIER = 512  # candidates at most: scoring them takes 20 ms a round; only those that are measured are ever compiled
 EXAMPLES = 200  # refusals kept word for word for the report; the counts are complete
-
-Score = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,65 +51,60 @@ def select(
     family: Family,
     device: Device,
     traffic: Traffic,
-    score: Score,
+    score: Expectation,
     *,
-    most: int = FRONTIER,
+    most: int | None = None,
     among: Sequence[MicroKernel] = (),
 ) -> Funnel:
     """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
 
     ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
+    ``most`` candidates are kept, ``family.frontier`` if None.
     ``among``: look at these points only; none: at all of the family.
     """
+    room = family.frontier if most is None else most
+    ledger = Ledger(room=EXAMPLES)
+    points, legal = _legal(op, family, device, traffic, ledger, among)
+    if not legal:
+        refused = ", ".join(f"{law} refused {count}" for law, count in ledger.counts.items())
+        raise NothingLegal(f"{op.name} on {device.id}: none of {points} points of {family.name} is legal ({refused})")
+    if exact_axes(family.tile(legal[0].kernel)):
+        fitting_ones = unpadded(op, family, traffic, legal, ledger)
+    else:
+        fitting_ones = fitting(op, family, device, traffic, legal, ledger)
+    kept = _frontier(family, fitting_ones, score, room, ledger)
+    return Funnel(points=points, legal=len(legal), kept=kept, refused=dict(ledger.counts), examples=tuple(ledger.examples))
+
+
+def _legal(
+    op: Op, family: Family, device: Device, traffic: Traffic, ledger: Ledger, among: Sequence[MicroKernel]
+) -> tuple[int, list[Candidate]]:
+    """How many points there are, and those that obey every law."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
     largest = {axis: max(of[axis] for of in extents) for axis in op.dynamic}
-    cpu, suits = device.kind == "cpu", family.suits(device)
-    laws = CPU_LAWS if cpu else GPU_LAWS
-    ledger = Ledger(room=EXAMPLES)
+    laws = laws_of(family, op, device)
     legal: list[Candidate] = []
     points = 0
     for kernel in among or family.points(op, device):
         points += 1
-        footprint = family.footprint(kernel)
-        question = Question(kernel=kernel, footprint=footprint, op=op, device=device, most=largest, suits=suits)
-        broken = next(refusals(question, laws), None)
+        asked = question(family, kernel, op, device, largest)
+        broken = next(refusals(asked, laws), None)
         if broken is None:
-            legal.append(Candidate(kernel=kernel, footprint=footprint))
+            legal.append(Candidate(kernel=kernel, footprint=asked.footprint))
         else:
             ledger.note(broken)
-    if not legal:
-        refused = ", ".join(f"{law} refused {count}" for law, count in ledger.counts.items())
-        raise NothingLegal(f"{op.name} on {device.id}: none of {points} points of {family.name} is legal ({refused})")
-    fitting_ones = _padding(op, legal, ledger) if cpu else fitting(op, device, traffic, legal, ledger)
-    kept = _frontier(fitting_ones, score, most, ledger, ("mr", "pw") if cpu else ("bm", "bn"))
-    return Funnel(points=points, legal=len(legal), kept=kept, refused=dict(ledger.counts), examples=tuple(ledger.examples))
-
-
-def _padding(op: Op, legal: list[Candidate], ledger: Ledger) -> list[Candidate]:
-    n = op["n"]
-    waste = {c.kernel: -(-n // c.kernel["nr"]) * c.kernel["nr"] / n - 1 for c in legal}
-    # Every tile height keeps its least padded kernels: a small shape must not lose them.
-    least = {mr: min(w for k, w in waste.items() if k["mr"] == mr) for mr in {c.kernel["mr"] for c in legal}}
-    allowed = {
-        mr: PADDING_FIRST + PADDING_STEP * np.ceil(max(0.0, w - PADDING_FIRST) / PADDING_STEP) for mr, w in least.items()
-    }
-    kept = [c for c in legal if waste[c.kernel] <= allowed[c.kernel["mr"]]]
-    for candidate in legal:
-        asked, limit = waste[candidate.kernel], float(allowed[candidate.kernel["mr"]])
-        if asked > limit:
-            ledger.refuse(candidate.kernel, "padding", asked, limit)
-    return kept
+    return points, legal
 
 
 def _frontier(
-    legal: list[Candidate], score: Score, most: int, ledger: Ledger, group_by: tuple[str, str]
+    family: Family, legal: Sequence[Candidate], score: Expectation, most: int, ledger: Ledger
 ) -> tuple[Candidate, ...]:
     scores = score([c.kernel for c in legal])
     scores = scores[:, None] if scores.ndim == 1 else scores
-    groups = [(c.kernel[group_by[0]], c.kernel[group_by[1]]) for c in legal]
+    groups = [group(family, c.kernel) for c in legal]
     depth = np.full(len(legal), len(legal))  # how many of its group a kernel stands behind, in the use it suits best
     for use in scores.T:
-        seen: Counter[tuple[int, int]] = Counter()
+        seen: Counter[tuple[int, ...]] = Counter()
         for at in sorted(range(len(legal)), key=lambda i: (-use[i], legal[i].kernel.name)):
             depth[at] = min(depth[at], seen[groups[at]])
             seen[groups[at]] += 1

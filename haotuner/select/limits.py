@@ -1,52 +1,81 @@
-"""Laws of CPUs: what a micro-kernel may ask of a device and an op. Each gives both sides of the inequality it breaks."""
+"""Laws of every family: what a micro-kernel may ask of a device. Each gives both sides of the inequality it breaks.
+
+After Roller (OSDI 2022) and FTuner (its hardware filters). They read footprint and device only; what hangs on a family's
+program or on its tiles is in the family's own laws, which are asked after these. A limit that the device's profile leaves
+out refuses nothing.
+"""
 
 from __future__ import annotations
 
-from haotuner.words.law import Laws, Question
+from collections.abc import Mapping
 
-# Reading more weight streams than this fell to half speed: with k a power of two they meet in the same L1 sets.
-MAX_STREAMS = 4
-# A longer unrolled body leaves the micro-op cache (Zen 5: 6K ops, Golden Cove: 4K) and gains nothing in loop overhead.
-MAX_BODY_FMAS = 512
-L1_SHARE = 0.5  # one unrolled step may fill half of L1; the rest holds what the prefetchers bring next
+from haotuner.hw_profiles.typical import typical
+from haotuner.words.device import Device
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.law import Laws, Question
+from haotuner.words.occupancy import occupancy
+from haotuner.words.op import Op
+
+# An SM of every CUDA architecture since 2012 issues from four schedulers (programming guide); an RDNA or CDNA compute unit
+# from two to four. A unit with fewer resident waves leaves one of them idle whatever the shape.
+LEAST_WAVES = 4
+L1_SHARE = 0.5  # one unrolled step may fill half of a cache; the rest holds what the prefetchers bring next
+
+
+def _instructions(q: Question) -> tuple[float, float] | None:
+    return float(not q.suits), 0.0  # one set of instructions is missing, or none
 
 
 def _registers(q: Question) -> tuple[float, float] | None:
     return q.footprint.registers_per_thread, q.device.registers_per_thread
 
 
+def _register_file(q: Question) -> tuple[float, float] | None:
+    file = q.device.registers_per_unit
+    return None if file is None else (q.footprint.registers_per_thread * q.footprint.threads, file)
+
+
+def _shared(q: Question) -> tuple[float, float] | None:
+    most = q.device.shared_per_block_bytes
+    return None if most is None else (q.footprint.shared_bytes, most)
+
+
+def _threads(q: Question) -> tuple[float, float] | None:
+    most = q.device.threads_per_block
+    return None if most is None else (q.footprint.threads, most)
+
+
+def _occupancy(q: Question) -> tuple[float, float] | None:
+    return LEAST_WAVES, occupancy(q.footprint, q.device).waves
+
+
 def _l1(q: Question) -> tuple[float, float] | None:
     return None if q.device.l1_bytes is None else (q.footprint.shared_bytes, q.device.l1_bytes * L1_SHARE)
 
 
-def _rows(q: Question) -> tuple[float, float] | None:
-    return q.kernel["mr"], q.most["m"]
+def question(family: Family, kernel: MicroKernel, op: Op, device: Device, most: Mapping[str, int]) -> Question:
+    """What the laws look at; ``most``: the largest extent of every dynamic axis."""
+    return Question(
+        kernel=kernel,
+        footprint=family.footprint(kernel),
+        tile=family.tile(kernel),
+        op=op,
+        device=device,
+        most=most,
+        suits=family.suits(device),
+    )
 
 
-def _columns(q: Question) -> tuple[float, float] | None:
-    lanes = q.kernel["vl"]
-    return q.kernel["nr"], -(-q.op["n"] // lanes) * lanes
-
-
-def _depth(q: Question) -> tuple[float, float] | None:
-    return q.kernel["ku"], q.op["k"]
-
-
-def _streams(q: Question) -> tuple[float, float] | None:
-    return q.kernel["nr"] // q.kernel["pw"], MAX_STREAMS
-
-
-def _body(q: Question) -> tuple[float, float] | None:
-    return q.kernel["mr"] * q.kernel["nr"] // q.kernel["vl"] * q.kernel["ku"], MAX_BODY_FMAS
-
-
-# In the order they are asked; a point counts against the first law it breaks.
-CPU_LAWS: Laws = (
-    ("registers", _registers),
-    ("l1", _l1),
-    ("rows", _rows),
-    ("columns", _columns),
-    ("depth", _depth),
-    ("streams", _streams),
-    ("body", _body),
-)
+def laws_of(family: Family, op: Op, device: Device) -> Laws:
+    """All laws, in the order they are asked; a point counts against the first one it breaks."""
+    own = ("occupancy", _occupancy) if typical(device).waves_hide_latency else ("l1", _l1)
+    return (
+        ("instructions", _instructions),
+        ("registers", _registers),
+        ("register_file", _register_file),
+        ("shared", _shared),
+        ("threads", _threads),
+        own,
+        *family.laws(op, device),
+    )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 # What threads share of a call: nothing, an axis of the output, or the terms of the sum over k.
 SERIAL, COLUMNS, ROWS, TERMS = "serial", "n", "m", "k"
-# In words. Places are the runtime's numbers (native/ht.h).
+# In words. Places are the runtime's numbers (native/ht_limits.h).
 WAYS: Mapping[str, str] = {
     SERIAL: "one thread",
     COLUMNS: "threads share columns",
@@ -22,7 +22,7 @@ WAYS: Mapping[str, str] = {
 MAX_REGIONS = 3  # more never paid in trials: the third region is already a remainder of a few rows
 WHOLE = 0  # tiles of a micro-kernel that covers the shape by itself, however many these are
 
-_TILES = re.compile(r"[1-9][0-9]*")
+_TILES, _SHARE = re.compile(r"[1-9][0-9]*"), re.compile(r"[a-z]+")
 
 
 class Part(NamedTuple):
@@ -49,7 +49,7 @@ class Composition:
     """The regions of one shape in launch order; they cover the output exactly once. Ordered by its text."""
 
     parts: tuple[Part, ...]
-    share: str = COLUMNS  # one of WAYS
+    share: str = COLUMNS  # the axis that threads share, or SERIAL
 
     @staticmethod
     def of(kernel: str, tiles: int = WHOLE, share: str = COLUMNS) -> Composition:
@@ -63,8 +63,8 @@ class Composition:
         parts = []
         for part in body.split("+"):
             kernel, times, tiles = part.partition("*")
-            if not kernel or (times and not _TILES.fullmatch(tiles)) or (at and share not in WAYS):
-                raise ValueError(f"{text!r} is no composition, which is KERNEL*tiles+KERNEL*tiles@WAY of {', '.join(WAYS)}")
+            if not kernel or (times and not _TILES.fullmatch(tiles)) or (at and not _SHARE.fullmatch(share)):
+                raise ValueError(f"{text!r} is no composition, which is KERNEL*tiles+KERNEL*tiles@AXIS or @{SERIAL}")
             parts.append(Part(kernel, int(tiles) if times else WHOLE))
         return Composition(tuple(parts), share or COLUMNS)
 
@@ -103,6 +103,16 @@ class Composition:
             found.append(Region(kernel=kernel, box=box, tiles=tiles))
             first = last
         return tuple(found)
+
+
+def share_in_words(share: str) -> str:
+    """How threads share a call, for people."""
+    return WAYS.get(share, f"threads share axis {share}")
+
+
+def is_composition(kernel: str) -> bool:
+    """Whether the text of a trial's kernel names regions, and not one micro-kernel that covers the shape by itself."""
+    return "*" in kernel or "+" in kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
 from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
 
 Layout = tuple[int, ...]  # of the packed constants; opaque, and orderable so that ties are broken in one way
 
@@ -21,6 +24,7 @@ class Family(Protocol):
 
     name: str
     backend: str  # the kind of device: "cpu", "cuda"
+    frontier: int  # candidates that selection keeps at most
 
     def serves(self, op: Op) -> bool:
         """Whether micro-kernels of this family compute the op."""
@@ -48,6 +52,18 @@ class Family(Protocol):
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """What the micro-kernel asks of a device."""
+        ...
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Inequalities that micro-kernels of this family must obey beyond those of every family, in their order."""
+        ...
+
+    def demand(self, asked: Asked) -> Demand:
+        """What each row's micro-kernel asks of the device for its shape: what cost models read."""
+        ...
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """What the family itself expects of its micro-kernels over the traffic; None leaves it to a cost model."""
         ...
 
     def fuses(self, step: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel, Refused
+from haotuner.words.kernel import Footprint, MicroKernel, Refused, Tile
 from haotuner.words.op import Op
 
 
@@ -18,12 +18,22 @@ class Question:
     footprint: Footprint
     op: Op
     device: Device
+    tile: Tile
     most: Mapping[str, int]  # the largest extent of every dynamic axis in the range
     suits: bool = True  # the device has the family's instructions
 
 
 Law = Callable[[Question], tuple[float, float] | None]
 Laws = Sequence[tuple[str, Law]]
+
+
+def no_larger(axis: str, *, least: int = 1) -> Law:
+    """The tile is no larger along a dynamic axis than any extent there will be; one up to ``least`` always may be."""
+
+    def law(q: Question) -> tuple[float, float] | None:
+        return q.tile.extent[axis], max(least, q.most[axis])
+
+    return law
 
 
 def refusals(question: Question, laws: Laws) -> Iterator[Refused]:

@@ -86,8 +86,8 @@ class Op:
 
     @property
     def parallel(self) -> tuple[str, ...]:
-        """The axes of the output, which tiles may share, in its order."""
-        return self.meaning.output.axes(self.all_options())
+        """The axes of the output that may be cut: no reduction runs over them. In the output's order."""
+        return tuple(a for a in self.meaning.output.axes(self.all_options()) if self.meaning.axes[a] == "spatial")
 
     def option(self, name: str) -> str:
         """Value of one option of the kind, the default where nothing else was asked."""

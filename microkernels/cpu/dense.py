@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from haotuner.microkernels.cpu import dense_demand, dense_laws
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Edge, Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
 from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
 # TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).
@@ -35,24 +39,11 @@ NEXT_PANEL_ROWS = range(4, 11)  # flatter tiles have no time for it; taller ones
 FAR = 64
 PREFETCHES = (0, *NEXT_PANEL_TILES, 8, 16, 32, FAR, 2 * FAR)
 LINE_BYTES = 64
-# From so many rows on the runtime computes a long sum over k in parts of about K_BLOCK terms, so that a weight panel of them
-# stays in L2 while the rows pass. Cold, one Zen 5 core, best of three tiles: k=4096 m=32 from 212 to 235 GFLOP/s, m=256 from
-# 210 to 230; k=3072 m=64 from 232 to 240; k=2048 and 2560 no gain; under 16 rows a loss where the weight is cold. Parts of
-# 512 and 2048 terms were level or slower.
-K_BLOCK = 1024
-K_BLOCK_LEAST_K = 3072
-K_BLOCK_LEAST_ROWS = 32
-
 
 # A tile past n computes whole vectors of the columns that are left, down to half a vector of 16 lanes: where those are two
 # operations it takes half the time, elsewhere it costs nothing.
 TAIL_LANES = 8
 TAIL_UNROLL = 2  # of k in that tile: it is one of many, and compiled as well
-
-
-def k_block(k: int) -> int:
-    """Terms of a part of the sum over k; 0 where it is not cut."""
-    return -(-k // round(k / K_BLOCK)) if k >= K_BLOCK_LEAST_K else 0
 
 
 def tail_columns(kernel: MicroKernel) -> int:
@@ -74,6 +65,7 @@ class CpuDense:
 
     name = "cpu_dense_fp32"
     backend = "cpu"
+    frontier = 512  # scoring them takes 20 ms a round; only those that are measured are ever compiled
 
     def serves(self, op: Op) -> bool:
         """Dense in fp32 with n and k static, no epilogue."""
@@ -128,6 +120,18 @@ class CpuDense:
     def layout(self, kernel: MicroKernel) -> Layout:
         """Panel width of the packed weight."""
         return (kernel["pw"],)
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Tiles that the op can fill, few streams, a short loop."""
+        return dense_laws.LAWS
+
+    def demand(self, asked: Asked) -> Demand:
+        """See ``dense_demand``."""
+        return dense_demand.demand(asked)
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's is better."""
+        return None
 
     def fuses(self, step: str) -> bool:
         """None: the runtime adds a bias while the output is in cache."""

@@ -10,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.formula import Apply, Formula, Load, Number, Reduce, parts, reductions
 from haotuner.ops.kind import OpKind
+from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
 from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
 ACCUMULATORS = (1, 2, 4, 8)  # vectors: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy
@@ -26,6 +32,7 @@ class CpuLoops:
     """Family ``cpu_loops_KIND_fp32``; parameters vl (lanes of a vector) and u (vectors an iteration)."""
 
     backend = "cpu"
+    frontier = 1 + len(ACCUMULATORS)  # all
 
     def __init__(self, kind: OpKind) -> None:
         if kind.formula is None:
@@ -59,10 +66,10 @@ class CpuLoops:
     def tile(self, kernel: MicroKernel) -> Tile:
         """One point of every outer axis; along the innermost one whole iterations and a remainder of single elements."""
         inner, width = inner_axis(self.kind), kernel["vl"] * kernel["u"]
-        output = self.kind.output.axes({})
+        output = [axis for axis in self.kind.output.axes({}) if self.kind.axes[axis] == "spatial"]
         extent = {axis: width if axis == inner else 1 for axis in output}
         step = {axis: width if axis == inner else 1 for axis, role in self.kind.axes.items() if role == "reduction"}
-        return Tile(extent=extent, edge={axis: "tail" if axis == inner else "exact" for axis in output}, step=step)
+        return Tile(extent=extent, edge={axis: "tail" if axis == inner else "masked" for axis in output}, step=step)
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """What is asked and no more: remainders are computed element by element."""
@@ -77,6 +84,29 @@ class CpuLoops:
         loads = sum(isinstance(part, Load) for part in parts(self.formula))
         touched = kernel["vl"] * kernel["u"] * FP32_BYTES * len(self.kind.operands)
         return Footprint(registers_per_thread=kernel["u"] + loads + 1, shared_bytes=touched)
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """None of its own: remainders make every program fit every extent."""
+        return ()
+
+    def demand(self, asked: Asked) -> Demand:
+        """Every operand once through all levels; a tile is what runs without a new start, the whole innermost axis."""
+        extents: Any = asked.extents  # columns in the place of whole numbers
+        read_or_written = (
+            DTYPE_BYTES[operand.dtype or "fp32"] * np.prod(operand.shape(extents, {}), axis=0)
+            for operand in self.kind.operands
+        )
+        work = Work.streamed(np.asarray(self.kind.flops(extents), np.float64), np.asarray(sum(read_or_written), np.float64))
+        return Demand(work=work, tiles=asked.tiles(self._run, self.footprint, vector=asked.param("vl")))
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's."""
+        return None
+
+    def _run(self, kernel: MicroKernel) -> Tile:
+        """One point of every outer axis."""
+        outer = [axis for axis in self.kind.output.axes({}) if axis != inner_axis(self.kind)]
+        return Tile(extent=dict.fromkeys(outer, 1), edge=dict.fromkeys(outer, "exact"), step={})
 
     def fuses(self, step: str) -> bool:
         """None."""

@@ -14,15 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+from haotuner.microkernels.cuda import dense_demand, dense_expected, dense_laws
+from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
 from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
 
-# Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
-# tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.
-RASTER_ROWS = 8
 # Each of an SM's four schedulers owns 16384 32-bit registers, on every architecture from sm_70 on (CUDA programming guide,
 # technical specifications): a register budget is met per scheduler, in whole warps.
 SCHEDULERS = 4
@@ -65,16 +67,17 @@ def rounded_registers(registers: int) -> int:
 
 def grouped_tile(tirx: Any, block: Any, row_tiles: Any, column_tiles: Any) -> tuple[Any, Any]:
     """Row and column of a block's tile, as TIRx expressions; ``RASTER_ROWS`` row tiles run down before the next column."""
-    group = tirx.truncdiv(block, column_tiles * RASTER_ROWS)
-    within = tirx.truncmod(block, column_tiles * RASTER_ROWS)
-    rows = tirx.min(row_tiles - group * RASTER_ROWS, RASTER_ROWS)
-    return group * RASTER_ROWS + tirx.truncmod(within, rows), tirx.truncdiv(within, rows)
+    group = tirx.truncdiv(block, column_tiles * dense_demand.RASTER_ROWS)
+    within = tirx.truncmod(block, column_tiles * dense_demand.RASTER_ROWS)
+    rows = tirx.min(row_tiles - group * dense_demand.RASTER_ROWS, dense_demand.RASTER_ROWS)
+    return group * dense_demand.RASTER_ROWS + tirx.truncmod(within, rows), tirx.truncdiv(within, rows)
 
 
 class CudaDense(ABC):
     """One CUDA dense family; a subclass says its points, footprint and program."""
 
     backend = "cuda"
+    frontier = 256  # four minutes of nvcc on two cores
     oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
     def __init__(self, name: str, dtype: str) -> None:
@@ -109,6 +112,14 @@ class CudaDense(ABC):
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Bytes that one block reads from shared memory for one element of k."""
 
+    @abstractmethod
+    def step(self, kernel: MicroKernel) -> Step:
+        """Instructions of one warp for one element of k, and what a thread holds of Y."""
+
+    def peak_share(self, device: Device) -> float:
+        """Share of the units' peak that the family's instructions can reach."""
+        return 1.0
+
     def peak_tflops(self, device: Device) -> float | None:
         """What the device's units for this family's instructions reach at most; None where nobody knows."""
         return None if device.peak_gflops is None else device.peak_gflops / 1e3
@@ -129,6 +140,18 @@ class CudaDense(ABC):
     def layout(self, kernel: MicroKernel) -> Layout:
         """W is read as it is stored."""
         return ()
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Whole memory transactions, and tiles that the op and its traffic can fill."""
+        return dense_laws.LAWS
+
+    def demand(self, asked: Asked) -> Demand:
+        """See ``dense_demand``."""
+        return dense_demand.demand(asked, self)
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """See ``dense_expected``."""
+        return dense_expected.expectation(op, self, device, traffic)
 
     def fuses(self, step: str) -> bool:
         """None so far."""

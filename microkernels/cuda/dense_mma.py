@@ -24,6 +24,7 @@ from haotuner.microkernels.cuda.dense import (
     rounded_registers,
     vector_elements,
 )
+from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -84,10 +85,22 @@ class CudaMma(CudaDense):
         """Every warp reads its rows of X and its columns of W."""
         return (kernel["bm"] * kernel["wn"] + kernel["bn"] * kernel["wm"]) * self.bytes_per_element()
 
+    def step(self, kernel: MicroKernel) -> Step:
+        """A sixteenth of the mma.sync, ldmatrix and cp.async of 16 elements of k; checks where rows and columns end."""
+        rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
+        copies = (kernel["bm"] + kernel["bn"]) / (self.footprint(kernel).threads * kernel["v"])
+        return Step(
+            fmas=(rows // 16) * (columns // 8) / 16, loads=(rows / 16 + columns / 16) / 16 + copies, checks=copies,
+            rows=rows / 8, columns=columns / 4, tensor=True,
+        )  # fmt: skip
+
+    def peak_share(self, device: Device) -> float:
+        """On Hopper mma.sync reaches only part of the tensor cores' peak."""
+        return HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
+
     def peak_tflops(self, device: Device) -> float | None:
-        """The tensor cores' peak; on Hopper mma.sync reaches only part of it."""
-        share = HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
-        return None if device.tensor_tflops is None else device.tensor_tflops * share
+        """The tensor cores' peak, as far as mma.sync reaches it."""
+        return None if device.tensor_tflops is None else device.tensor_tflops * self.peak_share(device)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""

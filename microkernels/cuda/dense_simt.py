@@ -24,6 +24,7 @@ from haotuner.microkernels.cuda.dense import (
     rounded_registers,
     vector_elements,
 )
+from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -80,6 +81,13 @@ class CudaSimt(CudaDense):
     def near_bytes(self, kernel: MicroKernel) -> int:
         """A fragment of each operand for every thread."""
         return self.footprint(kernel).threads * (kernel["tm"] + kernel["tn"]) * self.bytes_per_element()
+
+    def step(self, kernel: MicroKernel) -> Step:
+        """FFMAs; fragments in strips; the next step's operands, loaded and stored one by one."""
+        tm, tn, bk, v = (kernel[key] for key in ("tm", "tn", "bk", "v"))
+        threads = self.footprint(kernel).threads
+        staged = sum(-(-rows * bk // (threads * v)) for rows in (kernel["bm"], kernel["bn"])) / bk
+        return Step(fmas=tm * tn, loads=-(-tm // STRIP) + -(-tn // STRIP) + staged, checks=staged * v, rows=tm, columns=tn)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""

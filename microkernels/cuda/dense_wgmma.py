@@ -27,6 +27,7 @@ from haotuner.microkernels.cuda.dense import (
     rounded_registers,
     vector_elements,
 )
+from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -97,6 +98,13 @@ class CudaWgmma(CudaDense):
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Each slab's instruction reads 64 rows of X and all columns of W."""
         return kernel["bm"] // SLAB * (SLAB + kernel["bn"]) * self.bytes_per_element()
+
+    def step(self, kernel: MicroKernel) -> Step:
+        """A sixteenth of the wgmma of 16 elements of k; two copies by the TMA, a wait and an arrival in a step of bk."""
+        slabs = kernel["wr"]
+        return Step(
+            fmas=slabs / 16, loads=2 / K_STEP, checks=2 / K_STEP, rows=2 * slabs, columns=kernel["bn"] / 4, tensor=True
+        )
 
     def peak_tflops(self, device: Device) -> float | None:
         """The tensor cores' peak."""

@@ -23,10 +23,10 @@ from haotuner.records import open_store
 from haotuner.search.book import expectation
 from haotuner.search.probes import probe
 from haotuner.select.funnel import select
-from haotuner.select.limits import CPU_LAWS
+from haotuner.select.limits import laws_of, question
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import Question, refusals
+from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic
@@ -77,8 +77,7 @@ def kernels_of(op: Op, device: Device, seed: int = 0, *, kept: int = KEPT, by_ch
 
 
 def _legal(kernel: MicroKernel, op: Op, device: Device) -> bool:
-    question = Question(kernel=kernel, footprint=FAMILY.footprint(kernel), op=op, device=device, most={"m": ROWS})
-    return next(refusals(question, CPU_LAWS), None) is None
+    return next(refusals(question(FAMILY, kernel, op, device, {"m": ROWS}), laws_of(FAMILY, op, device)), None) is None
 
 
 def measure(lab: Lab, part: Part, rounds: int) -> None:

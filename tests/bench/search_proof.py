@@ -210,7 +210,7 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     kept = book.layouts([kernel.name for kernel in tuned.kernels])
     layouts = {"kept": kept, "survivors": book.layouts(list(case.survivors)), "all": book.layouts(every)}
     finalists = {(stage, m): _best(found, m) for stage, found in layouts.items() for m in shapes}
-    finalists |= {("plan", m): [tuned.tables[0].at(Shape.of(m=m))] for m in shapes}
+    finalists |= {("plan", m): [tuned.row_tables[0].at(Shape.of(m=m))] for m in shapes}
     wanted = {m: {one.composition for stage in STAGES for one in finalists[stage, m]} for m in shapes}
     finals = lab_of(device, open_store("memory://"), resume=False, what="finals")
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.cost.features import FEATURES_VERSION
+from haotuner.cost.columns import versions
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.saved import Saved, write
@@ -103,7 +103,7 @@ def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
     state, texts = forest.state()
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{own.device.id}.txt"
-    write(path, Saved(kind="forest", state=state, texts=tuple(map(slim, texts))))
+    write(path, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
     named = {"id": own.device.id, "kind": own.device.kind, "name": own.device.name, "arch": own.device.arch}
     facts = {
         "model": path.name,
@@ -113,7 +113,7 @@ def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
         "states": sorted({f"threads={trial.threads} {trial.weights}" for trial in table.trials}),
         "rows": len(table),
         "date": own.date,
-        "features_version": FEATURES_VERSION,
+        "columns": versions(forest.uses),
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "held_out_ops": scored(table, held_out(table, ops_of(table))),
         "analytic": scored(table, np.asarray(table.frame["expected_log"], np.float64)),

@@ -22,7 +22,7 @@ ROW_SUM = OpKind(
 SOFTMAX = OpKind(
     name="softmax",
     meaning="Y[m,n] = exp(X[m,n] - max X[m]) / their sum over n",
-    axes={"m": "spatial", "n": "spatial"},
+    axes={"m": "spatial", "n": "reduction"},
     operands=(plain("x", "input", "m", "n"), plain("y", "output", "m", "n")),
     flops=lambda e: 5 * e["m"] * e["n"],
     formula=Apply("div", (_POWER, Reduce("sum", "n", _POWER))),

@@ -16,16 +16,14 @@ from haotuner.backends.cpu.compile import object_code
 from haotuner.microkernels.cpu import dense as cpu_dense
 from haotuner.microkernels.cpu.dense import (
     FP32_BYTES,
-    K_BLOCK,
-    K_BLOCK_LEAST_K,
     PREFETCHES,
     TVM_STACK_BYTES,
     UNROLLS,
     CpuDense,
     computed_columns,
-    k_block,
     tail_columns,
 )
+from haotuner.microkernels.cpu.dense_sums import K_BLOCK, K_BLOCK_LEAST_K, k_block
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

@@ -12,7 +12,7 @@ import pytest
 import tvm_ffi
 from numpy.typing import NDArray
 
-from haotuner.backends.cpu.compile import measuring_library
+from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.dense import CpuDense, tail_columns

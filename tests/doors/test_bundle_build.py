@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from collections.abc import Mapping
@@ -122,6 +124,29 @@ def test_the_archive_holds_one_folder_and_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "LIMIT_BYTES", size - 1)
     with pytest.raises(HaotunerError, match="build with fewer --kernels"):
         pack(tmp_path / "work", tmp_path / "out" / "b.tar.xz")
+
+
+IMPORT_ALL = """
+import importlib, sys
+from pathlib import Path
+root = Path(sys.argv[1])
+sys.path.insert(0, str(root))
+absent = ("tvm", "torch", "triton", "scipy", "pandas", "sklearn", "lightgbm", "pynvml", "typer", "rich")
+sys.modules.update(dict.fromkeys(absent))
+for path in sorted(root.rglob("haotuner/**/*.py")):
+    name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    if name != "haotuner.bundle.peer_triton_kernel":  # imported where triton is
+        assert importlib.import_module(name).__file__ == str(path), name
+        print(name)
+"""
+
+
+def test_all_that_runs_on_the_gpu_machine_is_carried(tmp_path):
+    """Every module can be imported from the bundle alone, beside tvm-ffi and numpy."""
+    root = built(tmp_path / "work", Copying(), count=10).root
+    done = subprocess.run([sys.executable, "-P", "-c", IMPORT_ALL, str(root)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {"haotuner.bundle.run", "haotuner.bundle.worker", "haotuner.isolate.program"} <= set(done.stdout.split())
 
 
 def test_every_file_is_hashed_and_the_compilers_report_is_kept(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +13,12 @@ from haotuner.bundle.overseer import Answer, Overseer
 from haotuner.bundle.trials import CHECK, Task
 from haotuner.errors import WorkerLost
 
-# What a task's kernel is called says what happens to the worker.
-WORKER = """
-import json, os, sys, time
-tasks = json.load(open(sys.argv[1]))["tasks"]
-if any(task["kernel"].startswith("never") for task in tasks):
-    sys.exit("no device")
-print(json.dumps({"ready": True}), flush=True)
-for number, task in enumerate(tasks):
-    print(json.dumps({"start": number}), flush=True)
-    what = task["kernel"].partition("__")[2].rstrip("0123456789")
-    if what == "crash":
-        os._exit(11)
-    if what == "hang":
-        time.sleep(600)
-    fault = {"failed": {"stage": "verify", "reason": "crash", "detail": "illegal address"}, "fault": True}
-    answer = fault if what == "fault" else {"check": {"wrong": 0}}
-    print(json.dumps({"end": number, **answer}), flush=True)
-    if what == "fault":
-        sys.exit(75)
-"""
+WORKERS = "tests.doors.bundle_scripted_worker"
 
 
 @pytest.fixture
-def overseer(tmp_path):
-    package = tmp_path / "haotuner" / "bundle"
-    package.mkdir(parents=True)
-    (tmp_path / "haotuner" / "__init__.py").touch()
-    (package / "__init__.py").touch()
-    (package / "worker.py").write_text(WORKER)
-    return Overseer(root=tmp_path, arch="sm_90a", patience_s=3, python_path=str(tmp_path))
+def overseer(tmp_path: Path) -> Overseer:
+    return Overseer(root=tmp_path, arch="sm_90a", patience_s=3, program=f"{WORKERS}:scripted")
 
 
 def answers(overseer: Overseer, *kernels: str) -> list[Answer]:
@@ -57,7 +34,7 @@ def test_every_task_is_answered_once_in_order(overseer):
     found = answers(overseer, *asked)
     assert [answer.task.kernel for answer in found] == asked
     assert [reason(answer) for answer in found] == [None, None, "crash", None, "crash", None]
-    assert "exited 11" in found[2].fields["failed"]["detail"]
+    assert "exited with status 11" in found[2].fields["failed"]["detail"]
 
 
 def test_a_hang_is_ended_and_its_kernel_is_not_asked_again(overseer):
@@ -90,7 +67,13 @@ def test_a_family_of_which_something_came_through_is_asked_on(overseer):
 
 def test_workers_that_never_begin_end_the_run_with_their_words(overseer):
     with pytest.raises(WorkerLost, match="ended before their first task.*no device"):
-        answers(overseer, "never__begins")
+        answers(replace(overseer, program=f"{WORKERS}:never"), "never__begins")
+
+
+def test_a_worker_that_is_not_ready_at_the_deadline_leaves_its_task_open(overseer):
+    slow = replace(overseer, program=f"{WORKERS}:slow")
+    assert list(slow.run([Task(stage=CHECK, kernel="a__well1")], time.monotonic() + 1)) == []
+    assert not _workers(slow)
 
 
 def test_nothing_is_started_after_the_deadline(overseer):
@@ -100,11 +83,25 @@ def test_nothing_is_started_after_the_deadline(overseer):
 def test_the_task_under_way_at_the_deadline_has_no_answer(overseer):
     found = list(overseer.run([Task(stage=CHECK, kernel="a__hang1")], time.monotonic() + 1.5))
     assert found == []
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _is_child(path, overseer.python_path)]
+    assert not _workers(overseer)
 
 
-def _is_child(path: Path, folder: str) -> bool:
+def test_no_worker_is_left_when_the_answers_are_no_longer_wanted(overseer):
+    found = overseer.run([Task(stage=CHECK, kernel=f"a__well{i}") for i in range(2)], time.monotonic() + 100)
+    assert reason(next(found)) is None
+    assert len(_workers(overseer)) == 1
+    found.close()
+    assert not _workers(overseer)
+
+
+def _workers(overseer: Overseer) -> list[int]:
+    """Living processes of this overseer: what a worker is told names its folder, which no other test has."""
+    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _is_worker(path, overseer)]
+
+
+def _is_worker(path: Path, overseer: Overseer) -> bool:
     try:
-        return "haotuner.bundle.worker" in path.read_text() and folder in (path.parent / "environ").read_text()
+        line = path.read_bytes()
+        return WORKERS.encode() in line and str(overseer.root).encode() in line
     except OSError:
         return False

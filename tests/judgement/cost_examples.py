@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from haotuner.words.demand import CpuStream, Demand, MatmulTile
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -41,3 +42,18 @@ KERNELS = tuple(
 )
 SHAPES = tuple(Shape.of(m=m) for m in (1, 3, 5, 17, 37, 128, 512))
 PAIRS = [(k, s) for s in SHAPES for k in KERNELS]
+
+
+def product(wanted: Demand) -> MatmulTile:
+    assert wanted.matmul is not None
+    return wanted.matmul
+
+
+def stream(wanted: Demand) -> CpuStream:
+    assert wanted.stream is not None
+    return wanted.stream
+
+
+def waits(wanted: Demand) -> float:
+    assert wanted.staging is not None
+    return float(wanted.staging.waits[0])

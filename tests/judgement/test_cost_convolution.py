@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.cost.compiled import distinct, kept_values, registers_of_a_thread
 from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, PROGRAM_NAMES, features
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.imported.conv2d_code import distinct, kept_values, registers_of_a_thread
 from haotuner.words.demand import Demand
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
-from tests.judgement.cost_examples import Named
+from tests.judgement.cost_examples import Named, product, waits
 
 CONV = Named("kt_conv2d")
 PROBLEM = problem_of("conv2d_w4096_h4096_fw15_fh15")
@@ -74,11 +74,11 @@ def test_what_a_compiler_does_is_no_program_feature(params: dict[str, int]) -> N
 
 
 def test_checked_reads_are_not_shared_among_outputs() -> None:
-    whole, checked = asked_of(A4000, bx=64), asked_of(A4000, bx=48)
+    whole, checked = product(asked_of(A4000, bx=64)), product(asked_of(A4000, bx=48))
     assert whole.checks[0] == 0 and checked.checks[0] > 0
     assert whole.loads[0] == pytest.approx((3 + 15) * 15 / 225) and checked.loads[0] == 4
-    assert asked_of(A4000, bx=48, sh=1).checks[0] == 0, "nvcc checks where the image is staged, not at every tap"
-    assert asked_of(W6600, bx=48, sh=1).checks[0] > 0
+    assert product(asked_of(A4000, bx=48, sh=1)).checks[0] == 0, "nvcc checks where the image is staged, not at every tap"
+    assert product(asked_of(W6600, bx=48, sh=1)).checks[0] > 0
     assert us(A4000, bx=48) > 1.5 * us(A4000, bx=64)
 
 
@@ -94,14 +94,14 @@ def test_values_kept_for_later_taps_spill_where_the_compiler_keeps_them() -> Non
 
 
 def test_a_loop_too_long_to_unroll_is_fetched_once() -> None:
-    few, many = asked_of(W7800, bx=48, tx=3, ty=3), asked_of(W7800, bx=48, tx=4, ty=4)
+    few, many = (product(asked_of(W7800, bx=48, tx=outputs, ty=outputs)) for outputs in (3, 4))
     assert few.code[0] > 10 * many.code[0]
     assert us(W7800, bx=48, tx=3, ty=3) > 2 * us(W7800, bx=48, tx=4, ty=4)
 
 
 def test_staging_more_rows_than_a_tile_computes_is_waited_for() -> None:
     # half the rows of a block, nearly as many rows around it: staged in as many turns for half the outputs
-    assert asked_of(A4000, by=1, ty=8, sh=1).waits[0] == 2 * 22 and asked_of(A4000, by=2, ty=8, sh=1).waits[0] == 2 * 15
-    assert asked_of(A4000).waits[0] == 0
+    assert waits(asked_of(A4000, by=1, ty=8, sh=1)) == 2 * 22 and waits(asked_of(A4000, by=2, ty=8, sh=1)) == 2 * 15
+    assert waits(asked_of(A4000)) == 0
     staged, direct = (us(A4000, by=2, ty=8, sh=sh) / us(A4000, by=1, ty=8, sh=sh) for sh in (1, 0))
     assert staged < direct

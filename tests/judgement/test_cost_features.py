@@ -10,12 +10,13 @@ from haotuner.cost.families import demand
 from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
-from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel
+from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel, product
 
 CORES = st.sampled_from([BIG_CORE, SMALL_CORE, BARE_CORE])
 TILES = st.builds(kernel, st.integers(1, 16), st.sampled_from([16, 32, 64, 192]), vl=st.sampled_from([8, 16]))
@@ -105,7 +106,7 @@ def test_kernels_with_and_without_a_narrow_last_tile_are_described_side_by_side(
     op, shape = Op.parse("dense_n388_k1076"), Shape.of(m=136)
     whole, narrow = CpuDense().kernel(8, 48, 48, 4, 16), CpuDense().kernel(8, 48, 48, 4, 16, 0, op["n"])
     both = demand(BIG_CORE, CPU_DENSE, op, [(whole, shape), (narrow, shape)])
-    assert both.computed_cols.tolist() == [432, 392]
+    assert product(both).computed_cols.tolist() == [432, 392]
     for at, one in enumerate((whole, narrow)):
         alone = features(BIG_CORE, CPU_DENSE, op, [(one, shape)])
         together = features(BIG_CORE, CPU_DENSE, op, [(whole, shape), (narrow, shape)])
@@ -168,7 +169,7 @@ def test_an_accumulator_that_does_not_fit_waits_for_memory_at_every_step() -> No
     # sixteen registers: a weight that three rows use stays in one, so 3 x 4 vectors need seventeen and 4 x 3 sixteen
     pairs = [(kernel(mr, nr, vl=8), Shape.of(m=252)) for mr, nr in ((3, 32), (4, 24), (1, 96))]
     wanted = demand(SMALL_CORE, CPU_DENSE, OP, pairs)
-    assert wanted.registers.tolist() == [17, 16, 14]
+    assert wanted.tiles.registers.tolist() == [17, 16, 14]
     spilling, fitting, _ = expected_us(SMALL_CORE, wanted)
     assert spilling > 1.5 * fitting
 

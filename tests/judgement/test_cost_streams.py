@@ -18,7 +18,7 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP
+from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, product, stream
 from tests.judgement.test_cost_convolution import ANY, TILES, asked_of
 
 CORE = replace(BIG_CORE, memory_gbps=36.0)  # Zen 4
@@ -78,15 +78,15 @@ def test_the_share_of_the_next_panel_is_what_the_program_fetches(mr: int, vector
     kernel = tile(mr, 16 * vectors, ku=ku, pf=pf)
     group = ku * vectors  # lines of 64 bytes that ``ku`` steps read
     fetched = -(-group // pf)
-    assert asked(kernel, mr).fetched[0] == pytest.approx(min(fetched / group, 1.0))
+    assert stream(asked(kernel, mr)).fetched[0] == pytest.approx(min(fetched / group, 1.0))
 
 
 def test_a_panel_that_was_fetched_leaves_nothing_to_wait_for_and_one_in_part_begins_anew() -> None:
-    whole, part = asked(tile(8, 16, ku=1, pf=4), 8), asked(tile(8, 16, ku=8, pf=4), 8)
+    whole, part = (stream(asked(tile(8, 16, ku=ku, pf=4), 8)) for ku in (1, 8))
     assert (whole.fetched[0], whole.new_pages[0], whole.new_streams[0]) == (1, 0, 0)
     assert part.fetched[0] < 1 and part.new_pages[0] > 0
     assert part.new_streams[0] == OP["n"] / 16
-    four = asked(tile(8, 16, ku=8, pf=4), 32)  # by the fourth tile all of it has come
+    four = stream(asked(tile(8, 16, ku=8, pf=4), 32))  # by the fourth tile all of it has come
     assert (four.new_pages[0], four.new_streams[0], four.passes[0], four.brought[0]) == (0, 0, 4, 0.25)
 
 
@@ -106,8 +106,8 @@ def test_threads_share_the_waiting() -> None:
 def test_before_fma_a_multiply_add_is_three_instructions_and_an_accumulator_waits_less() -> None:
     assert (machine(OLD_CORE).fma_latency, machine(CORE).fma_latency) == (3, 4)
     fused, apart = (asked(tile(2, 8, vl=4), 2, device=replace(OLD_CORE, arch=arch)) for arch in ("x86-64-v3", "x86-64-v2"))
-    assert (fused.checks[0], apart.checks[0]) == (0, 2 + 2 * 4)
-    assert apart.registers[0] == fused.registers[0] + 1
+    assert (product(fused).checks[0], product(apart).checks[0]) == (0, 2 + 2 * 4)
+    assert apart.tiles.registers[0] == fused.tiles.registers[0] + 1
     one = np.ones(1)
     assert step_cycles(apart, machine(OLD_CORE), one)[0] > step_cycles(fused, machine(OLD_CORE), one)[0]
 
@@ -119,5 +119,5 @@ def test_a_pipe_that_a_busy_moment_hid_is_seen_in_the_peak() -> None:
 
 
 def test_rows_beyond_the_address_registers_are_loaded_by_an_address_that_is_loaded() -> None:
-    loads = [asked(tile(mr, 16), mr).loads[0] for mr in (7, 8, 12)]
+    loads = [product(asked(tile(mr, 16), mr)).loads[0] for mr in (7, 8, 12)]
     assert loads == [8, 8 + 1 + 1, 12 + 1 + 5]

@@ -70,7 +70,7 @@ def test_what_is_not_changed_is_opened(saved: dict[str, bytes], kind: str, tmp_p
         *product(["kind"], [None, 5, []]),
         *product(["state"], [{}, [], None, "text"]),
         *product(["lengths"], [None, "text", [], [1], ["1"], [-1], [None], [True]]),
-        *product(["features"], [None, 7, "text", [None]]),
+        *product(["columns"], [None, 7, "text", [None], {}, {NAMES[0]: "1"}, {NAMES[0]: True}]),
     ],
 )
 def test_an_odd_header_is_damage(saved: dict[str, bytes], kind: str, key: str, value: Any, tmp_path: Path) -> None:
@@ -141,13 +141,15 @@ def test_a_number_beyond_all_floats_is_damage(saved: dict[str, bytes], tmp_path:
     refused(path, "damaged.*1e999 is no finite number")
 
 
-@pytest.mark.parametrize("names", [NAMES[::-1], NAMES[:-1], (*NAMES[:-1], "moon_phase")])
-def test_other_columns_of_the_same_version_are_said_to_differ(
-    saved: dict[str, bytes], names: tuple[str, ...], tmp_path: Path
-) -> None:
-    path = changed(saved["forest"], tmp_path / "model", lambda header: header.update(features=list(names)))
-    odd = set(names) ^ set(NAMES)
-    refused(path, f"other columns.*differ in .*{'moon_phase' if 'moon_phase' in odd else odd.pop() if odd else 'order'}")
+def test_columns_that_are_not_computed_are_named(saved: dict[str, bytes], tmp_path: Path) -> None:
+    for kind in saved:
+        path = changed(saved[kind], tmp_path / "model", lambda header: header["columns"].update(moon_phase=1))
+        refused(path, r"not computed any more \(moon_phase\)")
+
+
+def test_columns_that_the_trees_use_and_the_header_does_not_name_are_damage(saved: dict[str, bytes], tmp_path: Path) -> None:
+    path = changed(saved["forest"], tmp_path / "model", lambda header: header["columns"].pop(NAMES[-1]))
+    refused(path, f"damaged.*do not fit together.*{NAMES[-1]}")
 
 
 def test_a_pipe_or_a_folder_is_not_replaced_by_a_model(tmp_path: Path) -> None:

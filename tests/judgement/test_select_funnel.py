@@ -15,18 +15,18 @@ from haotuner.cost.model import Analytic
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.search.book import expectation
-from haotuner.select.funnel import EXAMPLES, FRONTIER, Funnel, select
-from haotuner.select.limits import CPU_LAWS
+from haotuner.select.funnel import EXAMPLES, Funnel, select
+from haotuner.select.limits import laws_of, question
 from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import Question, refusals
+from haotuner.words.kernel import MicroKernel, Refused
+from haotuner.words.law import refusals
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE, kernel
 
 FAMILY = CpuDense()
-LAWS = [name for name, _ in CPU_LAWS]
+LAWS = [name for name, _ in laws_of(FAMILY, OP, BIG_CORE)]
 RANGE = Traffic.of_range(ShapeRange.parse("dynamic"))
 
 DEVICES = st.builds(
@@ -49,7 +49,7 @@ def by_rows(kernels: Sequence[MicroKernel]) -> np.ndarray[tuple[int], np.dtype[n
 def test_the_counts_add_up_for_the_readme_op() -> None:
     funnel = select(OP, FAMILY, BIG_CORE, RANGE, expectation(OP, FAMILY, BIG_CORE, "cold"))
     check_counts(funnel)
-    assert 50 <= len(funnel.kept) <= FRONTIER
+    assert 50 <= len(funnel.kept) <= FAMILY.frontier
     assert funnel.line() == (f"{funnel.points:,} points → {funnel.legal:,} legal → {len(funnel.kept):,} on the frontier")
     scores = [candidate.score for candidate in funnel.kept]
     assert scores == sorted(scores, reverse=True) and all(0 < score <= 1.01 for score in scores)
@@ -98,14 +98,14 @@ def test_each_law_gives_both_sides_of_what_it_refuses(law: str, point: MicroKern
     device = Device(id="tiny-core", kind="cpu", name="t", arch="x86-64", compute_units=1, wave_width=16,
                     registers_per_thread=16, l1_bytes=2048)  # fmt: skip
     op = Op.parse("dense:n=33,k=5")
-    found = {r.law: r for r in refusals(question(point, op, device, 8), CPU_LAWS)}
+    found = {r.law: r for r in refused_of(point, op, device, 8)}
     assert (found[law].asked, found[law].allowed) == (asked, allowed) and asked > allowed
     assert found[law].kernel == point
     assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
 
 
 def test_an_unknown_cache_refuses_nothing() -> None:
-    assert "l1" not in {r.law for r in refusals(question(kernel(1, 96, ku=8), OP, BARE_CORE, 8), CPU_LAWS)}
+    assert "l1" not in {r.law for r in refused_of(kernel(1, 96, ku=8), OP, BARE_CORE, 8)}
 
 
 @pytest.mark.parametrize("last", [1, 2, 5])
@@ -165,18 +165,18 @@ def check_counts(funnel: Funnel) -> None:
     assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
     assert funnel.legal == len(funnel.kept) + funnel.refused.get("padding", 0) + funnel.refused.get("frontier", 0)
     assert set(funnel.refused) <= {*LAWS, "padding", "frontier"}
-    assert 0 < len(funnel.kept) <= FRONTIER
+    assert 0 < len(funnel.kept) <= FAMILY.frontier
     assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
     assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
     assert all(example.asked > example.allowed for example in funnel.examples)
 
 
-def question(point: MicroKernel, op: Op, device: Device, rows: int) -> Question:
-    return Question(kernel=point, footprint=FAMILY.footprint(point), op=op, device=device, most={"m": rows})
+def refused_of(point: MicroKernel, op: Op, device: Device, rows: int) -> list[Refused]:
+    return list(refusals(question(FAMILY, point, op, device, {"m": rows}), laws_of(FAMILY, op, device)))
 
 
 def broken(point: MicroKernel, op: Op, device: Device, rows: int) -> list[str]:
-    return [refused.law for refused in refusals(question(point, op, device, rows), CPU_LAWS)]
+    return [refused.law for refused in refused_of(point, op, device, rows)]
 
 
 def test_traffic_of_single_shapes_is_enough() -> None:

@@ -17,14 +17,14 @@ from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.select.expected_gpu import expectation_gpu
-from haotuner.select.fit_gpu import GPU_FRONTIER, relaxed
+from haotuner.select.fit import relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
-from haotuner.select.limits_gpu import GPU_LAWS
-from haotuner.select.occupancy import occupancy
+from haotuner.select.limits import laws_of, question
+from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import Question, refusals
+from haotuner.words.kernel import MicroKernel, Refused
+from haotuner.words.law import refusals
+from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
 from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic
@@ -36,16 +36,16 @@ GPUS = [profile.device for profile in profiles() if profile.device.kind != "cpu"
 FP32, FP16 = Op.parse("dense:n=2304,k=768"), Op.parse("dense:n=2304,k=768,dtype=fp16")
 H200, A100 = find_device("h200"), find_device("a100-40gb")
 BIG = SIMT.kernel(bm=128, bn=128, bk=8, tm=8, tn=8)
-LAWS = [name for name, _ in GPU_LAWS]
+LAWS = [name for name, _ in laws_of(SIMT, FP32, A100)]
 
 
 def traffic(text: str) -> Traffic:
     return Traffic.of_range(ShapeRange.parse(text))
 
 
-def selected(op: Op, family: CudaDense, device: Device, shapes: str = "m=1..4096", most: int = GPU_FRONTIER) -> Funnel:
+def selected(op: Op, family: CudaDense, device: Device, shapes: str = "m=1..4096", most: int | None = None) -> Funnel:
     wanted = traffic(shapes)
-    return select(op, family, device, wanted, expectation_gpu(op, family, device, wanted), most=most)
+    return select(op, family, device, wanted, expected(op, family, device, wanted), most=most)
 
 
 @pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
@@ -77,9 +77,7 @@ def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
     funnel = selected(op, SIMT, device, f"m={first}..{first + more}")
     check_counts(funnel)
     for candidate in funnel.kept:
-        assert not [
-            refused.law for refused in refusals(question(SIMT, candidate.kernel, op, device, first + more), GPU_LAWS)
-        ]
+        assert not [refused.law for refused in refused_of(SIMT, candidate.kernel, op, device, first + more)]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
 def test_each_law_gives_both_sides_of_what_it_refuses(
     law: str, family: CudaDense, kernel: MicroKernel, device: Device, op: Op, asked: float, allowed: float
 ) -> None:
-    found = {r.law: r for r in refusals(question(family, kernel, op, device, 100), GPU_LAWS)}
+    found = {r.law: r for r in refused_of(family, kernel, op, device, 100)}
     assert (found[law].asked, found[law].allowed) == (asked, allowed)
     assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
 
@@ -108,7 +106,7 @@ def test_a_limit_that_nobody_knows_refuses_nothing() -> None:
     bare = Device(
         id="bare-gpu", kind="cuda", name="b", arch="sm_86", compute_units=10, wave_width=32, registers_per_thread=255
     )
-    found = {r.law for point in MMA.points(FP16, bare) for r in refusals(question(MMA, point, FP16, bare, 4096), GPU_LAWS)}
+    found = {r.law for point in MMA.points(FP16, bare) for r in refused_of(MMA, point, FP16, bare, 4096)}
     assert found <= {"occupancy"}
 
 
@@ -158,17 +156,13 @@ def test_the_expectation_ranks_as_hardware_is_known_to() -> None:
     """On Hopper wgmma beats mma.sync for large products; more stages hide latency; single columns of tiles lose to many."""
     large = traffic("m=4096")
     op = Op.parse("dense:n=4096,k=4096,dtype=fp16")
-    hopper = expectation_gpu(op, WGMMA, H200, large)([WGMMA.kernel(bm=128, bn=256, wr=1, st=4)])
-    ampere = expectation_gpu(op, MMA, H200, large)(list(MMA.points(op, H200)))
+    hopper = expected(op, WGMMA, H200, large)([WGMMA.kernel(bm=128, bn=256, wr=1, st=4)])
+    ampere = expected(op, MMA, H200, large)(list(MMA.points(op, H200)))
     assert 0.63 < hopper[0] <= 1.0 and ampere.max() <= 0.63
     short = traffic("m=16")
-    two, five = expectation_gpu(FP16, MMA, H200, short)(
-        [MMA.kernel(bm=16, bn=64, bk=64, wm=1, wn=4, st=st) for st in (2, 5)]
-    )
+    two, five = expected(FP16, MMA, H200, short)([MMA.kernel(bm=16, bn=64, bk=64, wm=1, wn=4, st=st) for st in (2, 5)])
     assert five > two
-    narrow, broad = expectation_gpu(FP32, SIMT, H200, short)(
-        [SIMT.kernel(bm=16, bn=bn, bk=32, tm=4, tn=8) for bn in (64, 256)]
-    )
+    narrow, broad = expected(FP32, SIMT, H200, short)([SIMT.kernel(bm=16, bn=bn, bk=32, tm=4, tn=8) for bn in (64, 256)])
     assert narrow > broad
 
 
@@ -183,12 +177,17 @@ def check_counts(funnel: Funnel) -> None:
     assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
     assert funnel.legal == len(funnel.kept) + later
     assert set(funnel.refused) <= {*LAWS, "fill", "padding", "frontier"}
-    assert 0 < len(funnel.kept) <= GPU_FRONTIER
+    assert 0 < len(funnel.kept) <= SIMT.frontier
     assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
     assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
     assert all(example.asked > example.allowed for example in funnel.examples)
 
 
-def question(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, rows: int) -> Question:
-    footprint = family.footprint(kernel)
-    return Question(kernel=kernel, footprint=footprint, op=op, device=device, most={"m": rows}, suits=family.suits(device))
+def refused_of(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, rows: int) -> list[Refused]:
+    return list(refusals(question(family, kernel, op, device, {"m": rows}), laws_of(family, op, device)))
+
+
+def expected(op: Op, family: CudaDense, device: Device, wanted: Traffic) -> Expectation:
+    found = family.expectation(op, device, wanted)
+    assert found is not None
+    return found

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import haotuner.cost.saved as saved_module
-from haotuner.cost.features import FEATURES_VERSION
+from haotuner.cost import columns
 from haotuner.errors import UsageError
 from haotuner.transfer.choose_mode import choose_mode
 from haotuner.transfer.evaluate import Evaluation, evaluate, evaluate_family
@@ -83,17 +82,17 @@ def test_labels_that_are_no_numbers_are_refused_before_any_tree_grows() -> None:
         model.fit(cousin.frame.assign(streams=np.nan), cousin.labels)
 
 
-def test_a_transferred_model_of_another_feature_version_or_cut_short_is_refused(
+def test_a_transferred_model_of_another_formula_or_cut_short_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model"
     fitted = fit_model(read(WIDE, NARROW), COUSIN)
-    monkeypatch.setattr(saved_module, "FEATURES_VERSION", FEATURES_VERSION - 1)
     save_model(fitted.model, path)
-    monkeypatch.undo()
-    with pytest.raises(UsageError, match=f"version {FEATURES_VERSION - 1}.*transfer fit"):
+    known = {**columns._VERSIONS, "streams": columns._VERSIONS["streams"] + 1}
+    monkeypatch.setattr(columns, "_VERSIONS", known)
+    with pytest.raises(UsageError, match=r"computed differently now \(streams\).*transfer fit"):
         load_model(path)
-    save_model(fitted.model, path)
+    monkeypatch.undo()
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UsageError, match="damaged"):
         load_model(path)

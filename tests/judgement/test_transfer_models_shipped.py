@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.cost.features import FEATURES_VERSION, features
+from haotuner.cost.columns import told, versions, why_outdated
+from haotuner.cost.features import NAMES, features
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, folder, models_shipped, near, starting_models
 from haotuner.transfer.nearness import FARTHEST
 from haotuner.transfer.saved_model import load_model
@@ -28,7 +29,7 @@ def put(place: Path, name: str, **changes: Any) -> None:
 
 def provenance(name: str, **changes: Any) -> bytes:
     """What lies beside a model of the big core; a key that is changed to None is lacking."""
-    facts = {"model": f"{name}.txt", "family": "cpu_dense_fp32", "device": DEVICE, "features_version": FEATURES_VERSION}
+    facts = {"model": f"{name}.txt", "family": "cpu_dense_fp32", "device": DEVICE, "columns": versions(NAMES)}
     return json.dumps({key: value for key, value in (facts | changes).items() if value is not None}).encode()
 
 
@@ -54,7 +55,7 @@ def test_a_device_starts_from_its_own_model_alone_and_any_other_from_all(tmp_pat
     assert [one.name for one in starting_models(new, "cpu_dense_fp32", tmp_path).models] == ["big", "small"]
 
 
-@pytest.mark.parametrize("changes", [{"family": "other"}, {"features_version": FEATURES_VERSION + 1}])
+@pytest.mark.parametrize("changes", [{"family": "other"}, {"columns": {"pipes": 9}}, {"columns": {"gone": 1}}])
 def test_models_of_another_family_or_feature_version_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
     put(tmp_path, "big", **changes)
     assert (
@@ -68,7 +69,7 @@ def test_models_of_another_family_or_feature_version_are_passed_over(tmp_path: P
     "content",
     [
         *(b"", b"{", b"[1]", b"\xff\xfe", b"{}"),
-        *(provenance("a", **{key: None}) for key in ("device", "family", "model", "features_version")),
+        *(provenance("a", **{key: None}) for key in ("device", "family", "model", "columns")),
         *(provenance("a", device=device) for device in ({"id": "x"}, DEVICE | {"odd": 1}, DEVICE | {"compute_units": 0})),
     ],
 )
@@ -100,7 +101,7 @@ def test_what_ships_is_small_and_covers_three_instruction_sets() -> None:
 def test_a_shipped_model_is_whole_and_says_where_it_is_from(one: ShippedModel) -> None:
     facts = one.facts
     assert {"ops", "rows", "date", "states", "held_out_ops", "analytic"} <= facts.keys()
-    assert facts["features_version"] == FEATURES_VERSION, "fit them again: python -m tests.bench.ship_models"
+    assert not why_outdated(told(facts)), "fit them again: python -m tests.bench.ship_models"
     assert hashlib.sha256(one.path.read_bytes()).hexdigest() == facts["sha256"]
     assert facts["held_out_ops"]["pairwise"] > facts["analytic"]["pairwise"]
     said = load_model(one.path).predict(features(BIG_CORE, CPU_DENSE, OP, PAIRS))

@@ -18,7 +18,8 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from haotuner import producing
-from haotuner.backends.cpu.pack_source import PackedOp, pack_data
+from haotuner.backends.cpu.pack_source import PackedAny, pack_data
+from haotuner.backends.cpu.packing import packed
 from haotuner.backends.cuda.compile import cuda_source
 from haotuner.cli import candidates
 from haotuner.cli.app import app
@@ -96,8 +97,8 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
     return found, lab
 
 
-def _packed(tuned: Tuned, lab: RecordsLab) -> PackedOp:
-    return producing._packed(tuned, lab.as_lab())
+def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
+    return packed(producing._choice(tuned), lab.device)
 
 
 def _chosen(tuned: Tuned) -> Fields:
@@ -113,7 +114,7 @@ def _chosen(tuned: Tuned) -> Fields:
         "cover": [kept.objective_us, kept.unlimited_us, kept.regret],
     }
     places = {kernel.name: str(at) for at, kernel in enumerate(tuned.kernels)}
-    for table in tuned.tables:
+    for table in tuned.row_tables:
         name = f"{table.threads} threads"
         chosen = [planned.composition for planned in table.entries]
         entries = [composition.label for composition in chosen]
@@ -152,7 +153,7 @@ class RecordsLab:
     def as_lab(self) -> Laboratory:
         return cast(Laboratory, self)
 
-    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
+    def prepare(self, names: Sequence[str]) -> None:
         self.asked.append(f"prepare {' '.join(names)}")
 
     def gather(self, names: Sequence[str]) -> None:
@@ -248,10 +249,8 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
     """Manifest, report and explanations of a pack that was made without measuring, less what differs between runs."""
     with tempfile.TemporaryDirectory() as folder:
         pack = Path(folder) / "pack"
-        request = Request(
-            ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2), out=pack,
-            zero_measure=True, environment=dict(os.environ),
-        )  # fmt: skip
+        request = Request(ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2),
+                          out=pack, zero_measure=True, environment=dict(os.environ))  # fmt: skip
         report = producing.produce(request)
         found: Fields = {
             "report": _lines(report.document),

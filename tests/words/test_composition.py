@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.words.composition import SERIAL, WAYS, WHOLE, Composition, Part
+from haotuner.words.composition import SERIAL, WAYS, WHOLE, Composition, Part, is_composition, share_in_words
 from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
 
@@ -33,7 +33,7 @@ def test_it_looks_as_records_have_it() -> None:
     assert Composition.of("a__mr8").text == "a__mr8" and Composition.of("a__mr8", 2).text == "a__mr8*2"
 
 
-@pytest.mark.parametrize("text", ["", "a*", "a*0", "a*-1", "a*x", "*3", "a*3+", "a*3@", "a*3@rows", "a*1*2", "a*03"])
+@pytest.mark.parametrize("text", ["", "a*", "a*0", "a*-1", "a*x", "*3", "a*3+", "a*3@", "a*3@N", "a*3@n@m", "a*1*2", "a*03"])
 def test_a_text_that_is_none_is_refused_with_the_text(text: str) -> None:
     with pytest.raises(ValueError, match=f"'{re.escape(text)}' is no composition"):
         Composition.parse(text)
@@ -51,6 +51,15 @@ def test_boxes_lie_behind_each_other_along_the_covered_axis(sizes: list[tuple[in
         assert ends[0][0] == 0 and ends[-1][1] == m and all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
         assert all(region.box["n"] == (0, n) for region in boxes)
     assert one.boxes(rows.__getitem__, {"m": m, "n": n}) == one.boxes(rows.__getitem__, {"m": m, "n": n}, "m")
+
+
+@pytest.mark.parametrize(("share", "words"), [("k", "threads share terms of the sum"), ("b", "threads share axis b")])
+def test_every_way_to_share_has_words(share: str, words: str) -> None:
+    assert share_in_words(Composition.parse(f"a*1@{share}").share) == words
+
+
+def test_one_kernel_by_itself_is_told_from_regions() -> None:
+    assert not is_composition("a__mr8") and is_composition("a__mr8*3") and is_composition("a*1+b*2")
 
 
 def test_a_whole_kernel_covers_all_there_is() -> None:

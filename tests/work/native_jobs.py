@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES, SERVING, TIMING_INCLUDES, TIMING_SOURCES
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_INCLUDES, TIMING_SOURCES
+from haotuner.backends.cpu.measuring import DENSE_SERVING
 from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.answers import Job
 
@@ -113,7 +114,7 @@ def _library(folder: Path, mutation: Mapping[str, str], sources: Sequence[Path],
     """Headers in ``headers`` come before ours."""
     source, out = folder / "mutant.c", folder / "mutant.so"
     source.write_text(KERNEL_SOURCE.format(mr=MR, nr=NR, pw=PW, **{**SOUND, **mutation}))
-    runtime = [TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
+    runtime = [TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.c", *(RUNTIME_SOURCES / name for name in DENSE_SERVING)]
     Toolchain.find().link([], [source, *runtime, *sources], [*headers, *TIMING_INCLUDES], out)
     return out
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from haotuner.backends.cpu.setting import ROWS_LEAST, ROWS_MOST, Setting
-from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, CpuDense
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BIG_CORE
 

@@ -82,12 +82,12 @@ def test_a_long_call_is_shared_even_where_one_thread_looked_faster() -> None:
 
     small = Op.parse("dense_n256_k256")  # one row of it takes 10 us
     result = tune(replace(TASK, op=small, threads=(2,)), Crowded(CORE).as_lab(), FAMILY)
-    entries = result.tables[0].entries
+    entries = result.row_tables[0].entries
     alone = [entry.composition.share == "serial" for entry in entries]
     assert alone[0], "a short call is faster alone, and is left alone"
     assert not alone[255], "a seventh of a millisecond is shared"
     assert all(np.isfinite(entry.us) for entry in entries)
-    assert result.tables[0].regret_max < 0.1
+    assert result.row_tables[0].regret_max < 0.1
 
 
 class Narrow(FakeLab):
@@ -100,7 +100,7 @@ class Narrow(FakeLab):
 
 def test_terms_are_shared_where_the_output_is_too_narrow_for_the_threads() -> None:
     task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(1, 2))
-    one, two = tune(task, Narrow(CORE).as_lab(), FAMILY).tables
+    one, two = tune(task, Narrow(CORE).as_lab(), FAMILY).row_tables
     assert {entry.composition.share for entry in one.entries} == {"serial"}
     assert {entry.composition.share for entry in two.entries[7:]} == {"k"}
     assert all(two.entries[m].us < 0.7 * one.entries[m].us for m in (15, 63, 255))
@@ -108,7 +108,7 @@ def test_terms_are_shared_where_the_output_is_too_narrow_for_the_threads() -> No
 
 def test_terms_are_shared_only_for_as_many_rows_as_the_runtime_has_room_for() -> None:
     task = replace(TASK, op=Op.parse("dense_n96_k4096"), threads=(2,))
-    entries = tune(task, Narrow(CORE).as_lab(), FAMILY).tables[0].entries
+    entries = tune(task, Narrow(CORE).as_lab(), FAMILY).row_tables[0].entries
     most = rows_of("k", task.op, 2, 256)
     assert most < 256 and entries[most - 1].composition.share == "k"
     assert "k" not in {entry.composition.share for entry in entries[most:]}
@@ -117,7 +117,7 @@ def test_terms_are_shared_only_for_as_many_rows_as_the_runtime_has_room_for() ->
 def test_a_batch_invariant_pack_sums_in_one_order() -> None:
     task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(2,), one_order=True)
     lab = Narrow(CORE)
-    entries = tune(task, lab.as_lab(), FAMILY).tables[0].entries
+    entries = tune(task, lab.as_lab(), FAMILY).row_tables[0].entries
     assert "k" not in {entry.composition.share for entry in entries}
     assert "k" not in {trial.split for trial in lab.measured}
 

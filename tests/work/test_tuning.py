@@ -14,7 +14,7 @@ from haotuner.errors import HaotunerError, UsageError
 from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
-from haotuner.plan.table import PlanTable
+from haotuner.plan.table import RowTable
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.tuning import Effort, Tuned, tune
@@ -55,9 +55,9 @@ def test_what_it_found_is_close_to_the_best_that_selection_kept(tuned: Tuned, la
 
 
 def test_the_tables_cover_every_m_exactly_for_every_thread_count(tuned: Tuned) -> None:
-    assert [table.threads for table in tuned.tables] == [1, 2]
+    assert [table.threads for table in tuned.row_tables] == [1, 2]
     kept = {kernel.name: kernel["mr"] for kernel in tuned.kernels}
-    for table in tuned.tables:
+    for table in tuned.row_tables:
         assert len(table.entries) == 256
         for m, entry in enumerate(table.entries, 1):
             assert sum(tiles * kept[kernel] for kernel, tiles in entry.composition.parts) == m
@@ -67,13 +67,13 @@ def test_the_tables_cover_every_m_exactly_for_every_thread_count(tuned: Tuned) -
 
 
 def test_two_threads_are_used_where_they_pay_and_not_where_they_do_not(tuned: Tuned) -> None:
-    one, two = tuned.tables
+    one, two = tuned.row_tables
     assert two.entries[255].composition.share in ("n", "m") and two.entries[255].us < one.entries[255].us
     assert sum(entry.composition.share == "serial" for entry in two.entries) < 256
 
 
 def test_a_plan_is_never_worse_than_what_was_measured_beside_it(tuned: Tuned) -> None:
-    for table in tuned.tables:
+    for table in tuned.row_tables:
         for m, times in table.measured.items():
             assert times[table.at(Shape.of(m=m)).composition] <= min(times.values()) * 1.02 + 1e-9
 
@@ -88,7 +88,7 @@ def test_the_same_seed_on_the_same_surface_gives_the_same_result(tuned: Tuned, l
     result = tune(replace(TASK, threads=(1, 2)), again.as_lab(), FAMILY)
     assert again.measured == lab.measured
     assert result.kernels == tuned.kernels
-    assert [table.entries for table in result.tables] == [table.entries for table in tuned.tables]
+    assert [table.entries for table in result.row_tables] == [table.entries for table in tuned.row_tables]
     assert result.model == tuned.model
 
 
@@ -112,7 +112,7 @@ def test_what_is_recorded_counts_however_short_the_time_is(tuned: Tuned, lab: Fa
 def test_no_thread_count_is_a_search_without_a_plan(tuned: Tuned, lab: FakeLab) -> None:
     """What replays of searches ask for (tests/bench/transfer_use.py)."""
     alone = tune(replace(TASK, threads=()), lab.as_lab(), FAMILY)
-    assert alone.tables == () and alone.measured == tuned.measured
+    assert alone.row_tables == () and alone.measured == tuned.measured
 
 
 def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
@@ -138,7 +138,7 @@ def test_a_signal_before_anything_was_measured_gives_a_plan_from_predictions() -
     fake = FakeLab(CORE)
     result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda *_: False)
     assert (result.stopped, result.measured, fake.measured) == ("signal", 0, [])
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
 
 
 def test_a_signal_in_the_middle_ends_it_after_the_measurement_in_flight() -> None:
@@ -150,14 +150,14 @@ def test_a_signal_in_the_middle_ends_it_after_the_measurement_in_flight() -> Non
 
     result = tune(TASK, fake.as_lab(), FAMILY, watch)
     assert result.stopped == "signal" and len(fake.measured) == 30 and 0 < result.measured <= 30
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
 
 
 def test_a_signal_while_planning_is_reported_as_one() -> None:
     fake = FakeLab(CORE)
     result = tune(TASK, fake.as_lab(), FAMILY, watch=lambda phase, _: phase == "search")
     assert result.stopped == "signal" and result.measured > 0
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
 
 
 def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_needs() -> None:
@@ -168,7 +168,7 @@ def test_no_measurement_starts_after_the_deadline_but_the_least_that_a_plan_need
     late = [moment for moment in fake.started[least:] if moment > begin + 2.0]
     assert len(late) <= 1, "one may have been allowed in time and then held up"
     assert result.stopped == "budget"
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
 
 
 class Ticking(FakeLab):
@@ -209,15 +209,15 @@ def test_a_budget_of_nothing_measures_only_the_least() -> None:
     result = tune(replace(TASK, budget_s=0.0), fake.as_lab(), FAMILY)
     assert result.stopped == "budget" and len(fake.measured) <= Effort().least_kernels * 5
     assert len(set(fake.prepared)) <= Effort().least_kernels
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
 
 
 @pytest.mark.parametrize("shapes", ["m=1", "m=7", "m=3,50", "m=2048"])
 def test_small_and_single_shapes_are_planned(shapes: str) -> None:
     fake = FakeLab(CORE)
     result = tune(replace(TASK, traffic=Traffic.of_range(ShapeRange.parse(shapes))), fake.as_lab(), FAMILY)
-    assert len(result.tables[0].entries) == max(s["m"] for s in result.task.traffic.shapes())
-    check_served(result.tables[0])
+    assert len(result.row_tables[0].entries) == max(s["m"] for s in result.task.traffic.shapes())
+    check_served(result.row_tables[0])
 
 
 def test_an_op_that_no_strategy_suits_is_refused_in_words() -> None:
@@ -234,7 +234,7 @@ def test_the_effort_of_a_task_decides_how_long_is_searched(tuned: Tuned) -> None
     assert hasty.stopped == "converged" and hasty.timings < tuned.timings
 
 
-def check_served(table: PlanTable) -> None:
+def check_served(table: RowTable) -> None:
     """Every m of the table has a composition that covers it."""
     for m, entry in enumerate(table.entries, 1):
         assert sum(tiles * MicroKernel.parse(kernel)["mr"] for kernel, tiles in entry.composition.parts) == m

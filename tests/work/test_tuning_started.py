@@ -155,7 +155,7 @@ def test_a_signal_in_the_middle_ends_it_with_a_plan_of_what_is_known(start: Fore
 
     result = tune(TASK, fake.as_lab(), FAMILY, watch, model=Started(start))
     assert result.stopped == "signal" and len(fake.measured) == after and result.measured > 0
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
     known = {trial.kernel for trial in fake.measured}
     assert {kernel.name for kernel in result.kernels} <= known
 
@@ -165,7 +165,7 @@ def test_a_plan_of_a_run_without_time_rests_on_a_few_whole_kernels(start: Forest
     result = tune(replace(TASK, budget_s=1e-3), fake.as_lab(), FAMILY, model=Started(start))
     assert result.stopped == "budget" and result.measured == Effort().least_kernels
     assert {kernel.name for kernel in result.kernels} <= set(probes_of(fake))
-    check_served(result.tables[0])
+    check_served(result.row_tables[0])
 
 
 def test_kernels_that_fail_are_left_out(start: Forest) -> None:

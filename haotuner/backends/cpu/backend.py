@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import Follow
-from haotuner.backends.cpu import ways
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES, SERVING, TIMING_SOURCES
+from haotuner.backends.backend import Choice, CompileObject, Follow
+from haotuner.backends.cpu import packing, ways
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
+from haotuner.backends.cpu.measuring import DENSE_SERVING, SLICED_SERVING
+from haotuner.backends.cpu.pack_op import PackedAny
+from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.cpu.timer import CpuTimer
@@ -19,9 +22,9 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
-from haotuner.microkernels.index import families_for
+from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import Composition
+from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -38,9 +41,17 @@ class CpuBackend:
 
     name = "cpu"
 
+    def owns(self, device: Device) -> bool:
+        """Any CPU."""
+        return device.kind == "cpu"
+
     def families(self, op: Op) -> tuple[Family, ...]:
         """The CPU families that compute an op."""
         return families_for(op, self.name)
+
+    def family_of(self, kernel: MicroKernel) -> Family:
+        """The family of a micro-kernel."""
+        return family_named(kernel.family)
 
     def own_device(self, text: str, *, measure: bool, cache_dir: Path | None) -> Device | None:
         """None: ``haotuner.hw_profiles`` knows CPUs by their names."""
@@ -66,10 +77,11 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / "dense.py", TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.h"]
+        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "dense_sums.py", "loops.py")]
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
-        timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "setting.py")]
-        timed += [RUNTIME_SOURCES / name for name in SERVING]
+        timed += [TIMING_SOURCES / name for name in ("timing.c", "timing_sliced.c", "sampling.h", "watch.h", "watch.c")]
+        timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py")]
+        timed += [_HERE / "setting.py", *(RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING})]
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:
@@ -90,7 +102,7 @@ class CpuBackend:
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CpuTimer:
         """What verifies and times on this host."""
-        return CpuTimer(device, policy, process(TIMING, environment), seed=seed)
+        return CpuTimer(device, policy, process(TIMING, environment), self.family_of, seed=seed)
 
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
         """So many tiles over one block of columns, hot, as they are behind another region."""
@@ -102,8 +114,10 @@ class CpuBackend:
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
-        """Columns, rows, terms of the sum, or nothing."""
-        return ways.ways(op, threads, one_order=one_order)
+        """Of dense columns, rows, terms of the sum, or nothing; of other ops each axis of the output that may be cut."""
+        if op.kind == "dense":
+            return ways.ways(op, threads, one_order=one_order)
+        return (SERIAL,) if threads == 1 else (*op.parallel, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""
@@ -112,3 +126,15 @@ class CpuBackend:
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
         """A region's cost when threads share the call."""
         return ways.shared(curve, way, op, threads)
+
+    def packed(self, choice: Choice, device: Device) -> PackedAny:
+        """Dense with its compositions, any other op with a kernel a cell."""
+        return packing.packed(choice, device)
+
+    def packed_ratio(self, choice: Choice, device: Device) -> float:
+        """Columns of the packed weight over those there are."""
+        return packing.packed_ratio(choice, device)
+
+    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
+        """Kernels, tables and the serving runtime in one library."""
+        pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)

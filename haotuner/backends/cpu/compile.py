@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
@@ -15,7 +13,6 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
 TIMING_SOURCES = Path(__file__).resolve().parent / "native"
 TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
-SERVING = ("pool.c", "kinds/dense_run.c")  # in every library: what is timed is what is served
 
 
 def warm() -> None:
@@ -58,15 +55,3 @@ def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
     rows = [_table_row(kernel) for kernel in kernels]
     fits = [f'_Static_assert({k["mr"]} * {k["nr"]} <= HT_MAX_TILE, "{k.name}: tile too large");' for k in kernels]
     return "\n".join([declarations(kernels), f"const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])
-
-
-def measuring_library(kernels: Sequence[MicroKernel], mcpu: str, toolchain: Toolchain, out: Path) -> None:
-    """A library that times these kernels through the serving runtime."""
-    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
-        table = Path(scratch) / "kernels.c"
-        count = f"const int ht_kernel_count = {len(kernels)};\n"
-        table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
-        code = Path(scratch) / "kernels.o"
-        object_code(kernels, mcpu, code)
-        sources = [table, TIMING_SOURCES / "timing.c", *(RUNTIME_SOURCES / name for name in SERVING)]
-        toolchain.link([code], sources, [*TIMING_INCLUDES], out)

@@ -156,9 +156,11 @@ def head(op: PackedAny, index: int) -> list[str]:
 def row(op: PackedAny, index: int) -> str:
     """The op's row of ``ht_ops``."""
     optional = sum(operand.optional for operand in op.operands)
+    dynamic = [str(place) for place, axis in enumerate(op.axes) if axis.extent is None]
+    counts = (len(op.axes), len(op.operands) - optional, optional, len(op.threads), len(op.kernel_names), len(dynamic))
     return (
-        f'  {{"{op.name}", &{kind_table(op.kind)}, {len(op.axes)}, {len(op.operands) - optional}, {optional}, '
-        f"{len(op.threads)}, {len(op.kernel_names)}, axes_{index}, operands_{index}, plans_{index}, &data_{index}}},"
+        f'  {{"{op.name}", &{kind_table(op.kind)}, {", ".join(map(str, counts))}, {{{", ".join(dynamic)}}}, '
+        f"axes_{index}, operands_{index}, plans_{index}, &data_{index}}},"
     )
 
 

@@ -24,6 +24,12 @@ class SlicedKernel:
     kernel: MicroKernel | None = None  # what the compiler builds it from; None: the function comes from elsewhere
 
 
+def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str]) -> str:
+    """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order."""
+    tiles = [max(1, int(tile.get(axis, 1))) for axis in axes] + [1] * (MAX_AXES - len(axes))
+    return f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}}},'
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedEntry:
     """What serves the shapes of a cell."""
@@ -105,8 +111,7 @@ class PackedSliced:
         places = {axis.name: place for place, axis in enumerate(self.axes)}
         text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
         for kernel in self.kernels:
-            tiles = [max(1, int(kernel.tile.get(axis, 1))) for axis in places] + [1] * (MAX_AXES - len(places))
-            text.append(f'  {{"{kernel.name}", __tvm_ffi_{kernel.name}, {{{", ".join(map(str, tiles))}}}}},')
+            text.append(kernel_row(kernel.name, kernel.tile, tuple(places)))
         text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}}};"]
         rows = []
         for number, plan in enumerate(self.plans):

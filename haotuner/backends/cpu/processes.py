@@ -34,15 +34,19 @@ def building(told: Mapping[str, Any]) -> Program:
 def timing(told: Mapping[str, Any]) -> Program:
     """Verifies and times kernels that were built."""
     _without_torch()
+    from haotuner.backends.cpu.timed_libraries import Libraries
     from haotuner.backends.cpu.timer_process import TimerProcess
+    from haotuner.backends.cpu.timer_sliced import SlicedTimer
 
-    process = TimerProcess()
-    return Program(verbs={"time": process.time, "verify": process.verify, "watch": process.watch})
+    libraries = Libraries()
+    dense, sliced = TimerProcess(libraries), SlicedTimer(libraries)
+    verbs = {"time": dense.time, "verify": dense.verify, "watch": dense.watch}
+    return Program(verbs={**verbs, "time_sliced": sliced.time, "verify_sliced": sliced.verify})
 
 
 def build(job: Job) -> Job:
     """Compile kernels (by name) into a library that times them."""
-    from haotuner.backends.cpu.compile import measuring_library
+    from haotuner.backends.cpu.measuring import measuring_library
     from haotuner.backends.toolchain import Toolchain
     from haotuner.words.kernel import MicroKernel
 

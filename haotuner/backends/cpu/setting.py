@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op

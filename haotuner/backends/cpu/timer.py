@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from haotuner.backends.backend import Facts, Place
 from haotuner.backends.cpu.crowding import Patience
 from haotuner.backends.cpu.drift import Pace, undisturbed
+from haotuner.backends.cpu.measuring import is_dense
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns
-from haotuner.words.composition import WAYS, Composition
+from haotuner.words.composition import SERIAL, WAYS, Composition
 from haotuner.words.device import Device
+from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Failed, Timed, Trial
 
+VERIFY_LIMIT_S = 20.0
+WHOLE_AXIS = 255  # HT_WHOLE of runtime/native/kinds/sliced.h: no axis is cut
 TIME_LIMIT_S = 20.0  # a trial lasts milliseconds; a kernel that needs seconds more than its arithmetic asks for hangs
 SLOWEST_GFLOPS = 5.0  # one row at a time, four lanes, from memory
 TRIAL_CALLS = 5  # of a call too long for more than the least samples: a bare one, one to size the batch, three samples
@@ -29,9 +33,12 @@ TRIAL_CALLS = 5  # of a call too long for more than the least samples: a bare on
 class CpuTimer:
     """One timing process, what it has verified, and the pace of the machine when it began."""
 
-    def __init__(self, device: Device, policy: Policy, process: Child, *, seed: int) -> None:
+    def __init__(
+        self, device: Device, policy: Policy, process: Child, family_of: Callable[[MicroKernel], Family], *, seed: int
+    ) -> None:
         self._device, self._policy, self._process, self._seed = device, policy, process, seed
-        self._verified: dict[tuple[str, int], float | Failed] = {}
+        self._family_of = family_of
+        self._verified: dict[tuple[str, str], float | Failed] = {}
         self._patience: defaultdict[int, Patience] = defaultdict(Patience)  # by threads: four on two cores always share them
         self._quiet: Pace | None = None
 
@@ -52,34 +59,37 @@ class CpuTimer:
         self._quiet = self._quiet or Pace.kept(facts)
 
     def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
-        """The largest error of a kernel as a share of the tolerance; looked at once a kernel and depth of the sum."""
-        key = kernel.name, op["k"]
+        """The largest error of a kernel as a share of the tolerance; looked at once a kernel and static extents."""
+        key = kernel.name, op.name if not is_dense(kernel) else str(op["k"])
         if key not in self._verified:
-            setting = Setting.of(op, [kernel], self._device)
-            tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
-            base = self._base(setting, place.library, kernel["mr"])
-            request = {**base, **tile, "do": "verify", "op": op.name, "kernel": place.index, "seed": self._seed}
+            request = self._verify_dense(op, kernel, place) if is_dense(kernel) else self._verify_sliced(op, kernel, place)
             try:
-                self._verified[key] = float(self._process.ask(request, TIME_LIMIT_S)["max_error"])
+                self._verified[key] = float(self._process.ask(request, VERIFY_LIMIT_S)["max_error"])
             except Unanswered as error:
                 self._verified[key] = error.failed("verify")
         return self._verified[key]
+
+    def _verify_dense(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
+        setting = Setting.of(op, [kernel], self._device)
+        tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
+        base = self._base(place.library) | setting.words(kernel["mr"]) | {"m": kernel["mr"]}
+        return {**base, **tile, "do": "verify", "kernel": place.index, "seed": self._seed}
+
+    def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
+        tile = self._family_of(kernel).tile(kernel)
+        of_op = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
+        return {**self._base(place.library), **of_op, "do": "verify_sliced", "kernel": place.index, "seed": self._seed}
 
     def time(
         self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
     ) -> Failed | tuple[Timed, Facts]:
         """Samples of a composition; with them how disturbed the machine was."""
         kernels = [MicroKernel.parse(part.kernel) for part in composition.parts]
-        setting = Setting.of(op, kernels, self._device)
-        rows = trial.shape[op.dynamic[0]]
-        request = {
-            **self._base(setting, places[composition.parts[0].kernel].library, rows),
-            "do": "time",
-            "parts": [[places[part.kernel].index, part.tiles] for part in composition.parts],
-            "threads": trial.threads,
-            "split": list(WAYS).index(composition.share),
-            "cold_bytes": self._policy.cold_bytes(self._device) if trial.weights == "cold" else 0,
-        }
+        if is_dense(kernels[0]):
+            request = self._time_dense(trial, op, composition, kernels, places)
+        else:
+            request = self._time_sliced(trial, op, composition, places)
+        request["cold_bytes"] = self._policy.cold_bytes(self._device) if trial.weights == "cold" else 0
         try:
             quiet = self._pace(request)
             limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
@@ -94,6 +104,34 @@ class CpuTimer:
         seen = {"drift": drift, "crowding": crowded} if trial.threads > 1 else {"drift": drift}
         return Timed(samples_us=samples, max_error=max_error), {**seen, **quiet.facts()}
 
+    def _time_dense(
+        self, trial: Trial, op: Op, composition: Composition, kernels: Sequence[MicroKernel], places: Mapping[str, Place]
+    ) -> dict[str, Any]:
+        rows = trial.shape[op.dynamic[0]]
+        words = Setting.of(op, kernels, self._device).words(rows)
+        return {
+            **self._base(places[composition.parts[0].kernel].library),
+            **words,
+            "do": "time",
+            "m": rows,
+            "parts": [[places[part.kernel].index, part.tiles] for part in composition.parts],
+            "threads": trial.threads,
+            "split": list(WAYS).index(composition.share),
+        }
+
+    def _time_sliced(self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place]) -> dict[str, Any]:
+        place, alone = places[composition.parts[0].kernel], composition.share == SERIAL
+        return {
+            **self._base(place.library),
+            "do": "time_sliced",
+            "op": op.name,
+            "shape": trial.shape.as_dict(),
+            "kernel": place.index,
+            "axis": WHOLE_AXIS if alone else op.axes.index(composition.share),
+            "least_tiles": 1,
+            "threads": trial.threads,
+        }
+
     def _pace(self, request: Mapping[str, Any]) -> Pace:
         """How fast the machine was before the first trial, for all processes that time."""
         if self._quiet is None:
@@ -101,11 +139,9 @@ class CpuTimer:
             self._quiet = Pace.quiet(self._process.ask(look, TIME_LIMIT_S))
         return self._quiet
 
-    def _base(self, setting: Setting, library: str, m: int) -> dict[str, Any]:
+    def _base(self, library: str) -> dict[str, Any]:
         return {
             "library": library,
-            "m": m,
-            **setting.words(m),
             "threads": 1,
             "split": 0,
             "sample_ns": self._policy.sample_us * 1000,

@@ -6,14 +6,13 @@ import time
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 
 from haotuner import judge
+from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
-KEPT_LIBRARIES = 48
 # A look at the machine before anything is timed: pauses make it a tenth of a second, in which other load comes and goes.
 WATCH_LOOKS, WATCH_PAUSE_S = 16, 0.008
 WATCH_SAMPLES = 4  # reads of two MiB a look
@@ -24,8 +23,8 @@ LOOKS = ("samples_us", "memory_us", "compute_us", "together_us")  # the rows of 
 class TimerProcess:
     """Buffers and libraries of one measuring process."""
 
-    def __init__(self) -> None:
-        self._libraries: dict[str, Any] = {}
+    def __init__(self, libraries: Libraries | None = None) -> None:
+        self._libraries = libraries or Libraries()
         self._flat: dict[str, np.ndarray[Any, Any]] = {}
         self._random = np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)
 
@@ -48,7 +47,7 @@ class TimerProcess:
         seen = []
         for part in np.array_split(self._buffer("w", floats), WATCH_LOOKS):  # each elsewhere: nothing is cached
             samples = np.zeros((2, WATCH_SAMPLES), np.float64)
-            self._function(job["library"], "ht_watch")(part, samples)
+            self._libraries.function(job["library"], "ht_watch")(part, samples)
             seen.append(samples / 1e3)
             time.sleep(WATCH_PAUSE_S)
         return dict(zip(("memory_us", "compute_us"), np.concatenate(seen, axis=1).tolist(), strict=True))
@@ -115,22 +114,9 @@ class TimerProcess:
             *parts,
         ]
         try:
-            return int(self._function(job["library"], "ht_time")(x, w, y, np.array(words, np.int64), samples))
+            return int(self._libraries.function(job["library"], "ht_time")(x, w, y, np.array(words, np.int64), samples))
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
-
-    def _function(self, path: str, name: str) -> Any:
-        if path not in self._libraries:
-            if len(self._libraries) >= KEPT_LIBRARIES:
-                self._libraries.pop(next(iter(self._libraries)))
-            try:
-                self._libraries[path] = tvm_ffi.load_module(path)
-            except Exception as error:  # the border of the worker: a library that does not load is data
-                raise Refusal("load", "error", str(error)[:2000]) from error
-        try:
-            return self._libraries[path].get_function(name)
-        except Exception as error:
-            raise Refusal("load", "error", str(error)[:2000]) from error
 
     def _buffer(self, name: str, floats: int) -> np.ndarray[Any, Any]:
         """A flat buffer that only grows, so that jobs of one kind see the same memory."""

@@ -183,6 +183,6 @@ int ht_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_
     if (!empty && o->compact && !ht_contiguous(t))
       return ht_refuse(error, "ValueError", "%s must be contiguous; pass a contiguous copy", o->name);
   }
-  if (is_empty(&call->views[op->operand_count - 1], op->operands[op->operand_count - 1].rank)) return 0;
-  return check_output(op, call, error);
+  call->empty = is_empty(&call->views[op->operand_count - 1], op->operands[op->operand_count - 1].rank);
+  return call->empty ? 0 : check_output(op, call, error);
 }

@@ -191,10 +191,9 @@ HT_EXPORT int __tvm_ffi_ht_capture(void* self, const TVMFFIAny* args, int32_t co
 /* seen(op, out int64[1 + dynamic axes][HT_SHAPE_SLOTS]): the shape that each slot stands for, an axis a row, then calls in it. */
 HT_EXPORT int __tvm_ffi_ht_seen(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  uint8_t axes[HT_MAX_DYNAMIC];
   int64_t op = whole(args, count_args, 0, ht_op_count), extents[HT_MAX_DYNAMIC] = {0};
   if (op < 0) return raise("ValueError", "seen", "no such op");
-  int count = ht_dynamic_axes(&ht_ops[op], axes);
+  int count = ht_ops[op].dynamic_count;
   int64_t* values = int64_array(args, count_args, 1, 2, 1 + count, HT_SHAPE_SLOTS);
   if (values == NULL) return raise("TypeError", "seen", "expected (op, int64 array of slots for each dynamic axis and counts)");
   for (int i = 0; i < HT_SHAPE_SLOTS; ++i) {

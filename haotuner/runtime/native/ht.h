@@ -70,6 +70,7 @@ typedef struct { /* one checked dense call: row strides in elements */
 
 typedef struct {
   int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
+  int empty;                    /* the output has no element: there is nothing to run */
   union {
     ht_dense_call dense;
     ht_view views[HT_MAX_OPERANDS];
@@ -91,6 +92,8 @@ struct ht_op {
   const char* name;
   const ht_kind* kind;
   int32_t axis_count, operand_count, optional_count, plan_count, kernel_count; /* optional: operands behind the output */
+  int32_t dynamic_count;
+  uint8_t dynamic[HT_MAX_DYNAMIC]; /* the axes whose extent comes with a call */
   const ht_axis* axes;
   const ht_operand* operands;
   const ht_plan* plans;

@@ -18,7 +18,6 @@ void ht_counts(int op, int64_t out[3]);
 
 /* serve.c: histogram of shapes, filled while `capture` was called more often with 1 than with -1. Never allocates. */
 void ht_capture(int step);
-int ht_dynamic_axes(const ht_op* op, uint8_t axes[HT_MAX_DYNAMIC]);   /* how many; their indices */
 int64_t ht_seen(int op, int slot, int64_t extents[HT_MAX_DYNAMIC]); /* calls in a slot, and the smallest shape of it */
 
 /* ffi.c: the same behind tvm-ffi's calling convention; pack_data.c exports one such function an op. */

@@ -43,16 +43,8 @@ static int64_t extent_of(int slot) { /* the smallest extent that falls into a sl
 
 void ht_capture(int step) { atomic_fetch_add_explicit(&capturing, step, memory_order_relaxed); }
 
-int ht_dynamic_axes(const ht_op* op, uint8_t axes[HT_MAX_DYNAMIC]) {
-  int count = 0;
-  for (int i = 0; i < op->axis_count && count < HT_MAX_DYNAMIC; ++i)
-    if (op->axes[i].extent == 0) axes[count++] = (uint8_t)i;
-  return count;
-}
-
 int64_t ht_seen(int op, int slot, int64_t extents[HT_MAX_DYNAMIC]) {
-  uint8_t axes[HT_MAX_DYNAMIC];
-  int count = ht_dynamic_axes(&ht_ops[op], axes);
+  int count = ht_ops[op].dynamic_count;
   unsigned long long key = atomic_load_explicit(&shapes[op][slot], memory_order_relaxed);
   if (count == 1) extents[0] = extent_of(slot);
   if (count > 1 && key == 0) return 0;
@@ -64,14 +56,11 @@ int64_t ht_seen(int op, int slot, int64_t extents[HT_MAX_DYNAMIC]) {
   return atomic_load_explicit(&seen[op][slot], memory_order_relaxed);
 }
 
-static void note(int index, const ht_op* op, const int64_t* extents) {
-  uint8_t axes[HT_MAX_DYNAMIC];
-  int count_axes = ht_dynamic_axes(op, axes);
-  if (count_axes == 0) return;
-  int slot = slot_of(extents[axes[0]]);
+__attribute__((noinline)) static void note(int index, const ht_op* op, const int64_t* extents) {
+  int count_axes = op->dynamic_count, slot = slot_of(extents[op->dynamic[0]]);
   if (count_axes > 1) {
     unsigned long long key = 0;
-    for (int i = 0; i < count_axes; ++i) key = key * HT_EXTENT_SLOTS + (unsigned long long)slot_of(extents[axes[i]]);
+    for (int i = 0; i < count_axes; ++i) key = key * HT_EXTENT_SLOTS + (unsigned long long)slot_of(extents[op->dynamic[i]]);
     ++key;
     slot = (int)((key * 0x9e3779b97f4a7c15u >> 32) % HT_SHAPE_SLOTS);
     for (int tries = 0;; ++tries, slot = (slot + 1) % HT_SHAPE_SLOTS) {
@@ -86,16 +75,11 @@ static void note(int index, const ht_op* op, const int64_t* extents) {
   count(&seen[index][slot]);
 }
 
-static int is_empty(const ht_op* op, const int64_t* extents) {
-  const ht_operand* out = &op->operands[op->operand_count - 1];
-  for (int i = 0; i < out->rank; ++i)
-    if (extents[out->axes[i]] == 0) return 1;
-  return 0;
-}
-
 static int out_of_range(const ht_op* op, const int64_t* extents) {
-  for (int i = 0; i < op->axis_count; ++i)
-    if (op->axes[i].extent == 0 && (extents[i] < op->axes[i].first || extents[i] > op->axes[i].last)) return 1;
+  for (int i = 0; i < op->dynamic_count; ++i) {
+    const ht_axis* axis = &op->axes[op->dynamic[i]];
+    if (extents[op->dynamic[i]] < axis->first || extents[op->dynamic[i]] > axis->last) return 1;
+  }
   return 0;
 }
 
@@ -108,7 +92,7 @@ int ht_call_op(int index, const DLTensor* const* tensors, int32_t count_tensors,
     return ht_refuse(error, "ValueError", "setting %lld names no plan of this pack", (long long)setting);
   counters* mine = shard(index);
   count(&mine->calls);
-  if (is_empty(op, call.extents)) return 0;
+  if (call.empty) return 0;
   if (atomic_load_explicit(&capturing, memory_order_relaxed) != 0) note(index, op, call.extents);
   if (out_of_range(op, call.extents)) count(&mine->out_of_range);
   const ht_plan* plan = &op->plans[plan_index];

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.model import Scores
-from haotuner.select.funnel import FRONTIER
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.reading import demands_of
 from haotuner.words.demand import Demand
 from haotuner.words.device import Device
 
 Broken = NDArray[np.bool_]
+MOST = 512  # kept, as of the dense family for CPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Survived:
     best_kept: float  # throughput of the best survivor over that of the best of all
 
 
-def survivors(table: DeviceTable, *, most: int = FRONTIER) -> list[Survived]:
+def survivors(table: DeviceTable, *, most: int = MOST) -> list[Survived]:
     """The funnel on every task of a table that has at least two kernels."""
     found = []
     expected = np.asarray(table.frame["expected_log"], dtype=np.float64)
@@ -79,10 +79,11 @@ def _laws(table: DeviceTable) -> list[tuple[str, Broken]]:
 
 def _breaks(device: Device, wanted: Demand) -> list[tuple[str, Broken]]:
     m: Machine = machine(device)
-    block = wanted.waves * (m.wave_width if m.kind != "cpu" else 1.0)
+    tiles = wanted.tiles
+    block = tiles.waves * m.wave_threads
     return [
-        ("threads", wanted.threads > m.threads_per_block),
-        ("shared", wanted.shared_bytes > m.shared_per_block_bytes),
-        ("registers", wanted.registers > m.registers_per_thread),
-        ("registers of a block", block * np.minimum(wanted.registers, m.registers_per_thread) > m.registers_per_unit),
+        ("threads", tiles.threads > m.threads_per_block),
+        ("shared", tiles.shared_bytes > m.shared_per_block_bytes),
+        ("registers", tiles.registers > m.registers_per_thread),
+        ("registers of a block", block * np.minimum(tiles.registers, m.registers_per_thread) > m.registers_per_unit),
     ]

@@ -1,6 +1,7 @@
 /* Random tensors against the validator, random tables against the look-up, random bytes against the manifest reader. Built with
  * ASan and UBSan. With COUNT 1 the outcome is printed, so that a seed can be kept for what it reaches.
  *   fuzz check COUNT SEED      whatever ht_check accepts must lie inside the memory it describes
+ *   fuzz any COUNT SEED        the same of ht_check, for an op of three operands and two dynamic axes
  *   fuzz plan COUNT SEED       every m up to 2^31-1 gets regions that cover it exactly
  *   fuzz manifest COUNT SEED FILE...   damaged copies of each file; the reader must come back
  *   fuzz read 1 0 FILE...      what the reader says of each file, a line each */
@@ -117,6 +118,66 @@ static int check(long count) {
   return accepted * 100 < count; /* a fuzzer that is always refused tests nothing */
 }
 
+/* x[b,m,4], s[m] and y[b,m]: what is accepted lies inside the memory that each tensor describes, and y apart from the others. */
+static int any(long count) {
+  static const ht_axis axes[] = {{"b", 0, 1, 9}, {"m", 0, 1, 9}, {"k", 4, 1, 1}};
+  static const ht_operand operands[] = {{"x", HT_INPUT, kDLFloat, 32, 3, {0, 1, 2}, 0},
+                                        {"s", HT_CONSTANT, kDLFloat, 32, 1, {1}, 1},
+                                        {"y", HT_OUTPUT, kDLFloat, 32, 2, {0, 1}, 0}};
+  static const ht_op op = {.name = "fuzz", .axis_count = 3, .operand_count = 3, .axes = axes, .operands = operands};
+  long accepted = 0;
+  for (long turn = 0; turn < count; ++turn) {
+    int64_t shapes[3][70], strides[3][70], b = (int64_t)(draw() % 4), m = (int64_t)(draw() % 5);
+    DLTensor t[3];
+    const DLTensor* given[3] = {&t[0], &t[1], &t[2]};
+    tensor(&t[0], shapes[0], strides[0], memory[0], 4);
+    tensor(&t[1], shapes[1], strides[1], memory[1], m);
+    tensor(&t[2], shapes[2], strides[2], draw() % 8 ? memory[2] : memory[0], m);
+    for (int i = 0; i < 3; ++i) { /* mostly what fits, or next to nothing is accepted */
+      if (draw() % 8 == 0 || t[i].shape == NULL) continue;
+      const int64_t wanted[3][3] = {{b, m, 4}, {m, 0, 0}, {b, m, 0}};
+      t[i].ndim = operands[i].rank;
+      int64_t run = 1;
+      for (int a = t[i].ndim - 1; a >= 0; --a) {
+        shapes[i][a] = wanted[i][a];
+        strides[i][a] = draw() % 16 == 0 ? odd() : run;
+        run *= wanted[i][a] > 0 ? wanted[i][a] : 1;
+      }
+    }
+    if (draw() % 64 == 0) given[draw() % 3] = NULL;
+    ht_call call;
+    ht_error error = {NULL, ""};
+    if (ht_check(&op, given, 3, &call, &error) != 0) {
+      if (error.kind == NULL || error.text[0] == 0) return 1;
+      continue;
+    }
+    ++accepted;
+    for (int i = 0; i < 3; ++i) {
+      __int128 low = 0, high = 0, first = 0, last = 0;
+      int empty = 0;
+      for (int a = 0; a < operands[i].rank; ++a) { /* what the kernel may touch */
+        __int128 span = (__int128)(call.views[i].extents[a] - 1) * call.views[i].strides[a];
+        if (call.views[i].extents[a] != call.extents[operands[i].axes[a]]) return 2;
+        empty |= call.views[i].extents[a] == 0;
+        *(span < 0 ? &low : &high) += span;
+      }
+      __int128 run = 1;
+      for (int a = t[i].ndim - 1; a >= 0; --a) { /* what the tensor says of itself */
+        __int128 span = (__int128)(t[i].shape[a] - 1) * (t[i].strides == NULL ? run : t[i].strides[a]);
+        run *= t[i].shape[a];
+        *(span < 0 ? &first : &last) += span;
+      }
+      if (!empty && (low < first || high > last)) return 3;
+      if (!empty && i < 2 && !call.empty) {
+        uintptr_t y0 = (uintptr_t)call.views[2].data, x0 = (uintptr_t)call.views[i].data;
+        if (x0 == y0) return 4; /* alias let through */
+      }
+    }
+  }
+  printf("accepted=%ld of %ld\n", accepted, count);
+  return accepted * 20 < count;
+}
+
 /* A table whose entries cover their m exactly, as the planner makes them: up to three kernels, each once. */
 static int plan(long count) {
   for (long turn = 0; turn < count; ++turn) {
@@ -202,6 +263,7 @@ int main(int argc, char** argv) {
   long count = atol(argv[2]);
   state = strtoull(argv[3], NULL, 10);
   if (strcmp(argv[1], "check") == 0) return check(count);
+  if (strcmp(argv[1], "any") == 0) return any(count);
   if (strcmp(argv[1], "plan") == 0) return plan(count);
   for (int i = 4; i < argc; ++i) {
     int rc = strcmp(argv[1], "read") == 0 ? read_file(argv[i]) : manifest(count, argv[i]);

@@ -20,30 +20,59 @@ static void reach(const float* data, int64_t rows, int64_t stride, int64_t inner
   *high = (uintptr_t)(data + (span > 0 ? span : 0) + inner);
 }
 
+/* The usual call costs a few nanoseconds: two axes, or a weight as it was packed. What is not usual goes the general way. */
+static inline int plain(const DLTensor* t) {
+  return t->device.device_type == kDLCPU && t->dtype.code == kDLFloat && t->dtype.bits == 32 && t->dtype.lanes == 1 && t->ndim > 0 &&
+         t->ndim <= HT_MAX_RANK && t->shape != NULL;
+}
+
+static inline int check_type(const char* name, const DLTensor* t, ht_error* error) {
+  return plain(t) ? 0 : ht_check_type(name, t, kDLFloat, 32, error);
+}
+
+static inline int fold(const char* name, const DLTensor* t, int64_t inner, int64_t* rows, int64_t* stride, ht_error* error) {
+  if (t->ndim == 2 && t->shape[0] > 1 && t->shape[0] <= HT_EXTENT_LIMIT && t->shape[1] == inner && t->strides != NULL &&
+      t->strides[1] == 1 && t->strides[0] >= inner && t->strides[0] <= HT_STRIDE_LIMIT) {
+    *rows = t->shape[0];
+    *stride = t->strides[0];
+    return 0;
+  }
+  if (t->ndim == 2 && t->shape[0] == 1 && t->shape[1] == inner && (t->strides == NULL || t->strides[1] == 1)) {
+    *rows = 1;
+    *stride = inner;
+    return 0;
+  }
+  const int64_t expected[2] = {0, inner};
+  ht_view view;
+  if (ht_fold(name, t, 2, expected, &view, error) != 0) return -1;
+  *rows = view.extents[0];
+  *stride = view.strides[0];
+  return 0;
+}
+
+static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
+  const int64_t* s = w->strides;
+  return s == NULL || (s[2] == 1 && s[1] == dense->pw && s[0] == dense->k * dense->pw) || ht_contiguous(w);
+}
+
 int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, const DLTensor* w, const DLTensor* y,
                    const DLTensor* bias, ht_dense_call* call, ht_error* error) {
-  ht_view view;
-  const int64_t x_expected[2] = {0, dense->k}, y_expected[2] = {0, dense->n};
-  if (ht_check_type("x", x, kDLFloat, 32, error) != 0 || ht_check_type("out", y, kDLFloat, 32, error) != 0 ||
-      ht_check_type("weight", w, kDLFloat, 32, error) != 0)
-    return -1;
+  int64_t y_rows;
+  if (check_type("x", x, error) != 0 || check_type("out", y, error) != 0 || check_type("weight", w, error) != 0) return -1;
   if (w->ndim != 3 || w->shape[0] != dense->panels || w->shape[1] != dense->k || w->shape[2] != dense->pw || w->data == NULL)
     return ht_refuse(error, "ValueError", "weight was not packed by this pack for %s: bind the weight again", name);
-  if (!ht_contiguous(w)) /* the kernels step through it by its extents alone */
+  if (!as_packed(dense, w)) /* the kernels step through it by its extents alone */
     return ht_refuse(error, "ValueError",
                      "weight has strides of its own; pass the packed weight itself, or a contiguous copy of it");
   if (check_bias(dense, bias, call, error) != 0) return -1;
-  if (ht_fold("x", x, 2, x_expected, &view, error) != 0) return -1;
-  call->m = view.extents[0];
-  call->ldx = view.strides[0];
+  if (fold("x", x, dense->k, &call->m, &call->ldx, error) != 0) return -1;
   if (y->ndim != x->ndim)
     return ht_refuse(error, "ValueError", "out has rank %d, x has rank %d; they must be equal", (int)y->ndim, (int)x->ndim);
   for (int i = 0; i < x->ndim - 1; ++i)
     if (x->shape[i] != y->shape[i])
       return ht_refuse(error, "ValueError", "out has extent %lld in axis %d, x has %lld; they must be equal",
                        (long long)y->shape[i], i, (long long)x->shape[i]);
-  if (ht_fold("out", y, 2, y_expected, &view, error) != 0) return -1;
-  call->ldy = view.strides[0];
+  if (fold("out", y, dense->n, &y_rows, &call->ldy, error) != 0) return -1;
   if (call->m == 0) return 0;
   if (x->data == NULL || y->data == NULL)
     return ht_refuse(error, "ValueError", "%s has no data", x->data == NULL ? "x" : "out");
@@ -74,6 +103,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   call->extents[HT_AXIS_M] = call->dense.m;
   call->extents[HT_AXIS_N] = dense->n;
   call->extents[HT_AXIS_K] = dense->k;
+  call->empty = call->dense.m == 0;
   return 0;
 }
 

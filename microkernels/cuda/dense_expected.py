@@ -1,37 +1,55 @@
-"""Expectation of a GPU micro-kernel over traffic, from its footprint and the device alone: what selection ranks by.
+"""Expectation of the CUDA dense families over traffic, from footprint and device alone: what selection ranks them by.
 
 Roller's micro-performance model (OSDI 2022): the time of a shape is the longest of what its resources need, each at the
-share that the grid keeps busy. No measurement and no fit enter; it puts candidates in an order worth measuring.
+share that the grid keeps busy. No measurement and no fit enter; it puts candidates in an order worth measuring. It stands
+beside the roofline of ``haotuner/cost`` because it knows what that does not: how many steps ahead a ring of stages loads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.hw_profiles.typical import typical
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.select.occupancy import occupancy
+from haotuner.words.demand import Column, Expectation
 from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
 # Stand-ins where a profile is silent, of the right order: a wrong one moves all kernels of a device alike.
-CLOCK_MHZ, PEAK_TFLOPS, MEMORY_GBPS = 1500.0, 10.0, 500.0
-NEAR_BYTES = 128.0  # shared memory, bytes per cycle and unit: 32 banks of 4 bytes
-NEAR_BYTES_OF_ARCH = {"sm_75": 64.0}  # GA102 white paper
+PEAK_TFLOPS, MEMORY_GBPS = 10.0, 500.0
 MID_BYTES = 40.0  # L2, bytes per cycle and unit that are sustained (Jia et al. 2018, table 3.2)
 LATENCY_US = 0.7  # of a load from memory: 500 to 900 ns by the same authors' and later microbenchmarks
 START_US = 1.0  # of a round of blocks: launch, first loads, write-back
 
-Expectation = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
-Column = NDArray[np.float64]
+
+class Told(Protocol):
+    """What a family tells of its micro-kernels."""
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Registers, shared memory and threads of one block."""
+        ...
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """Steps along k whose operands are on their way while one step is computed."""
+        ...
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Bytes that one block reads from shared memory for one element of k."""
+        ...
+
+    def peak_tflops(self, device: Device) -> float | None:
+        """What the device's units for the family's instructions reach at most; None where nobody knows."""
+        ...
 
 
-def expectation_gpu(op: Op, family: CudaDense, device: Device, traffic: Traffic) -> Expectation:
+def expectation(op: Op, family: Told, device: Device, traffic: Traffic) -> Expectation:
     """Mean share of the roofline over the traffic, by its weights; the roofline is that of the device's fastest units."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
     rows, columns, depth = (np.array([e[axis] for e in extents], np.float64) for axis in ("m", "n", "k"))
@@ -41,8 +59,9 @@ def expectation_gpu(op: Op, family: CudaDense, device: Device, traffic: Traffic)
     gbps = device.memory_gbps or MEMORY_GBPS
     fastest = (device.tensor_tflops if op.dtype in ("fp16", "bf16") else None) or _tflops(device.peak_gflops)
     roofline_us = np.maximum(2 * rows * columns * depth / (fastest * 1e6), least_bytes / (gbps * 1e3))
-    per_us = device.clock_mhz or CLOCK_MHZ  # cycles
-    near = NEAR_BYTES_OF_ARCH.get(device.arch, NEAR_BYTES) * per_us
+    usual = typical(device)
+    per_us = device.clock_mhz or usual.clock_mhz  # cycles
+    near = usual.near_bytes * per_us
     mid = MID_BYTES * per_us
 
     def time_us(kernel: MicroKernel) -> Column:

@@ -1,8 +1,9 @@
 """Parallel fill and padding over the traffic, with thresholds that relax until something is left for every shape.
 
-FTuner's two filters and their union over the shapes: a tile is useful to a shape by the share of the device that its grid
-fills, times the share of what it computes that is wanted. Both are taken together and relative to the best tile of the
-shape, because a shape too small for the device can buy one with the other: so small shapes never lose their kernels.
+For tiles that serve a shape alone. FTuner's two filters and their union over the shapes: a tile is useful to a shape by the
+share of the device that its grid fills, times the share of what it computes that is wanted. Both are taken together and
+relative to the best tile of the shape, because a shape too small for the device can buy one with the other: so small shapes
+never lose their kernels.
 """
 
 from __future__ import annotations
@@ -14,26 +15,32 @@ from numpy.typing import NDArray
 
 from haotuner.select.ledger import Ledger
 from haotuner.words.device import Device
+from haotuner.words.family import Family
 from haotuner.words.kernel import Candidate
 from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
 FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 STEP = 0.05
-GPU_FRONTIER = 256  # candidates of a family at most: four minutes of nvcc on two cores
 LEAST_OF_A_SHAPE = 10  # thresholds relax until as many are left for a shape, or all there were; FTuner measures ten a shape
 
 Shares = NDArray[np.float64]
 
 
-def fitting(op: Op, device: Device, traffic: Traffic, legal: Sequence[Candidate], ledger: Ledger) -> list[Candidate]:
+def fitting(
+    op: Op, family: Family, device: Device, traffic: Traffic, legal: Sequence[Candidate], ledger: Ledger
+) -> list[Candidate]:
     """Candidates that fit some shape of the traffic, in their order; the others are refused for fill or for padding."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
-    rows, columns = (np.array([e[axis] for e in extents], np.float64)[:, None] for axis in ("m", "n"))
-    tile_rows, tile_columns = (np.array([c.kernel[name] for c in legal], np.float64)[None, :] for name in ("bm", "bn"))
-    down, across = np.ceil(rows / tile_rows), np.ceil(columns / tile_columns)
-    fill = _filled(down * across, device.compute_units)  # shape (shapes, candidates), as everything here
-    wanted = rows * columns / (down * tile_rows * across * tile_columns)
+    sizes = [family.tile(candidate.kernel).extent for candidate in legal]
+    tiles, computed, asked = np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1))  # (shapes, candidates), as everything here
+    for axis in sizes[0]:
+        along = np.array([e[axis] for e in extents], np.float64)[:, None]
+        size = np.array([s[axis] for s in sizes], np.float64)[None, :]
+        count = np.ceil(along / size)
+        tiles, computed, asked = tiles * count, computed * (count * size), asked * along
+    fill = _filled(tiles, device.compute_units)
+    wanted = asked / computed
     useful = fill * wanted
     share = useful / useful.max(axis=1, keepdims=True)
     floors = np.array([relaxed(row) for row in share])

@@ -11,9 +11,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.cost.compiled import compiled
-from haotuner.cost.demand_gpu import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, for_each_kind, round_of_tiles, waves_of
-from haotuner.words.demand import Asked, Column, Demand, no_stream
+from haotuner.microkernels.cuda.tiles import (
+    BANKS,
+    BOOKKEEPING_REGISTERS,
+    SECTOR_BYTES,
+    for_each_kind,
+    round_of_tiles,
+    waves_of,
+)
+from haotuner.microkernels.imported.conv2d_code import compiled
+from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
 
 
 def conv2d(asked: Asked) -> Demand:
@@ -47,50 +54,65 @@ def conv2d(asked: Asked) -> Demand:
     of_filter = np.where(constant > 0, 0.0, 1.0)
     ways = np.where(shared_on > 0, bank_ways(bx, row_words, threads, device.wave_width), 1.0)
     lines = np.ceil(device.wave_width / bx) * np.maximum(np.minimum(bx, device.wave_width) / BANKS, 0.25)
-    near = np.where(shared_on > 0, 1.0, np.maximum(lines, 1.0))
+    apart = np.where(shared_on > 0, 1.0, np.maximum(lines, 1.0))
     tiles_across, tiles = np.ceil(w / box_cols), np.ceil(w / box_cols) * np.ceil(h / box_rows)
     image = needed_rows * needed_cols * size  # of one tile
     together = round_of_tiles(device, threads, shared, tiles)
     band = np.ceil(together / tiles_across) * box_rows + fh - 1.0  # rows of the image that a round of tiles reads
     rounds = tiles / together
+    near = waves * (code.read / taps + of_filter) * BANKS * size * apart
+    mid = image / taps + code.spilled * waves * device.wave_width * size
+    one = np.ones_like(h)
     return Demand(
-        rows=h,
-        cols=w,
-        depth=taps,
-        flops=2.0 * h * w * taps,
-        least_bytes=2.0 * h * w * size,
-        tile_rows=box_rows,
-        tile_cols=box_cols,
-        computed_cols=np.ceil(w / box_cols) * box_cols,
-        wave_rows=ty,
-        wave_cols=tx,
-        threads=threads,
-        waves=waves,
-        vector=np.ones_like(h),
-        unroll=taps,
-        depth_block=taps,
-        streams=np.ceil(BANKS / bx),  # image rows that 32 threads side by side read, whatever the width of a wave
-        registers=tx * ty + np.minimum(code.read / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
-        shared_bytes=shared,
-        fmas=tx * ty,
-        loads=code.loads + of_filter,
-        checks=code.checks,
-        near_bytes=waves * (code.read / taps + of_filter) * BANKS * size * near,
-        mid_bytes=image / taps + code.spilled * waves * device.wave_width * size,
-        code=code.unrolled * (tx * ty + code.loads + of_filter + code.checks),
-        waits=shared_on * np.ceil(needed_rows / by) * np.ceil(needed_cols / bx),
-        far_bytes=rounds * np.minimum(band, h) * np.minimum(w, together * box_cols) * size + h * w * size,
-        l1_set_bytes=(1.0 - shared_on) * image,
-        l2_set_bytes=together * image,
-        staged_rows=shared_on,
-        staged_cols=constant,
-        staging_rows=np.where(shared_on > 0, bx, 1.0),
-        staging_cols=np.ones_like(h),
-        vector_cols=np.ones_like(h),
-        line_ratio=np.minimum(bx * size / (np.ceil(bx * size / SECTOR_BYTES) * SECTOR_BYTES), 1.0),
-        bank_ways=ways,
-        flags=ro + 2.0 * pad,
-        **no_stream(h),
+        work=Work(
+            flops={"simd": 2.0 * h * w * taps},
+            least_bytes=2.0 * h * w * size,
+            far_bytes=rounds * np.minimum(band, h) * np.minimum(w, together * box_cols) * size + h * w * size,
+            mid_bytes=mid * taps * tiles,
+            near_bytes=near * taps * tiles,
+        ),
+        tiles=Tiles(
+            count=tiles,
+            threads=threads,
+            waves=waves,
+            vector=one,
+            registers=tx * ty + np.minimum(code.read / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
+            shared_bytes=shared,
+            l1_set_bytes=(1.0 - shared_on) * image,
+            l2_set_bytes=together * image,
+        ),
+        matmul=MatmulTile(
+            rows=h,
+            cols=w,
+            depth=taps,
+            tile_rows=box_rows,
+            tile_cols=box_cols,
+            computed_cols=np.ceil(w / box_cols) * box_cols,
+            wave_rows=ty,
+            wave_cols=tx,
+            unroll=taps,
+            depth_block=taps,
+            streams=np.ceil(BANKS / bx),  # image rows that 32 threads side by side read, whatever the width of a wave
+            fmas=tx * ty,
+            tensor_fmas=np.zeros_like(h),
+            loads=code.loads + of_filter,
+            checks=code.checks,
+            near_bytes=near,
+            mid_bytes=mid,
+            code=code.unrolled * (tx * ty + code.loads + of_filter + code.checks),
+            line_ratio=np.minimum(bx * size / (np.ceil(bx * size / SECTOR_BYTES) * SECTOR_BYTES), 1.0),
+            bank_ways=ways,
+            flags=ro + 2.0 * pad,
+        ),
+        staging=Staging(
+            rows=shared_on,
+            cols=constant,
+            row_threads=np.where(shared_on > 0, bx, 1.0),
+            col_threads=one,
+            vector_cols=one,
+            waits=shared_on * np.ceil(needed_rows / by) * np.ceil(needed_cols / bx),
+        ),
+        stream=CpuStream.none(h),
     )
 
 

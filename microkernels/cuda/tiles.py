@@ -1,4 +1,4 @@
-"""Demand that GPU tile programs have in common: waves, bank conflicts, main-memory traffic of a round of tiles."""
+"""GPU tile programs of any kind: waves, bank conflicts, sectors, how many tiles run together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from haotuner.hw_profiles.typical import typical
 from haotuner.words.demand import Column
 from haotuner.words.device import Device
+from haotuner.words.occupancy import Room
 
 BANKS = 32.0  # shared-memory banks of 4 bytes on every CUDA and RDNA device
 SECTOR_BYTES = 32.0  # least that a GPU fetches from L2 or DRAM
@@ -33,10 +35,11 @@ def strided_ways(lanes: Column, stride: Column, vector: Column) -> Column:
 
 def round_of_tiles(device: Device, threads: Column, shared_bytes: Column, tiles: Column) -> Column:
     """Tiles that run at the same time on the whole device, by threads and shared memory alone."""
-    fits = np.minimum(
-        (device.threads_per_unit or 1024) // np.maximum(threads, 1.0),
-        (device.l1_bytes or 64 * 2**10) // np.maximum(shared_bytes, 1.0),
-    )
+    usual = typical(device)
+    room = Room(threads=device.threads_per_unit or usual.threads_per_unit, shared_bytes=device.l1_bytes or usual.l1_bytes)
+    one = np.maximum(threads, 1.0)
+    held = room.holds(threads=one, registers=one, shared_bytes=np.maximum(shared_bytes, 1.0))
+    fits = np.minimum(held["threads"], held["shared"])
     return np.asarray(np.minimum(device.compute_units * np.maximum(fits, 1.0), tiles), dtype=np.float64)
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from haotuner.cost.demand_gpu import BOOKKEEPING_REGISTERS, for_each_kind
+from haotuner.hw_profiles.typical import typical
+from haotuner.microkernels.cuda.tiles import BOOKKEEPING_REGISTERS, for_each_kind
 from haotuner.words.demand import Column
 from haotuner.words.device import Device
 
@@ -56,7 +57,7 @@ def compiled(
     (ty, tx), (by, bx), (fh, fw) = outputs, apart, filter_size
     taps, every = fh * fw, ty * tx
     shared = distinct(ty, by, fh) * distinct(tx, bx, fw)
-    llvm = device.kind == "hip"
+    llvm = typical(device).compiler == "llvm"
     checked = 1.0 - exact if llvm else (1.0 - exact) * (1.0 - staged)
     kept = kept_values(ty, by, fh) * distinct(tx, bx, fw) + ty * kept_values(tx, bx, fw)
     keeps = 1.0 - checked if llvm else (1.0 - checked) * read_only * (1.0 - staged)
@@ -82,7 +83,7 @@ def registers_of_a_thread(device: Device) -> float:
     no records. nvcc takes the architectural limit.
     """
     most = float(device.registers_per_thread)
-    if device.kind != "hip" or not device.registers_per_unit or not device.threads_per_block:
+    if typical(device).compiler != "llvm" or not device.registers_per_unit or not device.threads_per_block:
         return most
     units = 2.0 if device.wave_width <= _RDNA_WAVE else 1.0
     return min(most, units * device.registers_per_unit / device.threads_per_block)

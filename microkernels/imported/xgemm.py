@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.cost.demand_gpu import (
+from haotuner.microkernels.cuda.tiles import (
     BANKS,
     BOOKKEEPING_REGISTERS,
     WIDEST_LOAD,
@@ -13,7 +13,7 @@ from haotuner.cost.demand_gpu import (
     used_of_sector,
     waves_of,
 )
-from haotuner.words.demand import Asked, Demand, no_stream
+from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
 
 
 def xgemm(asked: Asked) -> Demand:
@@ -45,42 +45,55 @@ def xgemm(asked: Asked) -> Demand:
     fetch_m = np.where(sa > 0, np.where(strm > 0, vwm, mwg / staging_m), stride_m)
     fetch_n = np.where(sb > 0, np.where(strn > 0, vwn, nwg / staging_n), stride_n)
     line = used_of_sector(vwm, fetch_m, size) * mwg + used_of_sector(vwn, fetch_n, size) * nwg
+    near, mid = waves * BANKS * size * (words_m * ways_m + words_n * ways_n), (mwg + nwg) * size
     return Demand(
-        rows=m,
-        cols=n,
-        depth=k,
-        flops=2.0 * m * n * k,
-        least_bytes=(m * k + n * k + m * n) * size,
-        tile_rows=mwg,
-        tile_cols=nwg,
-        computed_cols=np.ceil(n / nwg) * nwg,
-        wave_rows=rows,
-        wave_cols=cols,
-        threads=threads,
-        waves=waves,
-        vector=vwm,
-        unroll=kwi,
-        depth_block=np.where(sa + sb > 0, kwg, kwi),
-        streams=2.0 - sa * 0.5 - sb * 0.5,
-        registers=rows * cols + rows + cols + BOOKKEEPING_REGISTERS,
-        shared_bytes=shared,
-        fmas=rows * cols,
-        loads=load_m + load_n,
-        checks=np.zeros_like(m),
-        near_bytes=waves * BANKS * size * (words_m * ways_m + words_n * ways_n),
-        mid_bytes=(mwg + nwg) * size,
-        code=kwi * (rows * cols + load_m + load_n),
-        waits=np.zeros_like(m),
-        far_bytes=tiles / together * (wide + high) * k * size + m * n * size,
-        l1_set_bytes=((1.0 - sa) * mwg + (1.0 - sb) * nwg) * kwg * size,
-        l2_set_bytes=(wide + high) * kwg * size,
-        staged_rows=sa,
-        staged_cols=sb,
-        staging_rows=np.where(sa > 0, staging_m, 1.0),
-        staging_cols=np.where(sb > 0, staging_n, 1.0),
-        vector_cols=vwn,
-        line_ratio=line / (mwg + nwg),
-        bank_ways=np.maximum(ways_m, ways_n),
-        flags=strm + 2.0 * strn,
-        **no_stream(m),
+        work=Work(
+            flops={"simd": 2.0 * m * n * k},
+            least_bytes=(m * k + n * k + m * n) * size,
+            far_bytes=tiles / together * (wide + high) * k * size + m * n * size,
+            mid_bytes=mid * k * tiles,
+            near_bytes=near * k * tiles,
+        ),
+        tiles=Tiles(
+            count=tiles,
+            threads=threads,
+            waves=waves,
+            vector=vwm,
+            registers=rows * cols + rows + cols + BOOKKEEPING_REGISTERS,
+            shared_bytes=shared,
+            l1_set_bytes=((1.0 - sa) * mwg + (1.0 - sb) * nwg) * kwg * size,
+            l2_set_bytes=(wide + high) * kwg * size,
+        ),
+        matmul=MatmulTile(
+            rows=m,
+            cols=n,
+            depth=k,
+            tile_rows=mwg,
+            tile_cols=nwg,
+            computed_cols=np.ceil(n / nwg) * nwg,
+            wave_rows=rows,
+            wave_cols=cols,
+            unroll=kwi,
+            depth_block=np.where(sa + sb > 0, kwg, kwi),
+            streams=2.0 - sa * 0.5 - sb * 0.5,
+            fmas=rows * cols,
+            tensor_fmas=np.zeros_like(m),
+            loads=load_m + load_n,
+            checks=np.zeros_like(m),
+            near_bytes=near,
+            mid_bytes=mid,
+            code=kwi * (rows * cols + load_m + load_n),
+            line_ratio=line / (mwg + nwg),
+            bank_ways=np.maximum(ways_m, ways_n),
+            flags=strm + 2.0 * strn,
+        ),
+        staging=Staging(
+            rows=sa,
+            cols=sb,
+            row_threads=np.where(sa > 0, staging_m, 1.0),
+            col_threads=np.where(sb > 0, staging_n, 1.0),
+            vector_cols=vwn,
+            waits=np.zeros_like(m),
+        ),
+        stream=CpuStream.none(m),
     )

@@ -1,17 +1,17 @@
-"""Demand of the CPU dense micro-kernels on a core."""
+"""Demand of the dense fp32 family for CPUs: what its micro-kernels ask of a core."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cpu.dense import K_BLOCK_LEAST_ROWS, k_block
-from haotuner.words.demand import Asked, Column, Demand
+from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.words.demand import Asked, Column, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses
 _PAGE_BYTES = 4096.0  # addresses this far apart fall into the same L1 set (64 sets of 64 bytes on every x86-64)
 _LEAST_WAYS = 8.0  # of the L1 data caches of x86-64 servers, 8 or 12; a program feature cannot know the device's own
-_STREAMS_OF_A_SET = 4.0  # measured: more weight streams than this, a page apart, fall to half speed
 
 # Of 16 address registers these are left for rows of X; further rows load theirs from the stack. Zen 4, AVX2, one vector: 7
 # rows take 0.85 cycles each, 8 to 10 0.85, 12 to 14 1.0. Pairwise accuracy of the analysis is level from 5 to 9.
@@ -20,7 +20,7 @@ _BEFORE_FMA = {"x86-64-v2"}  # no fused multiply-add, no broadcast from memory, 
 _NEXT_PANEL = 8.0  # pf under this is a number of row tiles, from this on of steps
 
 
-def cpu_dense(asked: Asked) -> Demand:
+def demand(asked: Asked) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by an ``mr x nr`` register tile over packed panels ``[n/pw, k, pw]``.
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
@@ -63,53 +63,68 @@ def cpu_dense(asked: Asked) -> Demand:
     sharing = np.ceil(mr * np.gcd((k * size).astype(np.int64), int(_PAGE_BYTES)) / _PAGE_BYTES)
     evicted = _evicted(sharing, l1)
     x_step = mr * size * (evicted * _LINE_BYTES / size + (1.0 - evicted) * size / _LINE_BYTES)  # a line a value, or shared
-    weight_ways = np.where(np.mod(k * pw * size, _PAGE_BYTES) == 0, nr / pw / _STREAMS_OF_A_SET, 1.0)
+    weight_ways = np.where(np.mod(k * pw * size, _PAGE_BYTES) == 0, nr / pw / MAX_STREAMS, 1.0)
+    unroll = asked.param("ku", 1.0)
+    tiles = row_tiles * (columns / nr)
+    near, mid = (nr + mr) * size, np.where(in_l1 & (row_tiles > 1), 0.0, nr * size) + x_step
+    zero, one = np.zeros_like(m), np.ones_like(m)
     return Demand(
-        rows=m,
-        cols=n,
-        depth=k,
-        flops=2.0 * m * n * k,
-        least_bytes=(m * k + n * k + m * n) * size,
-        tile_rows=mr,
-        tile_cols=nr,
-        computed_cols=columns,
-        wave_rows=mr,
-        wave_cols=nr,
-        threads=np.ones_like(m),
-        waves=np.ones_like(m),
-        vector=vl,
-        unroll=asked.param("ku", 1.0),
-        depth_block=block,
-        streams=nr / pw + mr,
-        # x86 FMAs take one operand from memory, but compilers keep in a register what several rows use
-        registers=accumulators + np.where(mr > 1, vectors, 1.0) + _BROADCAST_REGISTERS + before_fma * (vectors > 1),
-        shared_bytes=np.zeros_like(m),
-        fmas=accumulators,
-        loads=vectors + mr + np.maximum(mr - _ROW_POINTERS, 0.0),
-        checks=before_fma * (mr + 2.0 * accumulators),  # a shuffle spreads a value of X; a factor is copied, the sum apart
-        near_bytes=(nr + mr) * size,
-        mid_bytes=np.where(in_l1 & (row_tiles > 1), 0.0, nr * size) + x_step,
-        code=asked.param("ku", 1.0) * (accumulators + vectors + mr),
-        waits=np.zeros_like(m),
-        far_bytes=far_x + far_w + result,
-        passes=row_tiles,
-        brought=np.where(next_panel, fetched, 0.0),
-        l1_set_bytes=panel + mr * block * size,
-        l2_set_bytes=panel + np.minimum(x_bytes, l2),
-        staged_rows=np.zeros_like(m),
-        staged_cols=np.ones_like(m),  # the weight is packed
-        staging_rows=np.ones_like(m),
-        staging_cols=np.ones_like(m),
-        vector_cols=np.ones_like(m),
-        line_ratio=np.ones_like(m),  # a panel is read in the order it is stored in
-        bank_ways=np.maximum(np.maximum(weight_ways, (sharing + 1.0) / _LEAST_WAYS), 1.0),
-        flags=np.log2(1.0 + ahead),
-        new_pages=cold * (1.0 - in_time) * weight / _PAGE_BYTES,
-        # One stream goes on where its panel ends; where a part of the next was fetched already, it begins where that ends.
-        new_streams=cold * panels * ((1.0 - in_time) * np.where(nr > pw, nr / pw, 0.0) + ((in_time > 0) & (in_time < 1))),
-        fetched=fetched,
-        ahead_lines=np.where(next_panel, block, ahead) * nr * size / _LINE_BYTES,
-        ahead_steps=np.where(next_panel, 0.0, ahead),
+        work=Work(
+            flops={"simd": 2.0 * m * n * k},
+            least_bytes=(m * k + n * k + m * n) * size,
+            far_bytes=far_x + far_w + result,
+            mid_bytes=mid * k * tiles,
+            near_bytes=near * k * tiles,
+        ),
+        tiles=Tiles(
+            count=tiles,
+            threads=one,
+            waves=one,
+            vector=vl,
+            # x86 FMAs take one operand from memory, but compilers keep in a register what several rows use
+            registers=accumulators + np.where(mr > 1, vectors, 1.0) + _BROADCAST_REGISTERS + before_fma * (vectors > 1),
+            shared_bytes=zero,
+            l1_set_bytes=panel + mr * block * size,
+            l2_set_bytes=panel + np.minimum(x_bytes, l2),
+        ),
+        matmul=MatmulTile(
+            rows=m,
+            cols=n,
+            depth=k,
+            tile_rows=mr,
+            tile_cols=nr,
+            computed_cols=columns,
+            wave_rows=mr,
+            wave_cols=nr,
+            unroll=unroll,
+            depth_block=block,
+            streams=nr / pw + mr,
+            fmas=accumulators,
+            tensor_fmas=zero,
+            loads=vectors + mr + np.maximum(mr - _ROW_POINTERS, 0.0),
+            # a shuffle spreads a value of X; a factor is copied, the sum apart
+            checks=before_fma * (mr + 2.0 * accumulators),
+            near_bytes=near,
+            mid_bytes=mid,
+            code=unroll * (accumulators + vectors + mr),
+            line_ratio=one,  # a panel is read in the order it is stored in
+            bank_ways=np.maximum(np.maximum(weight_ways, (sharing + 1.0) / _LEAST_WAYS), 1.0),
+            flags=np.log2(1.0 + ahead),
+        ),
+        # the weight is packed
+        staging=Staging(rows=zero, cols=one, row_threads=one, col_threads=one, vector_cols=one, waits=zero),
+        stream=CpuStream(
+            passes=row_tiles,
+            brought=np.where(next_panel, fetched, 0.0),
+            new_pages=cold * (1.0 - in_time) * weight / _PAGE_BYTES,
+            # One stream goes on where its panel ends; where part of the next was fetched already, it begins behind that.
+            new_streams=cold
+            * panels
+            * ((1.0 - in_time) * np.where(nr > pw, nr / pw, 0.0) + ((in_time > 0) & (in_time < 1))),
+            fetched=fetched,
+            ahead_lines=np.where(next_panel, block, ahead) * nr * size / _LINE_BYTES,
+            ahead_steps=np.where(next_panel, 0.0, ahead),
+        ),
     )
 
 

@@ -1,0 +1,78 @@
+"""Libraries that time micro-kernels: their object code, the runtime that serves them, and the loop that takes samples."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from haotuner.backends.backend import CompileObject
+from haotuner.backends.cpu.compile import (
+    RUNTIME_SOURCES,
+    TIMING_INCLUDES,
+    TIMING_SOURCES,
+    kernel_table,
+    object_code,
+)
+from haotuner.backends.cpu.pack_sliced import kernel_row
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.index import family_named
+from haotuner.ops.kind import OpKind
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+
+# What is timed is what is served.
+DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
+SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
+
+
+def is_dense(kernel: MicroKernel) -> bool:
+    """Whether dense's own loops run the kernel (``native/kinds/dense_run.c``); any other is run by slices."""
+    return kernel.family.startswith("cpu_dense_")
+
+
+def measuring_library(
+    kernels: Sequence[MicroKernel],
+    arch: str,
+    toolchain: Toolchain,
+    out: Path,
+    compile_object: CompileObject = object_code,
+    family_of: Callable[[str], Family] = family_named,
+) -> None:
+    """A library that times these kernels through the serving runtime. ValueError if they are not run by the same loops."""
+    dense = {is_dense(kernel) for kernel in kernels}
+    if len(dense) != 1:
+        raise ValueError("dense micro-kernels and others do not share a measuring library")
+    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        table, code = Path(scratch) / "kernels.c", Path(scratch) / "kernels.o"
+        compile_object(kernels, arch, code)
+        if dense == {True}:
+            count = f"const int ht_kernel_count = {len(kernels)};\n"
+            table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
+            sources = [TIMING_SOURCES / name for name in ("timing.c", "watch.c")]
+            sources += [RUNTIME_SOURCES / name for name in DENSE_SERVING]
+        else:
+            table.write_text(_sliced_table(kernels, family_of))
+            sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]
+            sources += [RUNTIME_SOURCES / name for name in SLICED_SERVING]
+        toolchain.link([code], [table, *sources], [*TIMING_INCLUDES], out)
+
+
+def kind_of(family: Family) -> OpKind:
+    """The kind of operator that a family's programs are made for; ValueError of one that serves several."""
+    kind = getattr(family, "kind", None)
+    if not isinstance(kind, OpKind):
+        raise ValueError(f"family {family.name} does not say its kind of operator, so its kernels cannot be run by slices")
+    return kind
+
+
+def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Family]) -> str:
+    names = [kernel.name for kernel in kernels]
+    lines = ['#include "kinds/sliced.h"']
+    lines += [f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names]
+    lines.append("const ht_sliced_kernel ht_sliced_kernels[] = {")
+    for kernel in kernels:
+        family = family_of(kernel.family)
+        tile = family.tile(kernel)
+        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes)))
+    return "\n".join([*lines, "};", f"const int ht_sliced_kernel_count = {len(kernels)};", ""])

@@ -1,0 +1,115 @@
+"""`haotuner explain` of an op whose plan is by cells: which micro-kernel serves a shape, and what else was timed near it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner import judge
+from haotuner.cli.call_time import BYTES_LIMIT, FLOPS_LIMIT, LOOK_S
+from haotuner.cli.devices import columns
+from haotuner.cli.output import say
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOp
+from haotuner.runtime.pack import Pack
+from haotuner.words.composition import Composition, share_in_words
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape, ShapeRange
+
+
+def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
+    """What serves one shape: the JSON form, with the keys that a dense op's has."""
+    op, shape = Op.parse(entry.name), Shape.of(extents)
+    served = pack.op(entry.name)
+    count = entry.threads[pack.plan_index(entry)]
+    plan = entry.facts.get("plans", {}).get(str(count), {})
+    label = plan["cells"]["entries"][served.cell(extents)]
+    chosen = Composition.parse(label)
+    full = op.extents(shape)
+    box = {axis: [0, full[axis]] for axis in op.parallel}
+    not_timed = _why_not_timed(op, shape)
+    return {
+        "op": entry.name,
+        "shape": shape.as_dict(),
+        "threads": count,
+        "split": chosen.share,
+        "weights": str(pack.manifest.tuning["weights"]),
+        "unverified": pack.manifest.unverified,
+        "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
+        "regions": [{"kernel": chosen.parts[0].kernel, "box": box}],
+        "predicted_us": None,
+        "measured_us": None if not_timed else _call_us(pack, op, shape),
+        "not_timed": not_timed,
+        "runner_up": _runner_up(plan.get("measured_us", {}), extents, chosen),
+    }
+
+
+def print_cell(document: Mapping[str, Any]) -> None:
+    """The same for people."""
+    shape = " ".join(f"{axis}={extent}" for axis, extent in document["shape"].items())
+    where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
+    say(f"{document['op']} {shape}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
+    rows = [
+        (r["kernel"], " ".join(f"{axis} {a}..{b - 1}" for axis, (a, b) in r["box"].items())) for r in document["regions"]
+    ]
+    say(columns([("kernel", "computes"), *rows]))
+    if document["not_timed"]:
+        say(f"not timed now: {document['not_timed']}")
+    else:
+        say(f"measured now {document['measured_us']:.1f} us (operands in cache)")
+    if document["unverified"]:
+        say("unverified: nothing was measured when the pack was made, the plan is a prediction")
+    second = document["runner_up"]
+    if second is None:
+        say("no other micro-kernel or way to share was timed near this shape")
+        return
+    say(f"runner-up: {second['composition']}, {share_in_words(second['split'])}")
+    near = f"at {second['at']}, the nearest shape that was timed while tuning"
+    say(f"{near}: {second['us']:.1f} us against {second['chosen_us']:.1f} us")
+
+
+def _why_not_timed(op: Op, shape: Shape) -> str:
+    sizes = [math.prod(op.operand_shape(o, shape)) * DTYPES[op.dtype_of(o)].size for o in op.meaning.operands]
+    if sum(sizes) > BYTES_LIMIT:
+        return f"the operands take {sum(sizes) / (1 << 30):,.1f} GiB, and explain times calls of up to {BYTES_LIMIT >> 30}"
+    if op.flops(shape) > FLOPS_LIMIT:
+        return f"a call has {op.flops(shape) / 1e9:,.0f} GFLOP, and explain times calls of up to {FLOPS_LIMIT / 1e9:,.0f}"
+    return ""
+
+
+def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
+    inputs = judge.draw(op, shape, np.random.default_rng(0))
+    out = np.empty(op.operand_shape(op.meaning.output, shape), judge.numpy_dtype(op.dtype_of(op.meaning.output)))
+    served = pack.op(op.name)
+    served.run(out=out, **inputs)
+    samples: list[float] = []
+    until = time.perf_counter() + LOOK_S
+    while len(samples) < 5 or time.perf_counter() < until:
+        start = time.perf_counter_ns()
+        served.run(out=out, **inputs)
+        samples.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(samples)
+
+
+def _runner_up(
+    measured: Mapping[str, Mapping[str, float]], extents: Mapping[str, int], chosen: Composition
+) -> dict[str, Any] | None:
+    """The next best composition at the nearest timed shape at which the chosen one was timed, too."""
+    near: tuple[float, str] | None = None
+    for text, times in measured.items():
+        shape = {axis: span.first for axis, span in ShapeRange.parse(text).spans}
+        if chosen.label in times and len(times) > 1 and set(shape) == set(extents):
+            apart = sum(math.log(shape[axis] / extents[axis]) ** 2 for axis in extents)
+            near = min(near or (math.inf, ""), (apart, text))
+    if near is None:
+        return None
+    times = measured[near[1]]
+    us, label = min((us, label) for label, us in times.items() if label != chosen.label)
+    other = Composition.parse(label)
+    return {"composition": other.text, "split": other.share, "us": us, "chosen_us": times[chosen.label], "at": near[1],
+            "from": "measured"}  # fmt: skip

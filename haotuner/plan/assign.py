@@ -1,0 +1,63 @@
+"""Which few micro-kernels to keep where each shape uses one of them: a p-median integer program.
+
+Minimise sum_s share_s (us_ks / best_s)^2 + PENALTY |kept|, where every shape is assigned to a kept micro-kernel (after
+Hakimi, 1964). Solved exactly by HiGHS (scipy.optimize.milp).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_matrix
+
+from haotuner.plan.cover import MAX_KEPT, PENALTY, POWER
+
+LIMIT_S = 4.0
+TOO_SLOW = 4.0  # times the best: no shape is ever assigned so, which keeps the program small
+
+
+def assign(us: NDArray[np.float64], shares: NDArray[np.float64], most: int = MAX_KEPT) -> list[int]:
+    """Indices of the micro-kernels to keep, ascending. ``us``: (kernels, shapes), inf where one cannot serve a shape.
+
+    ValueError if some shape has no micro-kernel at all.
+    """
+    best = us.min(axis=0)
+    if not np.isfinite(best).all():
+        raise ValueError(f"{int((~np.isfinite(best)).sum())} of {us.shape[1]} shapes have no time of any micro-kernel")
+    cost = shares * (us / best) ** POWER
+    kernels, shapes = us.shape
+    at, of = np.nonzero((us <= best * TOO_SLOW).T)  # pairs (shape, kernel)
+    pairs = len(at)
+    once = [(shape, pair, 1.0) for pair, shape in enumerate(at.tolist())]  # one kernel a shape
+    kept = [(shapes + pair, pair, 1.0) for pair in range(pairs)]  # which is kept
+    kept += [(shapes + pair, pairs + kernel, -1.0) for pair, kernel in enumerate(of.tolist())]
+    few = [(shapes + pairs, pairs + kernel, 1.0) for kernel in range(kernels)]
+    rows, columns, values = (list(part) for part in zip(*once, *kept, *few, strict=True))
+    matrix = coo_matrix((values, (rows, columns)), shape=(shapes + pairs + 1, pairs + kernels)).tocsr()
+    low = np.concatenate([np.ones(shapes), np.full(pairs, -np.inf), [1.0]])
+    high = np.concatenate([np.ones(shapes), np.zeros(pairs), [float(most)]])
+    answer = milp(
+        np.concatenate([cost[of, at], np.full(kernels, PENALTY)]),
+        constraints=LinearConstraint(matrix, low, high),
+        integrality=np.concatenate([np.zeros(pairs), np.ones(kernels)]),
+        bounds=Bounds(0, 1),
+        options={"time_limit": LIMIT_S, "mip_rel_gap": 1e-4},
+    )
+    if answer.x is None:  # no time, or too few may be kept for what is near enough: one after the other
+        return _greedy(cost, most)
+    return np.flatnonzero(answer.x[pairs:] > 0.5).tolist()
+
+
+def _greedy(cost: NDArray[np.float64], most: int) -> list[int]:
+    """The one that helps most, again and again."""
+    kept: list[int] = []
+    least = np.full(cost.shape[1], np.inf)
+    while len(kept) < most:
+        gains = np.minimum(cost, least).sum(axis=1) + PENALTY * (len(kept) + 1)
+        found = int(gains.argmin())
+        if found in kept or (kept and gains[found] >= least.sum() + PENALTY * len(kept)):
+            break
+        kept.append(found)
+        least = np.minimum(least, cost[found])
+    return sorted(kept)

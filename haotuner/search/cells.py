@@ -1,0 +1,245 @@
+"""The search for ops of any dynamic axes: micro-kernels race at shapes spread over the traffic, then each cell gets one.
+
+A race in rounds (successive halving: Jamieson & Talwalkar, AISTATS 2016). All candidates are timed at a few shapes, the
+better half at more of them, until those that are left have been timed at all. An integer program keeps a few
+(``plan/assign.py``), which are timed in every way in which threads may share a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.backends.index import backend_for
+from haotuner.cost.features import features
+from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.roofline import roofline_us
+from haotuner.errors import HaotunerError
+from haotuner.measure.laboratory import Laboratory
+from haotuner.plan.assign import assign
+from haotuner.plan.cells import CellTable, cell_table
+from haotuner.search.clock import Clock, now
+from haotuner.search.task import Task, Tuned, Watch
+from haotuner.select.funnel import select
+from haotuner.words.composition import SERIAL, Composition
+from haotuner.words.demand import Expectation
+from haotuner.words.device import Device
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Record, Timed, Trial
+from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
+
+NAME = "cells"
+FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
+LEAVERS = 2  # one of so many candidates stays after a round
+ALWAYS = 4  # candidates that stay in any case
+Us = dict[Composition, dict[Shape, float]]
+
+
+def suits(op: Op, family: Family, device: Device) -> bool:
+    """Any op that leaves something to know at run time."""
+    return bool(op.dynamic)
+
+
+def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostModel | None) -> Tuned:
+    """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
+    begin, effort = now(), task.effort
+    funnel = select(task.op, family, lab.device, task.traffic, expectation(task, family, lab.device, model))
+    clock = Clock(begin + task.budget_s * effort.confirm_share, watch)
+    race = Race(task, lab, family, [c.kernel for c in funnel.kept], model, clock)
+    stopped = race.run()
+    kept, regret = race.keep()
+    clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
+    tables = tuple(race.table(kept, threads, clock) for threads in task.threads)
+    return Tuned(
+        task=task,
+        family=family,
+        strategy=NAME,
+        funnel=funnel,
+        kernels=tuple(kept),
+        tables=tables,
+        measured=len({composition.parts for composition, found in race.us.items() if found}),
+        timings=sum(len(found) for found in race.us.values()),
+        seconds=now() - begin,
+        stopped="signal" if clock.given_up else "budget" if clock.expired else stopped,
+        regret=regret,
+    )
+
+
+def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
+    """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
+    shapes = spread(task.traffic, FIRST_SHAPES)
+
+    def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
+        expected = predicted_us(task, family, device, model, kernels, shapes)
+        roof = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
+        return np.asarray(roof / expected, np.float64)
+
+    return score
+
+
+def predicted_us(
+    task: Task,
+    family: Family,
+    device: Device,
+    model: CostModel | None,
+    kernels: Sequence[MicroKernel],
+    shapes: Sequence[Shape],
+) -> NDArray[np.float64]:
+    """Expected microseconds of each kernel at each shape on one thread, of shape ``(kernels, shapes)``."""
+    one = device.with_units(1)
+    pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
+    said = (model or Analytic()).predict(features(one, family, task.op, pairs, weights=task.cache))
+    roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
+    return np.asarray((roof / np.exp(said)).reshape(len(kernels), len(shapes)), np.float64)
+
+
+def spread(traffic: Traffic, most: int) -> list[Shape]:
+    """At most so many shapes of the traffic, the commonest first, each far from those before it in log space."""
+    ordered = sorted(traffic, key=lambda pair: (-pair[1], pair[0].axes))
+    shapes = [shape for shape, _ in ordered]
+    places = np.log([[extent for _, extent in shape.axes] for shape in shapes])
+    chosen, nearest = [0], np.linalg.norm(places - places[0], axis=1)
+    while len(chosen) < min(most, len(shapes)):
+        chosen.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, np.linalg.norm(places - places[chosen[-1]], axis=1))
+    return [shapes[place] for place in chosen]
+
+
+class Race:
+    """Candidates of one op, what they took, and the shapes at which they are compared."""
+
+    def __init__(
+        self,
+        task: Task,
+        lab: Laboratory,
+        family: Family,
+        candidates: Sequence[MicroKernel],
+        model: CostModel | None,
+        clock: Clock,
+    ) -> None:
+        self.task, self.lab, self.clock = task, lab, clock
+        self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel in candidates}
+        self.shapes = spread(task.traffic, SHAPES)
+        self.shares = self._shares()
+        self.us: Us = {composition: {} for composition in self.candidates}
+        self.failed: set[str] = set()
+        expected = predicted_us(task, family, lab.device, model, list(candidates), self.shapes)
+        self._expected = dict(zip(self.candidates, expected, strict=True))
+
+    def _shares(self) -> dict[Shape, float]:
+        """Share of the traffic that each shape of the race stands for: that of the shapes nearest to it."""
+        every = self.task.traffic.shapes()
+        own = np.log([[extent for _, extent in shape.axes] for shape in self.shapes])
+        places = np.log([[extent for _, extent in shape.axes] for shape in every])
+        nearest = np.linalg.norm(places[:, None] - own, axis=2).argmin(axis=1)
+        found = dict.fromkeys(self.shapes, 0.0)
+        for place, (_, share) in zip(nearest.tolist(), self.task.traffic, strict=True):
+            found[self.shapes[place]] += share
+        return found
+
+    def run(self) -> str:
+        """Race until those that are left have been timed at every shape; "converged" or "budget"."""
+        left, count = list(self.candidates), FIRST_SHAPES
+        first = left[: self.task.effort.least_kernels]
+        self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
+        while True:
+            self.lab.prepare([composition.parts[0].kernel for composition in left])
+            self._time(left, self.shapes[:count], 1)
+            if self.clock.expired or self.clock.given_up:
+                return "budget"
+            left = [one for one in left if self._kernel(one) not in self.failed]
+            if count >= len(self.shapes):
+                return "converged"
+            left = self._stay(left, self.shapes[:count])
+            count *= 2
+
+    def _stay(self, left: Sequence[Composition], shapes: Sequence[Shape]) -> list[Composition]:
+        """The better part by the mean slow-down, and whoever is the best somewhere."""
+        us = np.array([[self.us[one].get(shape, np.inf) for shape in shapes] for one in left])
+        if not len(us):
+            return []
+        slower = np.log(us / us.min(axis=0)).mean(axis=1)
+        most = max(ALWAYS, len(left) // LEAVERS)
+        stays = set(np.argsort(slower, kind="stable")[:most].tolist()) | set(us.argmin(axis=0).tolist())
+        return [one for place, one in enumerate(left) if place in stays]
+
+    def _kernel(self, composition: Composition) -> str:
+        return composition.parts[0].kernel
+
+    def _time(
+        self, compositions: Iterable[Composition], shapes: Sequence[Shape], threads: int, *, whatever: bool = False
+    ) -> None:
+        """Time what has no time yet; ``whatever``: even when the time is up."""
+        goes_on = self.clock.not_given_up if whatever else self.clock.goes_on
+        for composition in compositions:
+            missing = [shape for shape in shapes if shape not in self.us.get(composition, {})]
+            trials = [
+                Trial.of(self.task.op.name, composition, shape, threads=threads, cache=self.task.cache) for shape in missing
+            ]
+            records = [] if self._kernel(composition) in self.failed else self.lab.measure(trials, goes_on)
+            self._note(composition, records)
+            if self.clock.given_up or (self.clock.expired and not whatever):
+                return
+
+    def _note(self, composition: Composition, records: Sequence[Record]) -> None:
+        for record in records:
+            if isinstance(record.outcome, Timed):
+                self.us.setdefault(composition, {})[record.trial.shape] = record.outcome.median_us
+            else:
+                self.failed.add(self._kernel(composition))
+
+    def _filled(self, compositions: Sequence[Composition]) -> NDArray[np.float64]:
+        """Times at every shape of the race; what was not timed is expected, at the level of what was."""
+        found = []
+        for composition in compositions:
+            expected, known = self._expected[composition], self.us[composition]
+            logs = [np.log(known[s] / e) for s, e in zip(self.shapes, expected.tolist(), strict=True) if s in known]
+            level = float(np.exp(np.median(logs))) if logs else 1.0
+            found.append([known.get(s, level * e) for s, e in zip(self.shapes, expected.tolist(), strict=True)])
+        return np.array(found, np.float64)
+
+    def keep(self) -> tuple[list[MicroKernel], float]:
+        """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
+        sound = [one for one in self.candidates if self._kernel(one) not in self.failed]
+        timed = [one for one in sound if self.us[one]] or sound
+        if not timed:
+            seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))
+            raise HaotunerError(
+                f"{self.task.op.name}: every candidate failed ({seen}); look at them with `haotuner records check`, "
+                "or at the toolchain with `haotuner doctor`"
+            )
+        us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
+        kept = assign(us, shares)
+        lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
+        return [self.candidates[timed[place]] for place in kept], lost
+
+    def table(self, kept: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
+        """The plan of one thread count, from times where there was time for them, else from one thread's."""
+        self.clock = clock
+        ways = backend_for(self.lab.device).ways(self.task.op, threads, one_order=self.task.one_order)
+        if threads > 1 and clock.goes_on():
+            self.lab.gather([kernel.name for kernel in kept])
+        alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kept}
+        filled = dict(zip(alone, self._filled(list(alone.values())), strict=True))
+        times: dict[Shape, dict[Composition, float]] = {}
+        for at, shape in enumerate(self.shapes):
+            asked = {way: [Composition.of(kernel.name, share=way) for kernel in kept] for way in ways}
+            for compositions in (asked[way] for way in ways if way != SERIAL):
+                self._time(compositions, [shape], threads)
+            found = {alone[kernel]: float(filled[kernel][at]) for kernel in kept} if SERIAL in ways else {}
+            shared = [c for way in ways if way != SERIAL for c in asked[way]]
+            complete = all(shape in self.us.get(c, {}) for c in shared)
+            found |= {c: self.us[c][shape] for c in shared if complete}
+            times[shape] = found
+        return cell_table(threads, self.task.op.dynamic, _comparable(times), self.shares)
+
+
+def _comparable(times: Mapping[Shape, Mapping[Composition, float]]) -> dict[Shape, Mapping[Composition, float]]:
+    """Only shapes at which as much was timed as anywhere: the best of a few is not the best."""
+    most = max((len(found) for found in times.values()), default=0)
+    return {shape: found for shape, found in times.items() if len(found) == most and found}

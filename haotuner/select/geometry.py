@@ -1,0 +1,46 @@
+"""Geometry of candidates: which of them compete with each other, and what they compute beyond what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel, Tile
+from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
+
+Extents = tuple[int, ...]
+
+
+def exact_axes(tile: Tile) -> tuple[str, ...]:
+    """Axes of which the tile covers whole pieces only: several tiles together fit every shape, so nothing is padded."""
+    return tuple(axis for axis, edge in tile.edge.items() if edge == "exact")
+
+
+def padded_axes(tile: Tile) -> tuple[str, ...]:
+    """The other parallel axes."""
+    return tuple(axis for axis, edge in tile.edge.items() if edge != "exact")
+
+
+def group(family: Family, kernel: MicroKernel) -> Extents:
+    """Micro-kernels of one group stand in for each other; of every group some are kept, whatever their rank.
+
+    An exact cover needs small tiles of every extent, in each layout of the packed constants. Where no axis is exact a tile
+    serves a shape alone, and its whole extent is the group.
+    """
+    tile = family.tile(kernel)
+    axes = exact_axes(tile) or tuple(tile.extent)
+    return (*(tile.extent[axis] for axis in axes), *family.layout(kernel))
+
+
+def extents_of(op: Op, traffic: Traffic, axes: Sequence[str]) -> list[Extents]:
+    """The distinct extents of some axes over the traffic, in its order."""
+    every = (op.extents(shape) for shape in traffic.shapes())
+    return list(dict.fromkeys(tuple(extents[axis] for axis in axes) for extents in every))
+
+
+def padding(tile: Tile, axes: Sequence[str], asked: Extents) -> float:
+    """What is computed along some axes beyond what is asked, as a share of it: whole tiles."""
+    computed = prod(-(-extent // tile.extent[axis]) * tile.extent[axis] for axis, extent in zip(axes, asked, strict=True))
+    return computed / prod(asked) - 1

@@ -1,0 +1,114 @@
+"""Demand of the CUDA dense families: what their thread blocks ask of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from haotuner.microkernels.cuda.tiles import SECTOR_BYTES, round_of_tiles, waves_of
+from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+
+# Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
+# tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.
+RASTER_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Instructions of one warp for one element of k, and rows and columns of Y that one thread holds."""
+
+    fmas: float
+    loads: float  # from shared memory or L2, by the warp itself
+    checks: float  # other instructions
+    rows: float
+    columns: float
+    tensor: bool = False  # multiplied by units for small matrices
+
+
+class Told(Protocol):
+    """What a family tells of its micro-kernels."""
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Registers, shared memory and threads of one block."""
+        ...
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Bytes that one block reads from shared memory for one element of k."""
+        ...
+
+    def step(self, kernel: MicroKernel) -> Step:
+        """Instructions of one warp for one element of k."""
+        ...
+
+    def peak_share(self, device: Device) -> float:
+        """Share of the units' peak that the family's instructions can reach."""
+        ...
+
+
+def demand(asked: Asked, family: Told) -> Demand:
+    """``Y[m,n] = X[m,k] W[n,k]^T`` by blocks of ``bm x bn`` that stage ``bk`` elements of k of both operands at a time."""
+    bm, bn, bk, v = (asked.param(name) for name in ("bm", "bn", "bk", "v"))
+    m, n, k = (asked.extents[axis] for axis in ("m", "n", "k"))
+    size, device = float(asked.element_bytes), asked.device
+    threads = asked.each(lambda kernel: family.footprint(kernel).threads)
+    shared = asked.each(lambda kernel: family.footprint(kernel).shared_bytes)
+    steps = {kernel: family.step(kernel) for kernel in asked.kernels}
+    fmas = asked.each(lambda kernel: steps[kernel].fmas)
+    loads = asked.each(lambda kernel: steps[kernel].loads)
+    checks = asked.each(lambda kernel: steps[kernel].checks)
+    tensor = asked.each(lambda kernel: float(steps[kernel].tensor))
+    row_tiles, tiles = np.ceil(m / bm), np.ceil(m / bm) * np.ceil(n / bn)
+    together = round_of_tiles(device, threads, shared, tiles)
+    band = np.minimum(row_tiles, RASTER_ROWS)
+    high, wide = np.minimum(together, band) * bm, np.minimum(np.ceil(together / band), np.ceil(n / bn)) * bn
+    least = (m * k + n * k + m * n) * size
+    near, mid = asked.each(family.near_bytes), (bm + bn) * size
+    flops, none, one = 2.0 * m * n * k, np.zeros_like(m), np.ones_like(m)
+    return Demand(
+        work=Work(
+            flops={"simd": flops * (1.0 - tensor), "tensor": flops * tensor},
+            least_bytes=least,
+            far_bytes=np.maximum(tiles / together * (high + wide) * k * size + m * n * size, least),
+            mid_bytes=mid * k * tiles,
+            near_bytes=near * k * tiles,
+        ),
+        tiles=Tiles(
+            count=tiles,
+            threads=threads,
+            waves=waves_of(threads, device),
+            vector=v,
+            registers=asked.each(lambda kernel: family.footprint(kernel).registers_per_thread),
+            shared_bytes=shared,
+            l1_set_bytes=none,
+            l2_set_bytes=(high + wide) * bk * size,
+        ),
+        matmul=MatmulTile(
+            rows=m,
+            cols=n,
+            depth=k,
+            tile_rows=bm,
+            tile_cols=bn,
+            computed_cols=np.ceil(n / bn) * bn,
+            wave_rows=asked.each(lambda kernel: steps[kernel].rows),
+            wave_cols=asked.each(lambda kernel: steps[kernel].columns),
+            unroll=bk,
+            depth_block=bk,
+            streams=2.0 * one,
+            fmas=fmas,
+            tensor_fmas=tensor * bm * bn / family.peak_share(device),
+            loads=loads,
+            checks=checks,
+            near_bytes=near,
+            mid_bytes=mid,
+            code=bk * (fmas + loads + checks),
+            line_ratio=bk * size / (np.ceil(bk * size / SECTOR_BYTES) * SECTOR_BYTES),
+            bank_ways=one,  # stores and loads of shared memory are swizzled
+            flags=asked.param("kn", 0.0),
+        ),
+        staging=Staging(rows=one, cols=one, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=one),
+        stream=CpuStream.none(m),
+    )

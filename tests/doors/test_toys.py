@@ -1,0 +1,80 @@
+"""Proof by example: a toy operator and a toy backend, each one new file and an entry in an index, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOYS = Path(__file__).parent / "toys"
+SERVE = """
+import haotuner, numpy as np
+with haotuner.load("pack", threads=2) as pack:
+    op = pack.op("row_sum")
+    for m, n in ((1, 1), (3, 5), (64, 300), (7, 1000), (200, 31)):
+        x = np.random.default_rng(0).standard_normal((m, n), dtype=np.float32)
+        y = op.run(x)
+        assert y.shape == (m,) and np.allclose(y, x.sum(axis=1, dtype=np.float64), atol=1e-3), (m, n)
+    print(pack.stats())
+"""
+pytestmark = pytest.mark.timeout(400)
+
+
+def entered(path: Path, line: str, entry: tuple[str, str]) -> None:
+    """One import and one entry in an index."""
+    text = path.read_text()
+    assert text.count(entry[0]) == 1
+    last = text.rindex("\nfrom haotuner")
+    path.write_text(text[: last + 1] + line + text[last + 1 :].replace(*entry))
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources with both toys."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in ("haotuner", "microkernels", "transfer", "hw_profiles"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(TOYS / "row_sum.py.txt", folder / "haotuner" / "ops" / "row_sum.py")
+    kinds = folder / "haotuner" / "ops" / "index.py"
+    entered(kinds, "from haotuner.ops.row_sum import ROW_SUM\n", ("    DENSE,\n", "    DENSE,\n    ROW_SUM,\n"))
+    shutil.copy(TOYS / "c_compiler.py.txt", folder / "haotuner" / "backends" / "c_compiler.py")
+    backends = folder / "haotuner" / "backends" / "index.py"
+    entered(
+        backends, "from haotuner.backends.c_compiler import CBackend\n", ("(CpuBackend(),)", "(CBackend(), CpuBackend())")
+    )
+    return folder
+
+
+def run(tree: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cwd / "cache")}
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "c"])
+def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, tmp_path: Path, device: str) -> None:
+    asked = ("--op", "row_sum:", "--shapes", "m=1..64;n=1..300", "--device", device, "--threads", "1,2")
+    tuned = run(tree, tmp_path, "-m", "haotuner", "tune", *asked, "--budget", "6s", "--against", "none", "--json")
+    assert tuned.returncode == 0, tuned.stderr
+    (op,) = json.loads(tuned.stdout)["ops"]
+    family = {"cpu": "cpu_loops_row_sum_fp32", "c": "c_loops_row_sum_fp32"}[device]
+    assert op["name"] == "row_sum" and op["measured"] >= 1 and all(k.startswith(f"{family}__") for k in op["kernels"])
+    served = run(tree, tmp_path, "-c", SERVE)
+    assert served.returncode == 0 and "'calls': 5" in served.stdout, served.stderr
+    verified = run(tree, tmp_path, "-m", "haotuner", "verify", "pack", "--json")
+    assert json.loads(verified.stdout) == {"ok": True, "problems": []}, verified.stderr
+    explained = run(tree, tmp_path, "-m", "haotuner", "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40", "--json")
+    found = json.loads(explained.stdout)
+    assert found["regions"][0]["kernel"] in op["kernels"] and found["regions"][0]["box"] == {"m": [0, 7]}
+    assert found["measured_us"] > 0
+    said = run(tree, tmp_path, "-m", "haotuner", "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40")
+    assert said.returncode == 0 and "row_sum m=7 n=40" in said.stdout, said.stderr
+    listed = run(tree, tmp_path, "-m", "haotuner", "inspect", "pack")
+    assert listed.returncode == 0 and "m=1..64 n=1..300" in listed.stdout, listed.stderr

@@ -1,0 +1,87 @@
+"""The CUDA families have a demand: the analysis and the learned model rank them like any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from haotuner.cost.families import demand
+from haotuner.cost.features import FEATURES, features
+from haotuner.cost.forest import Forest
+from haotuner.cost.machine import machine
+from haotuner.cost.model import Analytic
+from haotuner.cost.roofline import expected_us, least_us, roofline_us
+from haotuner.cost.scores import pairwise_accuracy
+from haotuner.hw_profiles.find import find_device
+from haotuner.hw_profiles.profile import profiles
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+GPUS = [profile.device for profile in profiles() if profile.device.kind != "cpu"]
+H200, A100, T4 = (find_device(name, measure=False) for name in ("h200", "a100-40gb", "t4"))
+ROWS = (1, 17, 128, 4096)
+
+
+def op_of(family: CudaDense, k: int = 768) -> Op:
+    return Op.parse(f"dense:n=2304,k={k},dtype={family.dtype}")
+
+
+def pairs_of(family: CudaDense, op: Op, device: Device, every: int = 11) -> list[tuple[MicroKernel, Shape]]:
+    return [(kernel, Shape.of(m=m)) for kernel in list(family.points(op, device))[::every] for m in ROWS]
+
+
+@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
+@pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
+def test_every_feature_is_finite_and_in_its_documented_range(device: Device, family: CudaDense) -> None:
+    for k in (768, 770) if family.serves(op_of(family, 770)) else (768,):
+        op = op_of(family, k)
+        pairs = pairs_of(family, op, device)
+        frame = features(device, family, op, pairs)
+        for feature in FEATURES:
+            assert np.isfinite(frame[feature.name]).all(), feature.name
+            assert frame[feature.name].between(feature.low, feature.high).all(), feature.name
+        wanted = demand(device, family, op, pairs)
+        assert (expected_us(device, wanted) >= 0.9 * least_us(device, wanted)).all(), "nothing beats the roofline"
+
+
+def test_the_yardstick_is_the_fastest_unit_that_computes_the_type() -> None:
+    shape = [Shape.of(m=8192)]
+    half, single = (Op.parse(f"dense:n=8192,k=8192,dtype={dtype}") for dtype in ("fp16", "fp32"))
+    assert roofline_us(H200, single, shape)[0] > 5 * roofline_us(H200, half, shape)[0]
+    pascal = find_device("p100", measure=False)  # no units for small matrices
+    assert roofline_us(pascal, single, shape)[0] == roofline_us(pascal, half, shape)[0]
+    assert machine(pascal).tensor_gflops == machine(pascal).peak_gflops
+    family = CUDA_FAMILIES[0]
+    wanted = demand(H200, family, half, [(next(iter(family.points(half, H200))), shape[0])])
+    assert least_us(H200, wanted)[0] == pytest.approx(roofline_us(H200, half, shape)[0])
+
+
+def test_the_analysis_knows_that_wgmma_beats_mma_on_hopper_and_small_tiles_lose_on_large_products() -> None:
+    op, shape = Op.parse("dense:n=4096,k=4096,dtype=fp16"), Shape.of(m=4096)
+
+    def best(family: CudaDense) -> float:
+        return float(expected_us(H200, demand(H200, family, op, [(k, shape) for k in family.points(op, H200)])).min())
+
+    by_name = {family.name: family for family in CUDA_FAMILIES}
+    assert best(by_name["cuda_wgmma_fp16"]) < best(by_name["cuda_mma_fp16"])
+    simt, single = by_name["cuda_simt_fp32"], Op.parse("dense:n=4096,k=4096")
+    kernels = sorted(simt.points(single, A100), key=lambda k: k["bm"] * k["bn"])
+    us = expected_us(A100, demand(A100, simt, single, [(k, shape) for k in (kernels[0], kernels[-1])]))
+    assert us[0] > 1.5 * us[1]
+
+
+@pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
+def test_a_forest_learns_them(family: CudaDense) -> None:
+    op, device = op_of(family), H200
+    pairs = pairs_of(family, op, device, every=3)
+    frame = features(device, family, op, pairs)
+    odd = 0.3 * np.sin(3 * frame["tile_cols_log2"])
+    model = Forest().fit(frame.iloc[::2], (frame["expected_log"] + odd)[::2])
+    truth = (frame["expected_log"] + odd).to_numpy()[1::2]
+    rest = frame.iloc[1::2]
+    learned, analytic = (pairwise_accuracy(one.predict(rest), truth) for one in (model, Analytic()))
+    assert learned > analytic and learned > 0.9

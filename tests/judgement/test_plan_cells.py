@@ -1,0 +1,75 @@
+"""Plans over several dynamic axes: which kernels are kept, which cell has which, and that every shape has one."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haotuner.plan.assign import assign
+from haotuner.plan.cells import MOST_CELLS, cell_table
+from haotuner.plan.cover import PENALTY, POWER
+from haotuner.words.composition import Composition
+from haotuner.words.shape import Shape
+
+WIDE, TALL = Composition.of("wide"), Composition.of("tall")
+
+
+def objective(us: np.ndarray, shares: np.ndarray, kept: tuple[int, ...]) -> float:
+    return float((shares * (us[list(kept)].min(axis=0) / us.min(axis=0)) ** POWER).sum() + PENALTY * len(kept))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4))
+def test_the_kept_kernels_are_the_best_of_all_sets(seed: int, most: int) -> None:
+    rng = np.random.default_rng(seed)
+    us, shares = np.exp(rng.normal(0, 0.3, (5, 6))), np.full(6, 1 / 6)
+    kept = assign(us, shares, most)
+    every = [objective(us, shares, one) for size in range(1, most + 1) for one in combinations(range(5), size)]
+    assert 1 <= len(kept) <= most and objective(us, shares, tuple(kept)) <= min(every) * (1 + 2e-4)
+
+
+def test_a_shape_that_nobody_serves_is_told() -> None:
+    with pytest.raises(ValueError, match="1 of 2 shapes"):
+        assign(np.array([[1.0, np.inf], [2.0, np.inf]]), np.ones(2) / 2)
+
+
+def times() -> dict[Shape, dict[Composition, float]]:
+    """Wide is better where n is larger than m."""
+    found = {}
+    for m in (1, 8, 64, 512):
+        for n in (1, 8, 64, 512):
+            found[Shape.of(m=m, n=n)] = {WIDE: 1.0 + m, TALL: 1.0 + n}
+    return found
+
+
+def test_each_cell_has_what_is_best_around_it() -> None:
+    table = cell_table(1, ("m", "n"), times(), {shape: 1.0 for shape in times()})
+    assert table.at(Shape.of(m=2, n=300)) == WIDE and table.at(Shape.of(m=300, n=2)) == TALL
+    assert table.regret_mean <= table.regret_max < 0.02
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1))
+def test_every_shape_has_an_entry(m: int, n: int) -> None:
+    table = cell_table(1, ("m", "n"), times(), {})
+    assert table.at(Shape.of(m=m, n=n)) in (WIDE, TALL)
+    assert len(table.entries) == np.prod([len(bounds) for bounds in table.bounds.values()]) <= MOST_CELLS
+
+
+def test_a_tie_goes_to_one_composition_everywhere() -> None:
+    level = {shape: {WIDE: 1.0 + 0.005 * (shape["m"] % 2), TALL: 1.005} for shape in times()}
+    assert set(cell_table(1, ("m", "n"), level, {}).entries) == {TALL}
+
+
+def test_without_times_there_is_no_plan() -> None:
+    with pytest.raises(ValueError, match="no shape was timed"):
+        cell_table(1, ("m",), {}, {})
+
+
+def test_one_axis_is_a_table_too() -> None:
+    found = {Shape.of(m=m): {WIDE: 1.0 + m, TALL: 10.0} for m in (1, 4, 16, 64, 256)}
+    table = cell_table(2, ("m",), found, {})
+    assert [table.at(Shape.of(m=m)) for m in (1, 3, 100, 10**6)] == [WIDE, WIDE, TALL, TALL] and table.threads == 2

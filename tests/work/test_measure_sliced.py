@@ -1,0 +1,87 @@
+"""Kinds without loops of their own: built, verified and timed through the code that serves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.backends.cpu import measuring
+from haotuner.backends.cpu.timed_libraries import Libraries
+from haotuner.backends.cpu.timer_sliced import WHOLE, SlicedTimer
+from haotuner.backends.toolchain import Toolchain
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.ops.index import KINDS
+from haotuner.ops.kind import OpKind
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from tests.content.cpu_loop_kinds import LOOP_KINDS, ROW_SUM
+
+FAMILIES = {family.name: family for family in map(CpuLoops, LOOP_KINDS)}
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index as if these kinds were in it."""
+    for kind in LOOP_KINDS:
+        monkeypatch.setitem(KINDS, kind.name, kind)
+
+
+def objects(kernels: Any, arch: str, out: Path) -> None:
+    import tvm
+    from tvm.target import Target
+
+    module = tvm.IRModule({})
+    for kernel in kernels:
+        module.update(FAMILIES[kernel.family].schedule(kernel, kernel.name))
+    tvm.compile(module, target=Target({"kind": "llvm", "mcpu": arch})).mod.write_to_file(str(out), "o")
+
+
+def library(kind: OpKind, folder: Path) -> tuple[str, list[MicroKernel]]:
+    kernels = [MicroKernel(f"cpu_loops_{kind.name}_fp32", (("vl", vl), ("u", u))) for vl, u in ((1, 1), (4, 2))]
+    out = folder / f"{kind.name}.so"
+    measuring.measuring_library(kernels, "x86-64", Toolchain.find(), out, objects, FAMILIES.__getitem__)
+    return str(out), kernels
+
+
+def job(kind: OpKind, path: str, index: int, **more: Any) -> dict[str, Any]:
+    family = FAMILIES[f"cpu_loops_{kind.name}_fp32"]
+    tile = family.tile(MicroKernel(family.name, (("vl", 4), ("u", 2))))
+    return {
+        "library": path, "op": kind.name, "kernel": index, "tile": {**tile.extent, **tile.step}, "seed": 0,
+        "least_tiles": 1, "threads": 1, "axis": WHOLE, "sample_ns": 20_000, "limit_ns": 1_000_000, "least": 3, "most": 4,
+        "cold_bytes": 0, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LOOP_KINDS, ids=lambda kind: kind.name)
+def test_a_kernel_is_verified_whole_and_cut_and_timed_cold_and_hot(kind: OpKind, tmp_path: Path) -> None:
+    path, kernels = library(kind, tmp_path)
+    timer, op = SlicedTimer(Libraries()), Op.parse(kind.name)
+    for index in range(len(kernels)):
+        assert 0 <= timer.verify(job(kind, path, index))["max_error"] < 1
+    shape = {axis: 24 for axis in op.dynamic}
+    for more in ({}, {"cold_bytes": 1 << 16}, {"threads": 2, "axis": op.axes.index(op.parallel[0])}):
+        found = timer.time(job(kind, path, 1, shape=shape, **more))
+        assert len(found["samples_us"]) >= 3 and min(found["samples_us"]) > 0
+        assert ("cold_bytes" in more) == (min(found["memory_us"]) > 0) or sum(shape.values()) < 1 << 20
+
+
+def test_a_wrong_kernel_and_a_wrong_job_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = library(ROW_SUM, tmp_path)
+    timer = SlicedTimer(Libraries())
+    with pytest.raises(Refusal, match="no such kernel"):
+        timer.verify(job(ROW_SUM, path, 2))
+    monkeypatch.setattr("haotuner.judge.reference", lambda op, inputs: np.sum(inputs["x"], axis=1) + 1.0)
+    with pytest.raises(Refusal, match=r"m=1;n=1, whole: 1 wrong results, the first at \[0\]"):
+        timer.verify(job(ROW_SUM, path, 0))
+
+
+def test_dense_kernels_have_loops_of_their_own() -> None:
+    dense, sum_ = MicroKernel("cpu_dense_fp32", (("mr", 1),)), MicroKernel("cpu_loops_row_sum_fp32", (("vl", 1),))
+    assert measuring.is_dense(dense) and not measuring.is_dense(sum_)
+    with pytest.raises(ValueError, match="do not share"):
+        measuring.measuring_library([dense, sum_], "x86-64", Toolchain.find(), Path("no.so"))
