@@ -80,7 +80,8 @@ def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[Mi
     tiles: dict[tuple[int, int], list[MicroKernel]] = defaultdict(list)
     for kernel in family.points(op, device):
         if fits(family, kernel, device):
-            tiles[kernel["bm"], kernel["bn"]].append(kernel)
+            tile = family.tile(kernel).extent
+            tiles[tile["m"], tile["n"]].append(kernel)
     ranked: list[tuple[int, int, MicroKernel]] = []
     for (bm, bn), kernels in tiles.items():
         kernels.sort(key=lambda kernel: (_promise(family, kernel, device), kernel.name), reverse=True)
