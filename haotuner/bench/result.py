@@ -192,10 +192,6 @@ def _worst(judged: Sequence[Judged]) -> Json | None:
     return None if lowest is None else _place(lowest)
 
 
-def _lost(one: Judged) -> bool:
-    return one.best is not None and one.best.high is not None and one.best.high < LOSS
-
-
 def _place(one: Judged) -> Json:
     assert one.best is not None
     return {"op": one.row.op.name, "shape": one.row.shape.as_dict(), "threads": one.row.threads, "weights": one.row.weights,
