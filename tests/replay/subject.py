@@ -153,7 +153,7 @@ class RecordsLab:
     def as_lab(self) -> Laboratory:
         return cast(Laboratory, self)
 
-    def prepare(self, names: Sequence[str]) -> None:
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         self.asked.append(f"prepare {' '.join(names)}")
 
     def gather(self, names: Sequence[str]) -> None:
