@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from haotuner.bench.contender import Array
+from haotuner.words.cold import CPU_CACHES
 from haotuner.words.op import Op
 
-COLD_CACHES = 4  # weights in turn total at least this many last-level caches: none is still there when its turn comes
 MOST_WEIGHTS = 256  # more small weights than that are hours of compiling for peers that compile a model for each
 SAFETY = 8.0  # see `error_share`
 DIRECT_FLOPS = 2**28  # element-by-element check: 5 ms of float64 arithmetic a result
@@ -18,7 +18,7 @@ EPS = float(np.finfo(np.float32).eps) / 2  # unit roundoff
 
 def cold_count(op: Op, cache_bytes: int) -> int:
     """How many weights of the op outgrow the cache: at least two, and at most ``MOST_WEIGHTS``, which may be too few."""
-    return min(MOST_WEIGHTS, max(2, math.ceil(COLD_CACHES * cache_bytes / (4 * op["n"] * op["k"]))))
+    return min(MOST_WEIGHTS, max(2, math.ceil(CPU_CACHES * cache_bytes / (4 * op["n"] * op["k"]))))
 
 
 def draw_weights(op: Op, count: int, seed: int) -> list[Array]:

@@ -261,7 +261,7 @@ def features(
 
 
 def frame(device: Device, wanted: Demand) -> pd.DataFrame:
-    """The same from a demand that is already known; columns of groups that it lacks are NaN."""
+    """Features of a demand that is already known; columns of groups that it lacks are NaN."""
     view = View(device, wanted)
     table = np.empty((len(view.count), len(FEATURES)))
     for column, feature in enumerate(FEATURES):

@@ -45,7 +45,7 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
 
 
 def least_us(device: Device, wanted: Demand) -> Column:
-    """The same from demands, for problems that are no ``Op``; shape ``(rows,)``."""
+    """Least microseconds from demands, for problems that are no ``Op``; shape ``(rows,)``."""
     m, work = machine(device), wanted.work
     return np.maximum(arithmetic_us(work, m), work.least_bytes / (m.memory_gbps * 1e3))
 

@@ -1,4 +1,4 @@
-"""Demand of the dense fp32 family for CPUs: what its micro-kernels ask of a core."""
+"""Demand of the dense fp32 family for CPUs on a core."""
 
 from __future__ import annotations
 
