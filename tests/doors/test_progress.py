@@ -65,7 +65,7 @@ def report(**entry: Any) -> Any:
         threads=1, measured=entry.pop("timed", {4: {}}), regret_mean=0.01, entries=[SimpleNamespace(us=1.5)] * 64
     )
     traffic = SimpleNamespace(shapes=lambda: [{"m": 1}, {"m": 64}])
-    tuned = SimpleNamespace(task=SimpleNamespace(op=OP, traffic=traffic, cache="cold"), tables=[table])
+    tuned = SimpleNamespace(task=SimpleNamespace(op=OP, traffic=traffic, cache="cold"), tables=[table], row_tables=[table])
     described = {"name": OP.name, "kernels": ["a"], "measured": 1, "candidates": 2, "regret_cover": 0.02, **entry}
     return SimpleNamespace(document={"ops": [described]}, tuned=[tuned])
 
