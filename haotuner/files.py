@@ -65,12 +65,19 @@ def written_aside(path: Path) -> Iterator[Path]:
             put a file where it was.
     """
     _only_regular(kind_of(path, follow=False))
+    with new_file_beside(path) as aside:
+        yield aside
+        _only_regular(kind_of(path, follow=False))
+        aside.replace(path)
+
+
+@contextlib.contextmanager
+def new_file_beside(path: Path) -> Iterator[Path]:
+    """A new, empty file in the folder of ``path``, as private as the umask says; removed at the end if it is still there."""
     aside = path.parent / f".{uuid.uuid4().hex[:12]}.new"  # short: the name itself may be as long as names can be
     os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))  # the umask takes its part
     try:
         yield aside
-        _only_regular(kind_of(path, follow=False))
-        aside.replace(path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             aside.unlink()

@@ -40,6 +40,7 @@ from haotuner.words.record import Record
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 PREDICTED_DIGITS = 4
+SAID_MOST = 600  # letters of what a compiler says
 SIGNAL = "signal"  # why a run stopped that was told to
 ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
 
@@ -196,10 +197,11 @@ def _building(request: Request) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        said = getattr(error, "strerror", None) or error
+        said = str(getattr(error, "strerror", None) or error)
+        again = "" if request.zero_measure else " with --resume"
         raise EnvironmentMissing(
-            f"the pack {request.out} could not be built: {said}; {kept}. Free space in {tempfile.gettempdir()} (or point "
-            "TMPDIR elsewhere), then run the same command" + ("" if request.zero_measure else " with --resume")
+            f"the pack {request.out} could not be built: {said[-SAID_MOST:]}; {kept}. If the disk is full, free space in "
+            f"{tempfile.gettempdir()} or point TMPDIR elsewhere; then run the same command{again}"
         ) from error
 
 

@@ -276,7 +276,7 @@ def test_nothing_below_the_doors_reads_the_environment():
 
 
 # Only a family and its backend know what the parameters of a micro-kernel mean. This list may only get shorter.
-READS_PARAMETERS = ("bundle/",)
+READS_PARAMETERS: tuple[str, ...] = ()
 # Only these name a kind of device; whoever needs a number or a habit of one asks ``hw_profiles/typical.py`` or a backend.
 NAMES_KINDS = ("backends/", "hw_profiles/", "microkernels/", "cli/", "words/device.py")
 # The same words for something else: devices of torch and ONNX Runtime, the kernel's controllers and pressure files.

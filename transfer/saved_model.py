@@ -34,10 +34,10 @@ class Transferred:
         self.seed = seed
         self.facts: dict[str, Any] = {}  # provenance that travels with the saved model
 
-    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Transferred:
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Transferred:
         """Adapt to measured rows of the target; earlier ones are forgotten, the sources are not. Weights are not used."""
         check_columns(frame)
-        labels, _ = check_rows(frame, log_efficiency, weights)
+        labels, _ = check_rows(frame, log_efficiency, sample_weight)
         self.residual = fit_residual(
             frame,
             self.sources.columns(frame),

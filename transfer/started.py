@@ -102,21 +102,19 @@ class Started:
         self._trees: tuple[Forest, ...] = ()
         self._spread = SPREAD
 
-    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Started:
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Started:
         """Learn level and slope of the start, a level for each regime, then trees; rows of an earlier call are forgotten."""
         check_columns(frame)
-        labels, given = check_rows(frame, log_efficiency, weights)
+        labels, given = check_rows(frame, log_efficiency, sample_weight)
         said = self.start.predict(frame)
         self._line = line_through(said, labels, given, None)
         left = labels - self._line[0] - self._line[1] * said
-        sample_weight = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
+        mass = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
         kernel = ConstantKernel(LEVEL**2, "fixed") * RBF(REGIME_WIDTH, "fixed")
-        self._level = GaussianProcessRegressor(kernel, alpha=SPREAD**2 / sample_weight, optimizer=None).fit(
-            _regime(frame), left
-        )
+        self._level = GaussianProcessRegressor(kernel, alpha=SPREAD**2 / mass, optimizer=None).fit(_regime(frame), left)
         unseen = _left_out(self._level)
-        known = SPREAD_ROWS * SPREAD**2 + sample_weight @ unseen**2
-        self._spread = float(np.sqrt(known / (SPREAD_ROWS + sample_weight.sum())))
+        known = SPREAD_ROWS * SPREAD**2 + mass @ unseen**2
+        self._spread = float(np.sqrt(known / (SPREAD_ROWS + mass.sum())))
         left = left - self._level.predict(_regime(frame))
         enough = len(labels) >= TREE_ROWS
         self._trees = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from haotuner.words.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
 from haotuner.words.device import Device
 
 
@@ -15,9 +16,9 @@ class Policy:
     limit_us: int = 6_000  # no new sample after this
     least: int = 3  # samples in any case, so that there is a median
     most: int = 32
-    cold_factor: int = 4  # calls rotate over weights of this many last-level caches: nothing survives a round
+    cold_factor: int = CPU_CACHES  # calls rotate over weights of this many last-level caches: nothing survives a round
 
     def cold_bytes(self, device: Device) -> int:
         """Bytes of weights to rotate over; without a known L3 the L2 counts, without both 32 MiB."""
-        last = device.l3_bytes or (device.l2_bytes or 0) * device.compute_units or 32 << 20
+        last = device.l3_bytes or (device.l2_bytes or 0) * device.compute_units or UNKNOWN_CACHE_BYTES
         return self.cold_factor * last

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bench.contender import named
-from haotuner.bench.contest import FALLBACK_CACHE_BYTES, Contest, raceable
+from haotuner.bench.contest import Contest, raceable
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.library import checked_manifest
+from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
@@ -53,7 +54,7 @@ def contest_of(
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
         peers=named(against),
         environment=environment,
-        cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or FALLBACK_CACHE_BYTES),
+        cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
     )
 

@@ -11,13 +11,13 @@ from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.inputs import cold_count
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 STATES = ("cold", "hot")
 BLOCK_S = 0.05  # waking a stopped pool and refilling caches takes some ms; over 50 ms it is no longer seen
 MOST_ROUNDS = 31  # more rounds narrow the interval by less than the machine drifts meanwhile
-FALLBACK_CACHE_BYTES = 32 << 20  # when nobody knows the last-level cache: that of common desktops and of one EPYC die
 COPIES = 3  # of every weight that a contender holds: as given, prepared, and in numpy's case prepared twice
 
 
@@ -44,7 +44,7 @@ class Contest:
     least_rounds: int = 5
     noise_floor: bool = True  # race ours against ours too
     machine: bool = False  # time the machine's own multiply-adds as well: what shares of peak are of
-    cache_bytes: int = FALLBACK_CACHE_BYTES  # last level, as one process sees it
+    cache_bytes: int = UNKNOWN_CACHE_BYTES  # last level, as one process sees it
     isa: str | None = None
     seed: int = 0
     prepare_limit_s: float = 600.0  # for getting ready for an op or a shape; Inductor compiles meanwhile

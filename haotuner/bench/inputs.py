@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
+from haotuner import judge
 from haotuner.bench.contender import Array
+from haotuner.words.cold import CPU_CACHES
 from haotuner.words.op import Op
 
-COLD_CACHES = 4  # weights in turn total at least this many last-level caches: none is still there when its turn comes
 MOST_WEIGHTS = 256  # more small weights than that are hours of compiling for peers that compile a model for each
 SAFETY = 8.0  # see `error_share`
 DIRECT_FLOPS = 2**28  # element-by-element check: 5 ms of float64 arithmetic a result
@@ -18,7 +19,7 @@ EPS = float(np.finfo(np.float32).eps) / 2  # unit roundoff
 
 def cold_count(op: Op, cache_bytes: int) -> int:
     """How many weights of the op outgrow the cache: at least two, and at most ``MOST_WEIGHTS``, which may be too few."""
-    return min(MOST_WEIGHTS, max(2, math.ceil(COLD_CACHES * cache_bytes / (4 * op["n"] * op["k"]))))
+    return min(MOST_WEIGHTS, max(2, math.ceil(CPU_CACHES * cache_bytes / (4 * op["n"] * op["k"]))))
 
 
 def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
@@ -40,12 +41,10 @@ def draw_x(op: Op, m: int, seed: int) -> Array:
 def error_share(x: Array, weight: Array, y: Array) -> float:
     """Largest error of ``y = x @ weight.T`` as a share of what fp32 arithmetic may leave; over 1 (or inf) is wrong.
 
-    Bound of one element: ``8 sqrt(k) u |x_i| |w_j|`` (norms of the rows; u is the unit roundoff). The growth with sqrt(k) is
-    the probabilistic bound of Higham and Mary (2019, theorem 3.1), whatever the order of summation. It is narrow enough
-    to refuse bf16 or tf32 products.
-
-    As many rows as fit in ``DIRECT_FLOPS``, the first and the last among them, are compared with float64 numpy element by
-    element. All rows are compared through a product with a random sign vector (Freivalds 1977), in float64 too.
+    As many rows as fit in ``DIRECT_FLOPS``, the first and the last among them, go before the judge, element by element. All
+    rows are compared through a product with a random sign vector (Freivalds 1977) in float64. Their bound is
+    ``8 sqrt(k) u |x_i| |w|`` (norms; u is the unit roundoff): the growth with sqrt(k) is the probabilistic one of Higham and
+    Mary (2019, theorem 3.1). Both are narrow enough to refuse bf16 or tf32 products.
     """
     if y.shape != (x.shape[0], weight.shape[0]) or not np.isfinite(y).all():
         return math.inf
@@ -56,10 +55,10 @@ def error_share(x: Array, weight: Array, y: Array) -> float:
     scale = SAFETY * math.sqrt(k) * EPS
     rng = np.random.default_rng(m)
     rows = _some_rows(m, max(2, DIRECT_FLOPS // (2 * n * k)), rng)
-    direct = np.abs(y[rows] - x64[rows] @ w64.T) / (scale * np.outer(x_norm[rows], w_norm))
+    verdict = judge.check(Op(kind="dense", static=(("n", n), ("k", k))), {"x": x[rows], "weight": weight}, y[rows])
     signs = rng.choice((-1.0, 1.0), n)
     whole = np.abs(y @ signs - x64 @ (signs @ w64)) / (scale * x_norm * np.linalg.norm(w_norm))
-    return float(max(direct.max(), whole.max()))
+    return float(max(verdict.worst, whole.max()))
 
 
 def _some_rows(m: int, most: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -37,14 +37,19 @@ def resampled_medians(blocks: Sequence[Times], seed: int = 0) -> Draws:
     return np.asarray(np.median(times[:, picks], axis=2).T)
 
 
+def with_interval(value: float, drawn: Draws) -> Ratio:
+    """A ratio with the 95 % interval of its draws ``(DRAWS,)`` (Efron 1979, percentile method)."""
+    low, high = np.percentile(drawn, (LOW, HIGH))
+    return Ratio(value=value, low=float(low), high=float(high))
+
+
 def paired_ratio(ours: Times, theirs: Times, seed: int = 0) -> Ratio:
     """Median of theirs over median of ours; entry r of both was taken in the same round."""
     value = float(np.median(theirs) / np.median(ours))
     if len(ours) < LEAST_PAIRS:
         return Ratio(value=value)
     drawn = resampled_medians([ours, theirs], seed)
-    low, high = np.percentile(drawn[:, 1] / drawn[:, 0], (LOW, HIGH))
-    return Ratio(value=value, low=float(low), high=float(high))
+    return with_interval(value, drawn[:, 1] / drawn[:, 0])
 
 
 def geomean(values: Sequence[float]) -> float:
@@ -56,9 +61,7 @@ def geomean_ratio(values: Sequence[float], draws: Sequence[Draws]) -> Ratio:
     """Geometric mean over rows; the interval comes from the rows' own draws ``(DRAWS,)``, which are independent."""
     if not draws:
         return Ratio(value=geomean(values))
-    means = np.exp(np.mean(np.log(np.stack(draws)), axis=0))
-    low, high = np.percentile(means, (LOW, HIGH))
-    return Ratio(value=geomean(values), low=float(low), high=float(high))
+    return with_interval(geomean(values), np.exp(np.mean(np.log(np.stack(draws)), axis=0)))
 
 
 def spread(times: Times) -> float:

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, SMALL_M
-from haotuner.bench.intervals import LEAST_PAIRS, Draws, Ratio, geomean_ratio, paired_ratio, resampled_medians, spread
+from haotuner.bench.intervals import (
+    LEAST_PAIRS,
+    Draws,
+    Ratio,
+    geomean_ratio,
+    paired_ratio,
+    resampled_medians,
+    spread,
+    with_interval,
+)
 from haotuner.bench.race import Outcome, Row
 from haotuner.words.device import Device
 
@@ -66,8 +75,7 @@ def judge(row: Row) -> Judged:
             drawn = resampled_medians([blocks[OURS], *(blocks[name] for name in medians)], seed)
             draws = {name: drawn[:, index] / drawn[:, 0] for index, name in enumerate(medians, 1)}
             best_draws = drawn[:, 1:].min(axis=1) / drawn[:, 0]  # the best peer is chosen anew in every draw
-            low, high = np.percentile(best_draws, (2.5, 97.5))
-            best = Ratio(value=best.value, low=float(low), high=float(high))
+            best = with_interval(best.value, best_draws)
     return Judged(row=row, ours_us=ours_us, peers_us=medians, ratios=ratios, best=best, best_peer=best_peer, draws=draws,
                   best_draws=best_draws, noise=noise)  # fmt: skip
 
@@ -182,10 +190,6 @@ def _over_rows(judged: Sequence[Judged], peer: str | None) -> Ratio | None:
 def _worst(judged: Sequence[Judged]) -> Json | None:
     lowest = min(judged, key=lambda one: one.best.value if one.best is not None else math.inf, default=None)
     return None if lowest is None else _place(lowest)
-
-
-def _lost(one: Judged) -> bool:
-    return one.best is not None and one.best.high is not None and one.best.high < LOSS
 
 
 def _place(one: Judged) -> Json:

@@ -28,7 +28,7 @@ SCRIPTS = (
     "sanitizing", "suites", "timing", "trials", "worker",
 )  # fmt: skip
 # Of those, what a result depends on; with native/ it makes the judge. The rest may be mended without measuring anew.
-JUDGE = ("ceilings", "checking", "operands", "policy", "timing")
+JUDGE = ("bundle/ceilings", "bundle/checking", "bundle/operands", "bundle/policy", "bundle/timing", "words/cold")
 FOLDER = "gpu_bundle"  # of every file in the archive
 LIMIT_BYTES = 60_000_000  # what the way to a GPU machine was seen to take
 
@@ -57,7 +57,7 @@ def assemble(
     bundle = Bundle(
         root=root,
         name=_content_name(root, sorted([*root.glob("src/*/*.cu"), *root.glob("haotuner/**/*.py")])),
-        judge=_content_name(root, [root / "haotuner" / "bundle" / f"{name}.py" for name in JUDGE] + _native()),
+        judge=_content_name(root, [*(root / "haotuner" / f"{name}.py" for name in JUDGE), *_native()]),
         version=haotuner.__version__,
         toolkit=compiler.release,
         kernels=built,

@@ -10,9 +10,10 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.select.limits import block_fits
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.occupancy import RESERVED_BYTES, Room
+from haotuner.words.occupancy import occupancy, waves_of
 from haotuner.words.op import Op
 
 # Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
@@ -69,11 +70,7 @@ def profile_of(arch: str) -> Device:
 
 def fits(family: CudaDense, kernel: MicroKernel, device: Device) -> bool:
     """True if one block fits the device's shared memory, registers and threads."""
-    footprint = family.footprint(kernel)
-    registers = footprint.registers_per_thread * footprint.threads
-    asked = (footprint.shared_bytes, registers, footprint.threads)
-    allowed = (device.shared_per_block_bytes, device.registers_per_unit, device.threads_per_block)
-    return all(limit is None or value <= limit for value, limit in zip(asked, allowed, strict=True))
+    return block_fits(family.footprint(kernel), device)
 
 
 def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[MicroKernel]:
@@ -83,7 +80,8 @@ def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[Mi
     tiles: dict[tuple[int, int], list[MicroKernel]] = defaultdict(list)
     for kernel in family.points(op, device):
         if fits(family, kernel, device):
-            tiles[kernel["bm"], kernel["bn"]].append(kernel)
+            tile = family.tile(kernel).extent
+            tiles[tile["m"], tile["n"]].append(kernel)
     ranked: list[tuple[int, int, MicroKernel]] = []
     for (bm, bn), kernels in tiles.items():
         kernels.sort(key=lambda kernel: (_promise(family, kernel, device), kernel.name), reverse=True)
@@ -95,12 +93,5 @@ def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[Mi
 def _promise(family: CudaDense, kernel: MicroKernel, device: Device) -> tuple[float, int]:
     """Warps an SM holds (up to enough), then bytes of operands in flight; higher is better."""
     footprint = family.footprint(kernel)
-    room = Room(registers=device.registers_per_unit or 1 << 16, shared_bytes=device.l1_bytes or 1 << 16)
-    held = room.holds(
-        threads=footprint.threads,
-        registers=footprint.registers_per_thread,
-        shared_bytes=footprint.shared_bytes + RESERVED_BYTES,
-    )
-    blocks = min(held.values())
-    warps = min(max(blocks, 1) * footprint.threads // 32, WARPS_ENOUGH)
-    return warps, footprint.shared_bytes * max(blocks, 1)
+    blocks = max(occupancy(footprint, device).blocks, 1)
+    return min(blocks * waves_of(footprint.threads, device), WARPS_ENOUGH), footprint.shared_bytes * blocks

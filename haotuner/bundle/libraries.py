@@ -122,9 +122,10 @@ def _code(compiler: Compiler, unit: Path, arch: str) -> str:
 
 
 def _entry(choice: Choice, library: str, code: str, facts: Mapping[str, float]) -> Entry:
-    kernel, footprint = choice.kernel, choice.family.footprint(choice.kernel)
+    kernel, family = choice.kernel, choice.family
+    footprint, tile = family.footprint(kernel), family.tile(kernel).extent
     return Entry(
-        kernel=kernel.name, family=choice.family.name, dtype=choice.family.dtype, library=library, vector=kernel["v"],
-        kn=bool(kernel["kn"]), tile=(kernel["bm"], kernel["bn"]), shared_bytes=footprint.shared_bytes,
+        kernel=kernel.name, family=family.name, dtype=family.dtype, library=library, vector=family.vector(kernel),
+        kn=family.reads_kn(kernel), tile=(tile["m"], tile["n"]), shared_bytes=footprint.shared_bytes,
         threads=footprint.threads, code=code, facts=json.loads(json.dumps(dict(facts))),
     )  # fmt: skip

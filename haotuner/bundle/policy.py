@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from haotuner.words.cold import GPU_CACHES
+
 POLICY_VERSION = 1
-CACHE_TIMES = 3  # rotated weights over the L2: with LRU-like replacement twice would do, three allows for hashing
 HOT_LAUNCHES = 20  # of a hot graph
 MAX_LAUNCHES = 160  # of a cold graph: weights of a megabyte exceed an L2 of 50 MB three times
 MIN_LAUNCHES = 2
@@ -31,8 +32,8 @@ class Plan:
 
 
 def weights_of(weight_bytes: int, l2_bytes: int, floor_bytes: int) -> int:
-    """Distinct weights that exceed the L2 (or the floor) ``CACHE_TIMES`` times, within the limits of a graph."""
-    wanted = -(-max(l2_bytes, floor_bytes) * CACHE_TIMES // weight_bytes)
+    """Distinct weights that exceed the L2 (or the floor) ``GPU_CACHES`` times, within the limits of a graph."""
+    wanted = -(-max(l2_bytes, floor_bytes) * GPU_CACHES // weight_bytes)
     return max(MIN_LAUNCHES, min(MAX_LAUNCHES, wanted))
 
 

@@ -82,12 +82,6 @@ class Probe:
         """The runtime's name of an error code."""
         return str(self._library.probe_error(code).decode(errors="replace"))
 
-    def free_bytes(self) -> int:
-        """Device memory nobody has taken."""
-        free, total = ctypes.c_int64(), ctypes.c_int64()
-        self._call("probe_memory", ctypes.byref(free), ctypes.byref(total))
-        return free.value
-
     def allocate(self, size: int) -> int:
         """Device memory; GpuError with OUT_OF_MEMORY when there is not enough."""
         memory = ctypes.c_void_p()

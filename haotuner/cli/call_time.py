@@ -9,9 +9,9 @@ import numpy as np
 
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
+from haotuner.words.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
-COLD_FACTOR, CACHE_DEFAULT_BYTES = 4, 32 << 20  # as measure/policy.py: rotate over four last-level caches of weights
 CACHE_MOST_BYTES = 1 << 30  # the largest last-level caches have half of that
 BYTES_LIMIT = 2 << 30  # of x, y and the weight: more is no look in passing, and may be all the memory there is
 FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
@@ -32,8 +32,8 @@ def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -
     """Median time of a call now, microseconds, in the state of the weights that the pack was tuned for."""
     rng = np.random.default_rng(0)
     size = entry.panels * entry.pw * entry.k * 4
-    cache = min(max(cache_bytes, 0) or CACHE_DEFAULT_BYTES, CACHE_MOST_BYTES)
-    copies = max(2, -(-COLD_FACTOR * cache // size)) if weights == "cold" else 1
+    cache = min(max(cache_bytes, 0) or UNKNOWN_CACHE_BYTES, CACHE_MOST_BYTES)
+    copies = max(2, -(-CPU_CACHES * cache // size)) if weights == "cold" else 1
     shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
     dense = pack.op(entry.name)
     weight = rng.standard_normal(shape, dtype=np.float32)

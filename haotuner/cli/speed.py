@@ -93,7 +93,7 @@ def times_table(report: Report, speed: Speed | None) -> str:
         times = {(row["op"], row["threads"], row["shape"]["m"]): row["ours_us"] for row in speed.document["rows"]}
     else:
         for tuned in report.tuned:
-            rows = [shape["m"] for shape in tuned.task.traffic.shapes()]
+            rows = [shape["m"] for shape in tuned.task.traffic.shapes()] if tuned.row_tables else []
             for table in tuned.row_tables:
                 for m in Span(first=min(rows), last=max(rows)).sample(QUICK_SHAPES):
                     if m <= len(table.entries):
@@ -103,11 +103,17 @@ def times_table(report: Report, speed: Speed | None) -> str:
     lines: list[tuple[str, ...]] = [("us (GFLOP/s)", "threads", *(f"m={m}" for m in heights))]
     for op, threads in dict.fromkeys((op, threads) for op, threads, _ in times):
         found = [(times.get((op, threads, m)), m) for m in heights]
-        cells = ["-" if not us else f"{us:,.0f} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
+        cells = ["-" if not us else f"{_amount(us)} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
         lines.append((op, str(threads), *cells))
-    lines += _cell_lines(report)
     what = "time of one call as raced" if speed is not None else "time of one call that the plans expect"
-    return f"{columns(lines)}\n{what}, weights {report.tuned[0].task.cache}"
+    by_cells = _cell_lines(report)
+    tables = [columns(lines)] if len(lines) > 1 else []
+    tables += [columns([("op", "threads", "shape", "us", "GFLOP/s"), *by_cells])] if by_cells else []
+    return "\n\n".join(tables) + f"\n{what}, weights {report.tuned[0].task.cache}"
+
+
+def _amount(us: float) -> str:
+    return f"{us:.3g}" if us < 100 else f"{us:,.0f}"
 
 
 def _cell_lines(report: Report) -> list[tuple[str, ...]]:
@@ -118,11 +124,10 @@ def _cell_lines(report: Report) -> list[tuple[str, ...]]:
             if isinstance(table, CellTable):
                 timed = sorted(table.measured, key=tuned.task.op.flops)
                 picked = [timed[place * (len(timed) - 1) // 3] for place in range(4)] if len(timed) > 4 else timed
-                cells = []
                 for shape in picked:
                     us = min(table.measured[shape].values())
-                    cells.append(f"{shape} {us:,.1f} ({tuned.task.op.flops(shape) / us / 1e3:.1f})")
-                lines.append((tuned.task.op.name, str(table.threads), *cells))
+                    gflops = tuned.task.op.flops(shape) / us / 1e3
+                    lines.append((tuned.task.op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{gflops:.2f}"))
     return lines
 
 

@@ -90,10 +90,10 @@ class Forest:
         """Columns that the model reads; frames may have others, in any order."""
         return tuple(dict.fromkeys((*self.settings.columns, _PRIOR)))
 
-    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Forest:
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Forest:
         """Learn from rows of measured log(throughput / roofline); works from one row up."""
         check_columns(frame, self.uses)
-        labels, given = check_rows(frame, log_efficiency, weights)
+        labels, given = check_rows(frame, log_efficiency, sample_weight)
         prior = frame[_PRIOR].to_numpy(dtype=np.float64)
         self.line = line_through(prior, labels, given, self.settings.slope)
         self.booster = None

@@ -20,7 +20,7 @@ class CostModel(Protocol):
     Predictions of a row do not depend on the other rows. ``fit`` may be called again and starts afresh.
     """
 
-    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> CostModel:
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> CostModel:
         """Learn from measured rows; returns itself. ValueError on NaN, infinities or lengths that differ."""
         ...
 
@@ -41,7 +41,7 @@ class Unsure(CostModel, Protocol):
 class Analytic:
     """The analytic expectation as a model: it ranks before anything was measured, and is the baseline."""
 
-    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Analytic:
+    def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Analytic:
         """Learns nothing."""
         return self
 
@@ -73,8 +73,10 @@ def odd_values(frame: pd.DataFrame) -> NDArray[np.bool_]:
     return odd
 
 
-def check_rows(frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None) -> tuple[Scores, Scores | None]:
-    """Labels and weights as float64 of the frame's length; ValueError says what is wrong with them."""
+def check_rows(
+    frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None
+) -> tuple[Scores, Scores | None]:
+    """Labels and sample weights as float64 of the frame's length; ValueError says what is wrong with them."""
     labels = np.asarray(log_efficiency, dtype=np.float64)
     if labels.shape != (len(frame),) or not len(frame):
         raise ValueError(f"{len(frame)} rows of features need as many labels, at least one; got shape {labels.shape}")
@@ -85,9 +87,9 @@ def check_rows(frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLik
     if odd.any():
         names = [name for at, name in enumerate(frame.columns) if odd[:, at].any()]
         raise ValueError(f"features hold NaN or infinity in {', '.join(names)}")
-    if weights is None:
+    if sample_weight is None:
         return labels, None
-    given = np.asarray(weights, dtype=np.float64)
+    given = np.asarray(sample_weight, dtype=np.float64)
     if given.shape != labels.shape or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
-        raise ValueError("weights must be finite, from 0 up, as many as rows, and not all zero")
+        raise ValueError("sample weights must be finite, from 0 up, as many as rows, and not all zero")
     return labels, given

@@ -6,10 +6,10 @@ import contextlib
 import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 
 from haotuner.errors import RecordsUnusable, UsageError
+from haotuner.files import new_file_beside
 from haotuner.records.schema import image
 
 MOUNTS = Path("/proc/self/mounts")
@@ -72,17 +72,12 @@ def inspect(path: Path, *, write: bool, mounts: Path = MOUNTS) -> bool:
 def create(path: Path) -> None:
     """Put a new, empty store at ``path``, complete or not at all; one that appeared meanwhile is left as it is."""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
+        with new_file_beside(path) as aside:
+            with aside.open("wb") as file:
                 file.write(image())
-                os.fchmod(file.fileno(), 0o666 & ~umask())
                 file.flush()
                 os.fsync(file.fileno())
-            _publish(Path(name), path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
+            _publish(aside, path)
     except OSError as error:
         raise RecordsUnusable(f"records: cannot create {path}: {error.strerror}; free space, or {ELSEWHERE}") from error
 
@@ -133,11 +128,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def umask() -> int:
-    """The process's umask; reading it the other way, by setting it, would race with other threads."""
-    for text in Path("/proc/self/status").read_text().splitlines():
-        if text.startswith("Umask:"):
-            return int(text.split()[1], 8)
-    return 0o077

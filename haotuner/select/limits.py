@@ -7,13 +7,13 @@ out refuses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from haotuner.hw_profiles.typical import typical
 from haotuner.words.device import Device
 from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import Laws, Question
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.law import Law, Laws, Question
 from haotuner.words.occupancy import occupancy
 from haotuner.words.op import Op
 
@@ -31,19 +31,28 @@ def _registers(q: Question) -> tuple[float, float] | None:
     return q.footprint.registers_per_thread, q.device.registers_per_thread
 
 
-def _register_file(q: Question) -> tuple[float, float] | None:
-    file = q.device.registers_per_unit
-    return None if file is None else (q.footprint.registers_per_thread * q.footprint.threads, file)
+# What one block asks of a device, whatever the op: the asked, and the limit, which a profile may leave out.
+BLOCK_LIMITS: Mapping[str, tuple[Callable[[Footprint], int], Callable[[Device], int | None]]] = {
+    "register_file": (lambda f: f.registers_per_thread * f.threads, lambda d: d.registers_per_unit),
+    "shared": (lambda f: f.shared_bytes, lambda d: d.shared_per_block_bytes),
+    "threads": (lambda f: f.threads, lambda d: d.threads_per_block),
+}
 
 
-def _shared(q: Question) -> tuple[float, float] | None:
-    most = q.device.shared_per_block_bytes
-    return None if most is None else (q.footprint.shared_bytes, most)
+def block_fits(footprint: Footprint, device: Device) -> bool:
+    """Whether the device can run one block at all."""
+    limits = ((asked(footprint), allowed(device)) for asked, allowed in BLOCK_LIMITS.values())
+    return all(most is None or asked <= most for asked, most in limits)
 
 
-def _threads(q: Question) -> tuple[float, float] | None:
-    most = q.device.threads_per_block
-    return None if most is None else (q.footprint.threads, most)
+def _block(limit: str) -> Law:
+    asked, allowed = BLOCK_LIMITS[limit]
+
+    def law(q: Question) -> tuple[float, float] | None:
+        most = allowed(q.device)
+        return None if most is None else (asked(q.footprint), most)
+
+    return law
 
 
 def _occupancy(q: Question) -> tuple[float, float] | None:
@@ -73,9 +82,9 @@ def laws_of(family: Family, op: Op, device: Device) -> Laws:
     return (
         ("instructions", _instructions),
         ("registers", _registers),
-        ("register_file", _register_file),
-        ("shared", _shared),
-        ("threads", _threads),
+        ("register_file", _block("register_file")),
+        ("shared", _block("shared")),
+        ("threads", _block("threads")),
         own,
         *family.laws(op, device),
     )

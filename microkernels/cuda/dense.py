@@ -133,6 +133,14 @@ class CudaDense(ABC):
         extent = {"m": kernel["bm"], "n": kernel["bn"]}
         return Tile(extent=extent, edge={"m": "masked", "n": "masked"}, step={"k": kernel["bk"]})
 
+    def vector(self, kernel: MicroKernel) -> int:
+        """Elements of a load: extents and strides of the operands must be multiples of it."""
+        return kernel["v"]
+
+    def reads_kn(self, kernel: MicroKernel) -> bool:
+        """Whether W is stored as (k, n) instead of (n, k)."""
+        return bool(kernel["kn"])
+
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles."""
         return rounded_up(self.tile(kernel), axis, extent)

@@ -73,7 +73,7 @@ class Replay:
     def known(self, trial: Trial) -> Record | None:
         return None
 
-    def prepare(self, names: Sequence[str]) -> None:
+    def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         pass
 
     def gather(self, names: Sequence[str]) -> None:

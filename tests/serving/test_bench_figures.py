@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Array
-from haotuner.bench.inputs import COLD_CACHES, MOST_WEIGHTS, cold_count, draw_weights, draw_x, error_share
+from haotuner.bench.inputs import MOST_WEIGHTS, cold_count, draw_weights, draw_x, error_share
 from haotuner.bench.intervals import DRAWS, Ratio, geomean, geomean_ratio, paired_ratio, resampled_medians, spread
 from haotuner.bench.race import Outcome, Row
 from haotuner.bench.result import Facts, document
 from haotuner.bench.table import cells, closing, header, line
 from haotuner.bench.timing import Clock, difference_ns
+from haotuner.words.cold import CPU_CACHES
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Failed
@@ -76,7 +77,7 @@ def test_geometric_means_and_spread():
 
 def test_cold_weights_outgrow_the_cache_and_differ():
     count = cold_count(OP, 32 << 20)
-    assert count * 4 * 2304 * 768 >= COLD_CACHES * (32 << 20) > (count - 1) * 4 * 2304 * 768
+    assert count * 4 * 2304 * 768 >= CPU_CACHES * (32 << 20) > (count - 1) * 4 * 2304 * 768
     assert cold_count(OP, 1) == 2
     assert cold_count(Op.parse("dense_n4_k4"), 32 << 20) == MOST_WEIGHTS
     weights = draw_weights(Op.parse("dense_n6_k5"), 20, 0)

@@ -34,7 +34,7 @@ int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAn
 """
 
 KERNEL_SOURCE = """
-#include "ht.h"
+#include "kinds/dense.h"
 #define MR {mr}
 #define NR {nr}
 #define PW {pw}

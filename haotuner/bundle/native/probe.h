@@ -29,7 +29,6 @@ struct ProbeVerdict {
 
 PROBE_API int probe_open(int device, ProbeFacts* facts);
 PROBE_API const char* probe_error(int code);
-PROBE_API int probe_memory(int64_t* free_bytes, int64_t* total_bytes);
 PROBE_API int probe_allocate(void** memory, int64_t bytes);
 PROBE_API int probe_release(void* memory);
 PROBE_API int probe_stream(void** stream);

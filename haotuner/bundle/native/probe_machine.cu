@@ -55,14 +55,6 @@ PROBE_API int probe_open(int device, ProbeFacts* facts) {
 
 PROBE_API const char* probe_error(int code) { return cudaGetErrorName((cudaError_t)code); }
 
-PROBE_API int probe_memory(int64_t* free_bytes, int64_t* total_bytes) {
-    size_t left = 0, total = 0;
-    const cudaError_t error = cudaMemGetInfo(&left, &total);
-    *free_bytes = (int64_t)left;
-    *total_bytes = (int64_t)total;
-    return error;
-}
-
 PROBE_API int probe_allocate(void** memory, int64_t bytes) {
     const cudaError_t error = cudaMalloc(memory, (size_t)bytes);
     cudaGetLastError();  // being out of memory is an answer, not a state
