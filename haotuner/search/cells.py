@@ -41,8 +41,8 @@ Us = dict[Composition, dict[Shape, float]]
 
 
 def suits(op: Op, family: Family, device: Device) -> bool:
-    """Any op that leaves something to know at run time."""
-    return bool(op.dynamic)
+    """Any op of the family that leaves something to know at run time."""
+    return bool(op.dynamic) and family.serves(op)
 
 
 def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostModel | None) -> Tuned:

@@ -178,6 +178,9 @@ def test_a_child_that_rests_stands_still_unless_it_is_asked() -> None:
         child.ask({"do": "say_no"}, LIMIT_S)
     assert state(pid) == "T"
     grandchild = child.ask({"do": "spawn"}, LIMIT_S)["process"]
+    deadline = time.monotonic() + LIMIT_S
+    while state(grandchild) != "T" and time.monotonic() < deadline:  # a new process may be at its first instructions
+        time.sleep(0.01)
     assert state(grandchild) == "T", "the group is stopped as one"
     child.close()
     assert gone(pid) and gone(grandchild)

@@ -73,7 +73,7 @@ def test_a_spread_is_a_number_from_zero_up_for_every_row_and_of_this_version_onl
     for rows in (0, 1, 7):
         found = model.spread(FRAME.iloc[:rows])
         assert found.shape == (rows,) and np.isfinite(found).all() and (found >= 0).all()
-    with pytest.raises(ValueError, match="features of this version"):
+    with pytest.raises(ValueError, match="lacks tile_cols_log2"):
         model.spread(pd.DataFrame({"tile_rows_log2": [1.0]}))
 
 

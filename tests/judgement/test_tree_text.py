@@ -136,7 +136,7 @@ def test_a_hostile_file_of_a_right_hash_is_an_error_that_says_what_to_do(tmp_pat
     path = tmp_path / "model"
     write(path, Saved(kind="forest", state=state, texts=(edited(text, "left_child", place(1, 0)),)))
     body = path.read_bytes().partition(b"\n")[2]
-    assert path.read_bytes().startswith(f"haotuner-model-1 {hashlib.sha256(body).hexdigest()}\n".encode())
+    assert path.read_bytes().startswith(f"haotuner-model-2 {hashlib.sha256(body).hexdigest()}\n".encode())
     assert json.loads(body.partition(b"\n")[0])["kind"] == "forest"
     with pytest.raises(UsageError, match=r"damaged: .* tree 2: node 1 .*no tree; make it again with: haotuner transfer fit"):
         load_model(path)
