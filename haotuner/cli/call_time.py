@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.words.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
+FEWEST_CALLS = 5  # of long calls, whatever they take
 CACHE_MOST_BYTES = 1 << 30  # the largest last-level caches have half of that
 BYTES_LIMIT = 2 << 30  # of x, y and the weight: more is no look in passing, and may be all the memory there is
 FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
@@ -20,12 +23,30 @@ FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
 def why_not_timed(entry: PackOp, m: int) -> str:
     """Why a call with ``m`` rows is not timed here; empty if it is."""
     size = 4 * (m * entry.k + m * entry.n + entry.k * entry.panels * entry.pw)
+    return too_large("x, y and the weight", size, 2 * m * entry.n * entry.k)
+
+
+def too_large(what: str, size: int, flops: int) -> str:
+    """Why a call is no look in passing; empty if it is. ``what`` takes ``size`` bytes."""
     if size > BYTES_LIMIT:
-        return f"x, y and the weight take {size / (1 << 30):,.1f} GiB, and explain times calls of up to {BYTES_LIMIT >> 30}"
-    flops = 2 * m * entry.n * entry.k
+        return f"{what} take {size / (1 << 30):,.1f} GiB, and explain times calls of up to {BYTES_LIMIT >> 30}"
     if flops > FLOPS_LIMIT:
         return f"a call has {flops / 1e9:,.0f} GFLOP, and explain times calls of up to {FLOPS_LIMIT / 1e9:,.0f}"
     return ""
+
+
+def median_us(calls: Sequence[Callable[[], object]]) -> float:
+    """Median time of calls made in turn, microseconds, after each was made once."""
+    for call in calls:
+        call()
+    samples: list[float] = []
+    until = time.perf_counter() + LOOK_S
+    while len(samples) < FEWEST_CALLS or time.perf_counter() < until:
+        call = calls[len(samples) % len(calls)]
+        start = time.perf_counter_ns()
+        call()
+        samples.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(samples)
 
 
 def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -> float:
@@ -39,13 +60,4 @@ def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -
     weight = rng.standard_normal(shape, dtype=np.float32)
     linears = [dense.bind(weight) for _ in range(copies)]
     x, y = rng.standard_normal((m, entry.k), dtype=np.float32), np.empty((m, entry.n), np.float32)
-    for linear in linears:
-        linear(x, out=y)
-    samples: list[float] = []
-    until = time.perf_counter() + LOOK_S
-    while len(samples) < 5 or time.perf_counter() < until:
-        linear = linears[len(samples) % copies]
-        start = time.perf_counter_ns()
-        linear(x, out=y)
-        samples.append((time.perf_counter_ns() - start) / 1e3)
-    return statistics.median(samples)
+    return median_us([partial(linear, x, out=y) for linear in linears])

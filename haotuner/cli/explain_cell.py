@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from haotuner import judge
-from haotuner.cli.call_time import BYTES_LIMIT, FLOPS_LIMIT, LOOK_S
+from haotuner.cli.call_time import median_us, too_large
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.ops.dtypes import DTYPES
@@ -75,25 +74,13 @@ def print_cell(document: Mapping[str, Any]) -> None:
 
 def _why_not_timed(op: Op, shape: Shape) -> str:
     sizes = [math.prod(op.operand_shape(o, shape)) * DTYPES[op.dtype_of(o)].size for o in op.meaning.operands]
-    if sum(sizes) > BYTES_LIMIT:
-        return f"the operands take {sum(sizes) / (1 << 30):,.1f} GiB, and explain times calls of up to {BYTES_LIMIT >> 30}"
-    if op.flops(shape) > FLOPS_LIMIT:
-        return f"a call has {op.flops(shape) / 1e9:,.0f} GFLOP, and explain times calls of up to {FLOPS_LIMIT / 1e9:,.0f}"
-    return ""
+    return too_large("the operands", sum(sizes), op.flops(shape))
 
 
 def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
     inputs = judge.draw(op, shape, np.random.default_rng(0))
     out = np.empty(op.operand_shape(op.meaning.output, shape), judge.numpy_dtype(op.dtype_of(op.meaning.output)))
-    served = pack.op(op.name)
-    served.run(out=out, **inputs)
-    samples: list[float] = []
-    until = time.perf_counter() + LOOK_S
-    while len(samples) < 5 or time.perf_counter() < until:
-        start = time.perf_counter_ns()
-        served.run(out=out, **inputs)
-        samples.append((time.perf_counter_ns() - start) / 1e3)
-    return statistics.median(samples)
+    return median_us([partial(pack.op(op.name).run, out=out, **inputs)])
 
 
 def _runner_up(
