@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
+from haotuner.plan.columns import Columns
 from haotuner.plan.compose import BACK, best_us, can_serve, covers_every
 from haotuner.plan.curves import Curve
 from haotuner.plan.greedy import greedy
@@ -26,7 +27,6 @@ MAX_KEPT = 16
 SKETCHED = 10  # in a search's sketch: how a search goes on was measured with sets of ten; `cover` looks at what it timed
 PENALTY = 0.0015  # of the objective for each kernel, half of it in time: less than any measurement can resolve
 SHORTLIST = 3  # best in bulk of a tile height and layout that the program sees, beside the best alone, behind and as leads
-COLUMNS = 48  # compositions a shape; the optimum used the 30 cheapest in trials
 WORTH = 1.06  # compositions dearer than this against the best of all kernels are not worth a column
 POWER = 2  # of the slow-down: a shape left 20 % behind is worse than ten left 2 % behind; docs/decisions/048
 RUNNERS_UP = 2  # layouts solved exactly after a greedy look at all; the greedy order was right in every trial
@@ -140,66 +140,10 @@ def _behind(curve: Curve) -> float:
     return curve.follow_us
 
 
-class _Last(dict[int, list[tuple[float, int]]]):
-    """By rows left: what each curve takes that covers them exactly alone, and which it is, cheapest first."""
-
-    def __init__(self, curves: Sequence[Curve]) -> None:
-        super().__init__()
-        self._curves = curves
-
-    def __missing__(self, rows: int) -> list[tuple[float, int]]:
-        fitting = [(rows // c.rows * c.follow_us, at) for at, c in enumerate(self._curves) if rows % c.rows == 0]
-        self[rows] = sorted(fitting)
-        return self[rows]
-
-
-def _columns(curves: Sequence[Curve], m: int, worth_us: float, last: _Last) -> list[tuple[float, frozenset[int]]]:
-    """Compositions of one shape as (cost, kernels used), the cheapest for each set of kernels, cheapest first.
-
-    Branches over ``worth_us`` are cut, but for those that end with one-row tiles: they keep the program feasible.
-    """
-    found: dict[frozenset[int], float] = {}
-
-    def note(us: float, *used: int) -> None:
-        key = frozenset(used)
-        if us < found.get(key, np.inf):
-            found[key] = us
-
-    ones = [index for index, curve in enumerate(curves) if covers_every(curve)]
-    for a, lead in enumerate(curves):
-        for back in range(BACK + 1):
-            tiles = m // lead.rows - back
-            if tiles < 1:
-                break
-            us, rest = float(lead.lead(np.array([tiles]))[0]), m - tiles * lead.rows
-            if rest == 0:
-                note(us, a)
-                continue
-            for c in ones:
-                note(us + rest * curves[c].follow_us, a, c)
-            for b, second in enumerate(curves if us < worth_us else ()):
-                most = rest // second.rows
-                for more in range(most, max(most - 1 - BACK, 0), -1):
-                    left, so_far = rest - more * second.rows, us + more * second.follow_us
-                    if so_far > worth_us:
-                        continue
-                    if left == 0:
-                        note(so_far, a, b)
-                        continue
-                    for more_us, c in last[left]:
-                        if so_far + more_us > worth_us:
-                            break
-                        note(so_far + more_us, a, b, c)
-    fallback = {key for key in found if found[key] > worth_us}
-    kept = sorted(found.keys() - fallback, key=lambda key: (found[key], sorted(key)))[:COLUMNS]
-    kept += sorted(fallback, key=lambda key: (found[key], sorted(key)))[: COLUMNS // 2]
-    return [(found[key], key) for key in kept]
-
-
 def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> tuple[Curve, ...]:
     worth = best_us(curves, rows)[0] * WORTH
-    last = _Last(curves)
-    shapes = [_columns(curves, int(m), float(us), last) for m, us in zip(rows, worth, strict=True)]
+    columns_of = Columns(curves)
+    shapes = [columns_of.of(int(m), float(us)) for m, us in zip(rows, worth, strict=True)]
     sets = [pair for columns in shapes for pair in columns]
     count, kernels = len(sets), len(curves)
     place = np.repeat(np.arange(len(shapes)), [len(columns) for columns in shapes])
