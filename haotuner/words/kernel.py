@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ class MicroKernel:
     params: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
+        keys, values = zip(*self.params, strict=True) if self.params else ((), ())
+        if all(type(value) is int and value >= 0 for value in values) and _names_parse_back(self.family, keys):
+            return  # a selection makes tens of thousands; most differ in values alone
         match = _NAME.fullmatch(self.name)
         if not match or _params(match[2]) != self.params:
             raise ValueError(f"micro-kernel name {self.name!r} does not parse back; use lower-case letters and numbers >= 0")
-        keys = [key for key, _ in self.params]
         if len(set(keys)) != len(keys):
             raise ValueError(f"micro-kernel {self.name!r} has a parameter twice")
 
@@ -46,6 +49,12 @@ class MicroKernel:
             if name == key:
                 return value
         raise KeyError(f"{self.name} has no parameter {key!r}")
+
+
+@functools.lru_cache(maxsize=256)
+def _names_parse_back(family: str, keys: tuple[str, ...]) -> bool:
+    match = _NAME.fullmatch(f"{family}__{'_'.join(f'{key}0' for key in keys)}")
+    return match is not None and tuple(key for key, _ in _params(match[2])) == keys and len(set(keys)) == len(keys)
 
 
 def _params(text: str) -> tuple[tuple[str, int], ...]:
