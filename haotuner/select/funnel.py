@@ -102,15 +102,16 @@ def _frontier(
     scores = score([c.kernel for c in legal])
     scores = scores[:, None] if scores.ndim == 1 else scores
     groups = [group(family, c.kernel) for c in legal]
+    names = [c.kernel.name for c in legal]
     depth = np.full(len(legal), len(legal))  # how many of its group a kernel stands behind, in the use it suits best
     for use in scores.T:
         seen: Counter[tuple[int, ...]] = Counter()
-        for at in sorted(range(len(legal)), key=lambda i: (-use[i], legal[i].kernel.name)):
+        for at in sorted(range(len(legal)), key=lambda i: (-use[i], names[i])):
             depth[at] = min(depth[at], seen[groups[at]])
             seen[groups[at]] += 1
-    places = list(zip(depth.tolist(), scores.mean(axis=1).tolist(), legal, strict=True))
-    places.sort(key=lambda place: (place[0], -place[1], place[2].kernel.name))  # the best of every group, then the seconds
-    for rank, (_, _, candidate) in enumerate(places[most:], most + 1):
+    places = list(zip(depth.tolist(), scores.mean(axis=1).tolist(), names, legal, strict=True))
+    places.sort(key=lambda place: (place[0], -place[1], place[2]))  # the best of every group, then the seconds
+    for rank, (_, _, _, candidate) in enumerate(places[most:], most + 1):
         ledger.refuse(candidate.kernel, "frontier", rank, most)
-    kept = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, c in places[:most]]
+    kept = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, _, c in places[:most]]
     return tuple(sorted(kept, key=lambda c: (-c.score, c.kernel.name)))

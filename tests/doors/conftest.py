@@ -19,6 +19,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Path, Any]:
     """Folder with ``pack`` and its records, and the JSON that `haotuner tune` printed."""
     folder = tmp_path_factory.mktemp("tuned")
-    answer = haotuner("tune", *TINY, "--budget", "5s", "--json", cache=cache, cwd=folder)
+    answer = haotuner("tune", *TINY, "--budget", "3s", "--json", cache=cache, cwd=folder)
     assert answer.code == 0, answer.err
     return folder, answer.json()

@@ -62,14 +62,14 @@ def test_a_name_that_is_not_utf8_is_refused_at_once(cache: Path, tmp_path: Path)
 
 
 def test_records_lie_beside_a_pack_of_any_name(cache: Path, tmp_path: Path) -> None:
-    answer = run("tune", *TINY, "--budget", "2s", "-q", "--out", "p%41?#é b", cache=cache, cwd=tmp_path)
+    answer = run("tune", *TINY, "--budget", "1s", "-q", "--out", "p%41?#é b", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     names = {path.name for path in tmp_path.iterdir() if not path.name.endswith(("-wal", "-shm"))}
     assert names == {"p%41?#é b", "p%41?#é b.records.db"}
 
 
 def test_a_store_may_have_a_name_that_is_not_utf8(cache: Path, tmp_path: Path) -> None:
-    words: list[str | bytes] = [*command("tune", *TINY, "--budget", "2s", "-q", "--db"), b"sqlite:///r\xff.db"]
+    words: list[str | bytes] = [*command("tune", *TINY, "--budget", "1s", "-q", "--db"), b"sqlite:///r\xff.db"]
     done = subprocess.run(words, cwd=tmp_path, env=environment(cache), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert os.fsdecode(b"r\xff.db") in {path.name for path in tmp_path.iterdir()}

@@ -58,7 +58,7 @@ def test_the_pack_is_all_that_is_left_beside_the_records(tuned: tuple[Path, Any]
 def test_resume_measures_nothing_that_is_recorded(tuned: tuple[Path, Any], cache: Path, tmp_path: Path) -> None:
     folder, first = tuned
     shutil.copytree(folder, tmp_path / "again")
-    answer = haotuner("tune", *TINY, "--budget", "4s", "--json", "--resume", cache=cache, cwd=tmp_path / "again")
+    answer = haotuner("tune", *TINY, "--budget", "2s", "--json", "--resume", cache=cache, cwd=tmp_path / "again")
     assert answer.code == 0, answer.err
     again = answer.json()
     assert again["reused"] > 0
@@ -69,7 +69,7 @@ def test_its_own_pack_is_replaced(tuned: tuple[Path, Any], cache: Path, tmp_path
     folder, _ = tuned
     shutil.copytree(folder / "pack", tmp_path / "pack")
     before = digest(tmp_path / "pack")
-    answer = haotuner("tune", *TINY, "--budget", "3s", "--seed", "1", "-q", cache=cache, cwd=tmp_path)
+    answer = haotuner("tune", *TINY, "--budget", "1s", "--seed", "1", "-q", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     assert digest(tmp_path / "pack") != before
     assert {p.name for p in tmp_path.iterdir() if not p.name.startswith("pack.records")} == {"pack"}
