@@ -52,7 +52,7 @@ class Toolchain:
     ) -> None:
         """Compile C sources and link them with objects into the shared library ``out``; RuntimeError with the output."""
         includes = [flag for path in (*include, self.include) for flag in ("-I", str(path))]
-        # Micro-kernels first: where they lie must not depend on how long the code beside them is; 48 bytes moved calls by 1 %.
+        # Micro-kernels first: where they lie must not depend on the code beside them; 48 bytes moved calls by 1 %.
         inputs = [str(path) for path in (*objects, *sources)]
         command = [
             self.compiler,
