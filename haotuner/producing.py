@@ -41,6 +41,7 @@ VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shape
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 PREDICTED_DIGITS = 4
 SAID_MOST = 600  # letters of what a compiler says
+SHORT_S = 10.0  # a run of less has one process that compiles
 SIGNAL = "signal"  # why a run stopped that was told to
 ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
 
@@ -184,10 +185,18 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
         return
     with closing(open_store(request.records)) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
-        lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed, what=what)
+        lab = Lab(
+            device, store, environment=request.environment, resume=request.resume, seed=request.seed, what=what,
+            builders=builders_for(request.budget_s),
+        )  # fmt: skip
         with closing(lab):
             lab.start()
             yield lab
+
+
+def builders_for(budget_s: float | None) -> int:
+    """Processes that compile: a second one starts for two seconds, which a short run never gets back."""
+    return 1 if budget_s is not None and budget_s < SHORT_S else 2
 
 
 @contextmanager
