@@ -48,7 +48,9 @@ class StandinDevice:
         return f"name={self.name},memory={self.memory_bytes},{numbers}"
 
 
-def _device(arch: str, units: int, threads: int, blocks: int, shared_kb: int, rest: tuple[int, int, int, int]) -> StandinDevice:
+def _device(
+    arch: str, units: int, threads: int, blocks: int, shared_kb: int, rest: tuple[int, int, int, int]
+) -> StandinDevice:
     clock_mhz, memory_mhz, bus_bits, l2_mb = rest
     return StandinDevice(
         name=f"stand-in {arch}", arch=arch, units=units, threads=threads, blocks=blocks, shared_kb=shared_kb,
