@@ -53,7 +53,7 @@ def environment(
     """
     folder.mkdir(parents=True, exist_ok=True)
     library = driver_library(bare=bare, sanitize=sanitize)
-    words = {True: "always", False: "never"}.get(execute, execute) if isinstance(execute, bool) else execute
+    words = execute if isinstance(execute, str) else "always" if execute else "never"
     places = [sources] if isinstance(sources, Path) else list(sources)
     described = [device_named(name, units=units, memory_bytes=memory_bytes).text() for name in (device, *more_devices)]
     outer = os.environ.get("LD_LIBRARY_PATH", "")

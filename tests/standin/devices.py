@@ -1,4 +1,4 @@
-"""Devices that the stand-in can be: one table of what the driver answers, by compute capability, and how it is written down."""
+"""Devices that the stand-in can be: one table of what the driver answers, and how it is written down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ ATTRIBUTES = {
     "threads_per_block": 1, "block_x": 2, "block_y": 3, "block_z": 4, "grid_x": 5, "grid_y": 6, "grid_z": 7,
     "shared_default": 8, "warp": 10, "registers_per_block": 12, "clock_khz": 13, "units": 16,
     "concurrent": 31, "memory_khz": 36, "bus_bits": 37, "l2_bytes": 38, "threads": 39, "unified": 41,
-    "major": 75, "minor": 76, "priorities": 78, "shared_per_unit": 81, "registers": 82, "shared_per_block": 97, "blocks": 106,
+    "major": 75, "minor": 76, "priorities": 78, "shared_per_unit": 81, "registers": 82,
+    "shared_per_block": 97, "blocks": 106,
 }  # fmt: skip
 SAME = {
     "threads_per_block": 1024, "block_x": 1024, "block_y": 1024, "block_z": 64, "grid_x": 2**31 - 1, "grid_y": 65535,

@@ -23,7 +23,9 @@ _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?
 _ENTRIES = """
 namespace standin {
 template <class... P, size_t... I>
-void call(void (*kernel)(P...), void** at, std::index_sequence<I...>) { kernel(*static_cast<std::remove_reference_t<P>*>(at[I])...); }
+void call(void (*kernel)(P...), void** at, std::index_sequence<I...>) {
+  kernel(*static_cast<std::remove_reference_t<P>*>(at[I])...);
+}
 template <class... P>
 void call(void (*kernel)(P...), void** at) { call(kernel, at, std::index_sequence_for<P...>()); }
 }
