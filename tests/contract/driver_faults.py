@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from tests.contract.driver_case import N, Case
+from tests.contract.driver_case import Case, N
 
 ILLEGAL_ADDRESS, MISALIGNED_ADDRESS = 700, 716
 

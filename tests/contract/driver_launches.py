@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from tests.contract.driver_case import N, Case
+from tests.contract.driver_case import Case, N
 
 MAX_THREADS, SHARED_BYTES, REGISTERS, MAX_DYNAMIC = 0, 1, 4, 8  # CUfunction_attribute
 SHARED_OPTIN = 97  # CUdevice_attribute

@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from tests.contract.driver_case import N, Case
+from tests.contract.driver_case import Case, N
 
 CONTEXT, MEMORY_TYPE, DEVICE_ORDINAL, RANGE_SIZE = 1, 2, 9, 12  # CUpointer_attribute
 DEVICE_MEMORY = 2
