@@ -173,21 +173,42 @@ def counts(cubin: Path) -> Any:
 
 
 def overhead(cubin: Path) -> Any:
-    """Nanoseconds of cuLaunchKernel, called ten thousand times."""
+    """Nanoseconds of cuLaunchKernel: the least of fifty batches of a hundred calls."""
     host = Host(cubin)
     arguments = Problem(M, N, K).upload(host.driver).arguments()
     launch, kernel = host.driver.library.cuLaunchKernel, host.kernel(PLAIN[0])
     pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
     launch.argtypes = [ctypes.c_uint64, *[ctypes.c_uint] * 7, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
-    started = time.perf_counter_ns()
-    for _ in range(10_000):
-        launch(kernel, 6, 1, 1, 128, 1, 1, 0, 0, pointers, None)
-    return {"ns": (time.perf_counter_ns() - started) / 10_000}
+    batches = []
+    for _ in range(50):
+        started = time.perf_counter_ns()
+        for _ in range(100):
+            launch(kernel, 6, 1, 1, 128, 1, 1, 0, 0, pointers, None)
+        batches.append((time.perf_counter_ns() - started) / 100)
+        host.driver.need("cuCtxSynchronize")
+    return {"ns": min(batches)}
+
+
+def caches(cubin: Path) -> Any:
+    """Microseconds of a launch whose weight was never read, was read just before, and was driven out of the cache."""
+    host = Host(cubin)
+    stream, events = host.stream(), [host.driver.new("cuEventCreate", 0) for _ in range(2)]
+    problem, other = Problem(1, 1024, 1024).upload(host.driver), Problem(1, 1024, 1024).upload(host.driver)
+    found = []
+    for weight in (problem, problem, other, problem):
+        host.driver.need("cuEventRecord", events[0], stream)
+        host.launch(weight, stream)
+        host.driver.need("cuEventRecord", events[1], stream)
+        host.driver.need("cuStreamSynchronize", stream)
+        took = ctypes.c_float()
+        host.driver.need("cuEventElapsedTime", ctypes.byref(took), *events)
+        found.append(took.value * 1e3)
+    return dict(zip(("cold", "warm", "other", "again"), found, strict=True))
 
 
 PROGRAMS: dict[str, Callable[[Path], Any]] = {
     program.__name__: program
-    for program in (times, replays, chain, unread, result, planned, hanging, devices, counts, overhead)
+    for program in (times, replays, chain, unread, result, planned, hanging, devices, counts, overhead, caches)
 }
 
 if __name__ == "__main__":

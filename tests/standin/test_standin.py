@@ -47,6 +47,11 @@ def test_the_clock_has_a_surface_to_search(folder):
     assert again[f"{wide} m=4096 k1"] < found[f"{wide} m=4096 k1"]  # more units
 
 
+def test_a_weight_in_the_cache_is_read_faster(folder):
+    found = run("caches", folder, device="sm_86", units=256, execute=False, noise=0.0)  # its cache has no room for two
+    assert found["warm"] < found["cold"] == pytest.approx(found["other"]) == pytest.approx(found["again"])
+
+
 def test_noise_is_of_the_seed(folder):
     first, same, other = (run("times", folder, execute=False, seed=seed) for seed in (3, 3, 4))
     exact = run("times", folder, execute=False, noise=0.0)
