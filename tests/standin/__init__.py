@@ -59,6 +59,7 @@ def environment(
     outer = os.environ.get("LD_LIBRARY_PATH", "")
     return {
         "LD_LIBRARY_PATH": f"{library}{os.pathsep}{outer}" if outer else str(library),
+        "LSAN_OPTIONS": f"suppressions={Path(__file__).with_name('lsan.supp')}:print_suppressions=0",  # it keeps what it made
         "STANDIN_DEVICES": ";".join(described),
         "STANDIN_DRIVER": str(driver),
         "STANDIN_DRIVER_FOLDER": str(library),
