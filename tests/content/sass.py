@@ -86,5 +86,5 @@ def _code(section: str) -> Code:
 def _loops(instructions: list[str], labels: dict[str, int]) -> Iterator[Loop]:
     for at, instruction in enumerate(instructions):
         target = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", instruction)
-        if target and MIN_LOOP <= at - labels.get(target[1], at):
+        if target and at - labels.get(target[1], at) >= MIN_LOOP:
             yield Loop(tuple(instructions[labels[target[1]] : at + 1]))

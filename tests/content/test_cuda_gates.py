@@ -20,7 +20,7 @@ KERNELS = {
     ),
     "sm_80": (
         MMA.kernel(bm=128, bn=128, bk=32, wm=2, wn=4, st=3),
-        SIMT.kernel(bm=128, bn=128, bk=8, tm=8, tn=8),
+        SIMT.kernel(bm=128, bn=128, bk=16, tm=8, tn=8),
     ),
 }  # fmt: skip
 
@@ -74,5 +74,5 @@ def test_a_broken_gate_is_named(kernel, found, words):
 def test_the_bound_of_resident_blocks_can_be_left_out():
     kernel = KERNELS["sm_80"][1]
     programs = {"dense": (SIMT, kernel)}
-    assert "__launch_bounds__(256, 2) dense(" in device_unit(programs)
+    assert "__launch_bounds__(256, 1) dense(" in device_unit(programs)
     assert "__launch_bounds__(256) dense(" in device_unit(programs, bounds=False)
