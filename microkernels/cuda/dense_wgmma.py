@@ -28,6 +28,7 @@ from haotuner.microkernels.cuda.dense import (
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.launch import Map
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -104,6 +105,15 @@ class CudaWgmma(CudaDense):
         slabs = kernel["wr"]
         return Step(
             fmas=slabs / 16, loads=2 / K_STEP, checks=2 / K_STEP, rows=2 * slabs, columns=kernel["bn"] / 4, tensor=True
+        )
+
+    def maps(self, kernel: MicroKernel) -> tuple[Map, ...]:
+        """A tile of each operand; W of (k, n) in panels of 64 columns."""
+        bm, bn, bk = (kernel[key] for key in ("bm", "bn", "bk"))
+        w_rows, w_columns = (bk, K_STEP) if kernel["kn"] else (bn, bk)
+        return (
+            Map(operand="x", rows=bm, columns=bk, swizzle_bytes=128),
+            Map(operand="w", rows=w_rows, columns=w_columns, swizzle_bytes=128),
         )
 
     def peak_tflops(self, device: Device) -> float | None:

@@ -20,6 +20,8 @@ typedef struct { /* a compiled kernel, as its family describes it */
 } ht_cuda_kernel;
 
 #define HT_CUDA_REDUCE_THREADS 256
+#define HT_CUDA_REDUCE_ELEMENTS 4           /* of y that one of its threads takes at a time */
+#define HT_CUDA_OPERAND_ELEMENTS 2147483647 /* offsets into x (rows * stride) and w (n * k) are 32-bit without tensor maps */
 
 static inline int64_t ht_cuda_bytes(uint8_t dtype) { return dtype == HT_CUDA_FP32 ? 4 : 2; }
 
