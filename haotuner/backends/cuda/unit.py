@@ -29,7 +29,10 @@ PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
 TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 # What TVM calls a kernel's parameters, as the fields of the argument.
 FIELDS = {"m": "m", "n": "n", "k": "k", "x_stride": "ldx", "x_ptr": "x", "x_rows_ptr": "x", "wf_ptr": "w", "w_ptr": "w"}
-OWN_TYPES = {"half": "ht_half", "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "CUtensorMap": "ht_tensor_map"}
+OWN_TYPES = {
+    "half": "ht_half", "__float2half_rn": "ht_half", "CUtensorMap": "ht_tensor_map",
+    "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
+}  # fmt: skip
 WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|ht_store_\w+(?:<[^>]*>)?)\("  # device functions that read it
 _HELPER = re.compile(r"^__forceinline__ __device__ [^;{]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _KERNEL = re.compile(
@@ -95,8 +98,11 @@ def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
 
 def _kernel(found: re.Match[str], source: str, bounds: bool) -> str:
     """One kernel: TVM's as an inlined function, and ours above it that unpacks the argument."""
-    symbol, parameters, maps, locals_, passed = found["symbol"], [], "", "", []
-    host = source[source.index(f" __tvm_ffi_{symbol}(void* self_handle, void* args") :]
+    symbol, maps = found["symbol"], ""
+    parameters: list[str] = []
+    passed: list[str] = []
+    launcher = re.search(rf" __tvm_ffi_{symbol}\([^;{{]*\) {{\n(.*?)TVM_FFI_SAFE_CALL_END", source, re.DOTALL)
+    host = "" if launcher is None else launcher[1]
     for parameter in found["parameters"].split(", "):
         *kind, name = parameter.split()
         if "__grid_constant__" in kind:

@@ -70,8 +70,6 @@ HT_DEVICE uint32_t ht_pair(ht_bf16, float low, float high) {
 #endif
 }
 
-HT_DEVICE ht_bf16 __float2bfloat16_rn(float value) { return ht_bf16(value); }  // TVM's word for a bf16 constant
-
 // ---- 16 bytes of elements as floats
 template <class T>
 struct ht_wide {

@@ -154,6 +154,11 @@ void syncwarp() {
     rendezvous(warp, std::min(32, g_threads - warp * 32));
 }
 
+void sync_some(int barrier, int threads) {
+    if (barrier < 1 || barrier > 15 || threads < 32 || threads % 32 || threads > g_threads) die("bar.sync out of range");
+    rendezvous(-1 - barrier, threads);
+}
+
 uint64_t from_lane(uint64_t value, int lane, int width) {
     g_current->exchange = value;
     syncwarp();
