@@ -90,6 +90,7 @@ typedef struct { /* where a call is queued, and what is said back */
  * weight lies in `bound`, memory of the host that the caller keeps, aligned to HT_BOUND_ALIGNMENT. */
 #define HT_BOUND_ALIGNMENT 128
 typedef struct {
+  int (*open)(int device, ht_error* error); /* load the pack's code on a device, once for the process */
   int64_t (*bound_bytes)(const ht_op* op);
   /* Load what the device lacks, and fill `bound`; bias may be NULL. */
   int (*bind)(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* bound, ht_error* error);

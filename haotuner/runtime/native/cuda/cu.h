@@ -140,6 +140,7 @@ enum { CU_TENSOR_MAP_L2_PROMOTION_NONE = 0, CU_TENSOR_MAP_L2_PROMOTION_L2_128B =
   F(EventElapsedTime, cuEventElapsedTime, (float* milliseconds, CUevent first, CUevent second))
 
 #define HT_CU_PERHAPS(F)                                                                                                      \
+  F(FuncLoad, cuFuncLoad, (CUfunction function))                                                                              \
   F(TensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                                             \
     (CUtensorMap* map, int type, uint32_t rank, void* address, const uint64_t* extents, const uint64_t* strides,              \
      const uint32_t* box, const uint32_t* steps, int interleave, int swizzle, int promotion, int fill))

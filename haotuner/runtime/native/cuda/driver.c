@@ -206,9 +206,15 @@ int ht_cuda_load_module(const void* image, CUmodule* module, ht_error* error) {
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "cuModuleLoadData");
 }
 
+/* The driver may load a function only when it is launched first, which a capture does not allow: its registers are asked for, and
+ * it is loaded where the driver (12.4) can be told to. */
 int ht_cuda_function(CUmodule module, const char* symbol, int32_t shared_bytes, CUfunction* function, ht_error* error) {
+  int registers;
   CUresult result = driver.functions.ModuleGetFunction(function, module, symbol);
   if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "cuModuleGetFunction");
+  result = driver.functions.FuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, *function);
+  if (result == CUDA_SUCCESS && driver.functions.FuncLoad != NULL) result = driver.functions.FuncLoad(*function);
+  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "loading a kernel");
   if (shared_bytes <= 48 * 1024) return 0; /* what every launch may have */
   result = driver.functions.FuncSetAttribute(*function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "cuFuncSetAttribute");

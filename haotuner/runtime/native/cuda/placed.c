@@ -64,6 +64,17 @@ static void* bound_of(const ht_op* op, const TVMFFIAny* args, int32_t count_args
   return ht_data(t);
 }
 
+/* open(device): load the code on device number `device`. */
+HT_EXPORT int __tvm_ffi_ht_open(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  ht_error error;
+  if (count_args != 1 || args[0].type_index != kTVMFFIInt || args[0].v_int64 < 0 || args[0].v_int64 > 1 << 20)
+    return ht_ffi_raise("TypeError", "open", "expected the number of a device");
+  if (ht_ops[0].kind->placed->open((int)args[0].v_int64, &error) != 0) return ht_ffi_raise(error.kind, "open", error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
 /* bound_bytes(op): what `bind` fills, at an address that is a multiple of 128. */
 HT_EXPORT int __tvm_ffi_ht_bound_bytes(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;

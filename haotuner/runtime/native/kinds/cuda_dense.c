@@ -189,6 +189,8 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->weight_kn = dense->kn;
 }
 
-static const ht_placed placed = {bound_bytes, bind, prepare, ht_cuda_dense_launch};
+static int open_device(int device, ht_error* error) { return ht_cuda_load(device, error) == NULL ? -1 : 0; }
+
+static const ht_placed placed = {open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch};
 
 const ht_kind ht_cuda_dense_kind = {"dense", check, no_run, kernel_name, look_up, describe, &placed};
