@@ -186,12 +186,10 @@ class PlacedLinear:
 
     def _explained(self, error: Exception, x: Any, out: Any) -> Exception:
         """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
-        if str(error).startswith(self.name):
-            return error
         for name, value in {"x": x, "out": out}.items():
             if value is not None and not hasattr(value, "__dlpack__") and _exchange(value) is None:
                 return TypeError(f"{self.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
-        return error
+        return error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}")
 
 
 def _exchange(value: Any) -> Any:

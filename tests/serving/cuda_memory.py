@@ -43,7 +43,9 @@ class Capsule:
 
     kept: list[Any] = []
 
-    def __init__(self, data: int, shape: Sequence[int], dtype: str, device: int, strides: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, data: int, shape: Sequence[int], dtype: str, device: int, strides: Sequence[int] | None = None
+    ) -> None:
         self.shape, self.device = tuple(shape), device
         rank = len(shape)
         code, bits = CODES[dtype]
@@ -85,7 +87,9 @@ class Device:
         finally:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p(0)))
 
-    def empty(self, shape: Sequence[int], dtype: str = "float32", *, strides: Sequence[int] | None = None, skip: int = 0) -> Any:
+    def empty(
+        self, shape: Sequence[int], dtype: str = "float32", *, strides: Sequence[int] | None = None, skip: int = 0
+    ) -> Any:
         """A tvm-ffi tensor; ``skip`` elements lie before it, and it is strided if asked for. Content undefined."""
         import tvm_ffi
 
@@ -105,7 +109,9 @@ class Device:
         """Copy values into a tensor, row by row."""
         for row, at in self._rows(tensor, values.itemsize):
             data = np.ascontiguousarray(values.reshape(-1, values.shape[-1])[row])
-            self.inside("cuMemcpyHtoD_v2", ctypes.c_uint64(at), ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes))
+            self.inside(
+                "cuMemcpyHtoD_v2", ctypes.c_uint64(at), ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes)
+            )
 
     def download(self, tensor: Any, dtype: str = "float32") -> Any:
         """The values of a tensor, after all work on the legacy stream."""
@@ -113,7 +119,9 @@ class Device:
         flat = found.reshape(-1, found.shape[-1])
         for row, at in self._rows(tensor, found.itemsize):
             line = np.zeros(found.shape[-1], dtype)
-            self.inside("cuMemcpyDtoH_v2", ctypes.c_void_p(line.ctypes.data), ctypes.c_uint64(at), ctypes.c_size_t(line.nbytes))
+            self.inside(
+                "cuMemcpyDtoH_v2", ctypes.c_void_p(line.ctypes.data), ctypes.c_uint64(at), ctypes.c_size_t(line.nbytes)
+            )
             flat[row] = line
         return found
 
@@ -147,5 +155,6 @@ class Device:
         shape, strides = tuple(tensor.shape), tuple(tensor.strides)
         outer = list(np.ndindex(*shape[:-1])) if shape[-1] else []
         return [
-            (row, tensor.data_ptr() + size * int(np.dot(index, strides[:-1]) if index else 0)) for row, index in enumerate(outer)
+            (row, tensor.data_ptr() + size * int(np.dot(index, strides[:-1]) if index else 0))
+            for row, index in enumerate(outer)
         ]

@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_source import pack_library
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.index import family_named
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 
-# Of each architecture: two tiles with wide loads, and one that takes any alignment.
-SIMT = ("cuda_simt_fp32__bm32_bn64_bk8_tm4_tn4_gm8_v4_kn0", "cuda_simt_fp32__bm32_bn64_bk8_tm4_tn4_gm8_v1_kn0")
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """An architecture, an op for it, and its kernels: the first is planned, the second takes the rest of two regions."""
+
+    arch: str
+    op: str
+    kernels: tuple[MicroKernel, ...]
+    dtype: str  # numpy's name
+
+    @property
+    def cells(self) -> tuple[tuple[int, CudaEntry], ...]:
+        """Three parts of k, then one region, then two."""
+        one = CudaEntry(regions=((0, 0),))
+        return (4, CudaEntry(regions=((0, 0),), splits=3)), (100, one), (LAST, CudaEntry(regions=((0, 1), (1, 0))))
+
+
+_SIMT, _WGMMA, _MMA = (
+    CudaSimt("cuda_simt_fp32", "fp32"),
+    CudaWgmma("cuda_wgmma_fp16", "fp16"),
+    CudaMma("cuda_mma_fp16", "fp16"),
+)
+SIMT = Pick(  # wide loads, and single ones that take any alignment
+    arch="sm_80",
+    op="dense_n72_k52",
+    kernels=(_SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), _SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1)),
+    dtype="float32",
+)
+WGMMA = Pick(  # tensor maps, and a kernel without
+    arch="sm_90a",
+    op="dense_n72_k136_fp16",
+    kernels=(_WGMMA.kernel(bm=64, bn=64, st=2), _MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1)),
+    dtype="float16",
+)
+PICKS = (SIMT, WGMMA)
 
 
 def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[int, CudaEntry]]) -> PackedCudaDense:
