@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ class Gpu:
         device = manifest.document["device"]
         pairs = [(self.units, device.get("compute_units")), (self.gbps, device.get("memory_gbps"))]
         return max(
-            (abs(math.log(here / there)) for here, there in pairs if _positive(here) and _positive(there)), default=0.0
+            (max(here, there) / min(here, there) - 1 for here, there in pairs if here and _positive(there)), default=0.0
         )
 
     def _no_code(self, held: str) -> str:

@@ -43,6 +43,12 @@ static int call(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y,
   return run(op, tensors, bias == NULL ? 3 : 4, setting, kind, text, size);
 }
 
+static int open_device(int device, const char** kind, char* text, size_t size) {
+  ht_error error;
+  if (ht_op_count == 0 || ht_ops[0].kind->placed == NULL) return said(ht_refuse(&error, "ValueError", "holds no code for devices"), 0, &error, kind, text, size);
+  return said(ht_ops[0].kind->placed->open(device, &error), 0, &error, kind, text, size);
+}
+
 static int bind(int op, const DLTensor* w, const DLTensor* bias, void* bound, const char** kind, char* text, size_t size) {
   ht_error error;
   return said(ht_ops[op].kind->placed->bind(&ht_ops[op], w, bias, bound, &error), op, &error, kind, text, size);
@@ -63,7 +69,7 @@ static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y
 }
 
 HT_EXPORT const ht_door* ht_pack_door(void) {
-  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, bind, prepare, queue};
+  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue};
   door.op_count = ht_op_count; /* the same value for every caller */
   return &door;
 }

@@ -32,6 +32,7 @@ typedef struct {
   /* As `call`, for any kind: tensors in the order of the op's operands. */
   int (*run)(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, const char** kind, char* text, size_t size);
   /* Since 3, of ops with bound_bytes: `bound` is aligned to 128 bytes and outlives what was queued with it. See ht_placed in ht.h. */
+  int (*open)(int device, const char** kind, char* text, size_t size); /* load the pack's code there */
   int (*bind)(int op, const DLTensor* w, const DLTensor* bias, void* bound, const char** kind, char* text, size_t size);
   int (*prepare)(int op, const void* bound, void* stream, const char** kind, char* text, size_t size);
   int (*queue)(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
