@@ -34,7 +34,7 @@ def stream_of(x: Any) -> int | None:
     library = kind.__module__.partition(".")[0]
     raise Unclear(
         f"a {library} {kind.__name__} does not say its current stream: pass stream=, the handle of the stream that x is ready "
-        "on as a whole number (0: the legacy one), or call under tvm_ffi.use_raw_stream"
+        "on (0: the legacy one), or call under tvm_ffi.use_raw_stream"
     )
 
 

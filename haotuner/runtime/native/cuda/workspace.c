@@ -9,6 +9,7 @@
 #pragma weak TVMFFIEnvGetStream /* a C server has no tvm-ffi */
 #pragma weak TVMFFIEnvGetDLPackManagedTensorAllocator
 #pragma weak TVMFFIEnvTensorAlloc
+#pragma weak TVMFFIErrorMoveFromRaised
 #pragma weak TVMFFIObjectDecRef
 
 typedef struct {
