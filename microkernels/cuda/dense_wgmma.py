@@ -242,9 +242,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
             at: T.int32 = 0
             turn: T.int32 = 0
             before: T.int32 = 0
-            x_descriptor[0] = pieces.call(
-                T, "ht_descriptor", xs.ptr_to([0, group * (SLAB * wr), 0]), 1, 64, gives="uint64"
-            )
+            x_descriptor[0] = pieces.call(T, "ht_descriptor", xs.ptr_to([0, group * (SLAB * wr), 0]), 1, 64, gives="uint64")
             w_descriptor[0] = pieces.call(T, "ht_descriptor", ws.ptr_to([0, 0]), leading, stride, gives="uint64")
             for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)

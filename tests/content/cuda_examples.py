@@ -26,7 +26,7 @@ EIGHTS = (
     Call(m=1, n=8, k=8),
     Call(m=77, n=136, k=72, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
     Call(m=40, n=72, k=136, y_gap=8, bias=True, residual=True),
-    Call(m=33, n=67, k=200, splits=3, residual=True, act="silu"),
+    Call(m=33, n=67, k=200, y_gap=3, splits=3, residual=True, act="silu"),
 )
 FOURS = (
     Call(m=3, n=5, k=4),

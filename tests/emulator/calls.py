@@ -80,13 +80,21 @@ def _launch(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, arguments: A
     maps = [_tensor_map(one, arguments, case, machine) for one in launch["maps"]]
     x_map, w_map = (ctypes.addressof(one) for one in maps) if maps else (0, 0)
     tiles = -(-arguments.m // launch["tile_m"]) * -(-arguments.n // launch["tile_n"])
-    _run(library, case.symbol, arguments, (x_map, w_map), (tiles, arguments.splits), launch["threads"], launch["shared_bytes"])
+    _run(
+        library, case.symbol, arguments, (x_map, w_map), (tiles, arguments.splits), launch["threads"], launch["shared_bytes"]
+    )
     if arguments.splits > 1:
         _run(library, f"haotuner_reduce_{case.dtype}", arguments, (0, 0), (REDUCE_BLOCKS, 1), REDUCE_THREADS, 0)
 
 
 def _run(
-    library: ctypes.CDLL, symbol: str, arguments: Arguments, maps: tuple[int, int], grid: tuple[int, int], threads: int, shared: int
+    library: ctypes.CDLL,
+    symbol: str,
+    arguments: Arguments,
+    maps: tuple[int, int],
+    grid: tuple[int, int],
+    threads: int,
+    shared: int,
 ) -> None:
     function = library[f"emulator_run_{symbol}"]
     function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_uint] * 4

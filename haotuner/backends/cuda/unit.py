@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from haotuner.errors import HaotunerError
-from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES
-from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
 
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_args.h"
@@ -26,7 +25,6 @@ GENERATED_FOR = {
 }  # fmt: skip
 # Unrolled loops stay loops with a pragma: a third of the text, half of nvcc's time, the same machine code.
 PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
-TVM_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 # What TVM calls a kernel's parameters, as the fields of the argument.
 FIELDS = {"m": "m", "n": "n", "k": "k", "x_stride": "ldx", "x_ptr": "x", "x_rows_ptr": "x", "wf_ptr": "w", "w_ptr": "w"}
 OWN_TYPES = {
@@ -63,6 +61,12 @@ def device_unit(
         parts.append(_device_text("reduce"))
         parts += [_reduction(dtype) for dtype in reduces]
     return "\n".join(parts)
+
+
+def kernel_part(unit: str) -> str:
+    """The kernels of a unit alone, without what they share."""
+    kernel = r"^HT_DEVICE void \w+_kernel\([^;{]*\{\n.*?^\}\n" + r'extern "C" __global__ [^;{]*\{\n.*?^\}\n'
+    return "".join(re.findall(kernel, unit, re.MULTILINE | re.DOTALL))
 
 
 def _device_text(name: str) -> str:
@@ -119,13 +123,14 @@ def _kernel(found: re.Match[str], source: str, bounds: bool) -> str:
     if "x_map" in passed:
         maps = ", const __grid_constant__ ht_tensor_map x_map, const __grid_constant__ ht_tensor_map w_map"
     body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", _own_types(found["body"]))
-    # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so the memory starts there.
+    # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
     limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
+    taken = f"const __grid_constant__ ht_cuda_args ht_args{maps}"
     return (
-        f"HT_DEVICE void {symbol}_tile(const ht_cuda_args& ht_args, {', '.join(parameters)}) {{\n{body}}}\n"
-        f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}(const __grid_constant__ ht_cuda_args ht_args{maps}) {{\n'
-        f"  {symbol}_tile(ht_args, {', '.join(passed)});\n}}\n"
+        f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {', '.join(parameters)}) {{\n{body}}}\n"
+        f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
+        f"  {symbol}_kernel(ht_args, {', '.join(passed)});\n}}\n"
     )
 
 
@@ -134,7 +139,7 @@ def _own_types(text: str) -> str:
 
 
 def _reduction(dtype: str) -> str:
-    if dtype not in DTYPE_BYTES or dtype not in TVM_DTYPES:
+    if dtype not in TVM_DTYPES:
         raise ValueError(f"no reduction for dtype {dtype!r}; known: {', '.join(TVM_DTYPES)}")
     return (
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {reduce_symbol(dtype)}'
