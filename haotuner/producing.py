@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import Backend, Choice
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Choice
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.initial_model import Start, start_of
@@ -24,7 +24,7 @@ from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.plan.cells import CellTable
+from haotuner.plan.cells import CellTable, Considered
 from haotuner.plan.table import PlanTable
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
@@ -178,13 +178,16 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 @contextmanager
 def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Laboratory]:
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
+    environment = {**request.environment, DEVICE_WORD: request.device}
+    if request.cache is not None:
+        environment[CACHE_WORD] = str(request.cache / "device-code")
     if request.zero_measure:
-        with closing(PredictionsOnly(backend, device, environment=request.environment)) as nothing:
+        with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:
             yield nothing
         return
     with closing(open_store(request.records)) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
-        lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed, what=what)
+        lab = Lab(device, store, environment=environment, resume=request.resume, seed=request.seed, what=what)
         with closing(lab):
             lab.start()
             yield lab
@@ -283,6 +286,7 @@ def _plan_document(table: PlanTable) -> dict[str, Any]:
             "cells": {
                 "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
                 "entries": [one.label for one in table.entries],
+                **({"considered": [[_considered(one) for one in cell] for cell in table.considered]} if table.considered else {}),
             },
             "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
         }
@@ -294,6 +298,11 @@ def _plan_document(table: PlanTable) -> dict[str, Any]:
             for way, curves in table.curves.items()
         },
     }
+
+
+def _considered(one: Considered) -> dict[str, Any]:
+    us = float(f"{one.us:.{PREDICTED_DIGITS}g}")
+    return {"way": one.way, "composition": one.composition.label, "us": us, "from": "measured" if one.measured else "predicted"}
 
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:

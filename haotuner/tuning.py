@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from haotuner.cost.model import CostModel
 from haotuner.errors import UsageError
 from haotuner.measure.laboratory import Laboratory
-from haotuner.search import cells, rows
+from haotuner.search import cells, rows, waves
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -33,6 +33,7 @@ class Strategy:
 # The first that suits an op tunes it.
 STRATEGIES = (
     Strategy(rows.NAME, rows.suits, "one dynamic axis, which tiles end exactly", rows.tune),
+    Strategy(waves.NAME, waves.suits, "one dynamic axis, whose end many tiles at a time mask", waves.tune),
     Strategy(cells.NAME, cells.suits, "any dynamic axes, one micro-kernel a cell of shapes", cells.tune),
 )
 

@@ -100,6 +100,7 @@ class Backend(Protocol):
     """One kind of device: how its micro-kernels are built, timed, shared among threads, and packed."""
 
     name: str
+    libraries_mix: bool  # whether one composition may use kernels that were built apart
 
     def owns(self, device: Device) -> bool:
         """Whether this backend tunes and packs for the device; the first in the index that does is asked."""

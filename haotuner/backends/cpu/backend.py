@@ -40,6 +40,7 @@ class CpuBackend:
     """x86-64 CPUs."""
 
     name = "cpu"
+    libraries_mix = False  # one loop runs all regions
 
     def owns(self, device: Device) -> bool:
         """Any CPU."""

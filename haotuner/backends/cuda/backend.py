@@ -46,6 +46,7 @@ class CudaBackend:
     """NVIDIA GPUs from compute capability 7.5 on."""
 
     name = "cuda"
+    libraries_mix = True
 
     def owns(self, device: Device) -> bool:
         """Any CUDA GPU."""
@@ -107,7 +108,7 @@ class CudaBackend:
         kernels = _PACKAGE / "microkernels" / "cuda"
         timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
         timed += [_NATIVE / name for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h")]
-        timed += [_HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timer_operands.py")]
+        timed += [_HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py")]
         timed += [_HERE / "native" / "timing_cuda.c"]
         return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
 
