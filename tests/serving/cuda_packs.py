@@ -9,6 +9,7 @@ from typing import Any
 
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_source import pack_library
+from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
@@ -16,6 +17,8 @@ from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.index import family_named
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from tests.standin.cubins import cubin_of
 
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
 
@@ -82,3 +85,13 @@ def make_pack(out: Path, ops: Sequence[PackedCudaDense], arch: str, cubin: Path,
     write_pack(out, library, document(ops, arch, **device), lambda _: None)
     library.unlink()
     return out
+
+
+def build_pack(out: Path, pick: Pick, code: Path) -> Path:
+    """A pack of a pick, with device code that lies below ``code`` as the code cache leaves it."""
+    programs = {kernel.name: (family_named(kernel.family), kernel) for kernel in pick.kernels}
+    dtype = Op.parse(pick.op).dtype
+    code.mkdir(parents=True, exist_ok=True)
+    unit = code / f"{pick.op}.cu"
+    unit.write_text(device_unit(programs, reduces=(dtype,)))  # type: ignore[arg-type]
+    return make_pack(out, [packed_op(pick.op, pick.kernels, pick.cells)], pick.arch, cubin_of(unit, code, pick.arch))

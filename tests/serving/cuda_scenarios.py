@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +18,8 @@ import pytest
 import haotuner
 from haotuner.errors import EnvironmentMissing, PackClosed, PackMismatch, UsageError
 from tests.serving.cuda_memory import Device
-from tests.serving.cuda_packs import FIRST, LAST, PICKS, Pick
+from tests.serving.cuda_packs import FIRST, LAST, PICKS, WGMMA, Pick
+from tests.standin.client import Driver
 
 SEED = 5
 GRAPH_ROWS = 40
@@ -209,8 +211,6 @@ def devices(path: str) -> None:
 
 def context(path: str) -> None:
     """A call leaves the thread with the context that it came with: none, its own, or another device's."""
-    import ctypes
-
     served = Served(path)
     x, y = served.device.upload(served.rows(20)), served.out(20)
     other = Device(1)
@@ -387,11 +387,70 @@ def frameworks(path: str) -> None:
     served.judge(y, x, "an exchange table")
 
 
+def counted(path: str) -> None:
+    """One launch a region, two with a split, one map at most; beside them only looks at the context."""
+    served = Served(path)
+    driver = Driver()
+    served.linear.prepare(served.stream)
+    maps = int(served.pick is WGMMA)
+    allowed = {"cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuLaunchKernel", "cuTensorMapEncodeTiled"}
+    for m, launches, encodes in ((3, 2, maps), (50, 1, maps), (150, 2, maps), (0, 0, 0)):
+        x, y = (
+            served.device.upload(served.rows(m)) if m else served.device.empty((0, served.op.k), served.pick.dtype),
+            served.out(m),
+        )
+        driver.library.standin_counts_reset()
+        served.linear(x, out=y, stream=served.stream)
+        found = counts(driver)
+        served.device.wait(served.stream)
+        assert found.get("cuLaunchKernel", 0) == launches and found.get("cuTensorMapEncodeTiled", 0) == encodes, (m, found)
+        assert set(found) <= allowed, found
+
+
+def counts(driver: Driver) -> dict[str, int]:
+    """Calls of each function since the last reset."""
+    text = ctypes.create_string_buffer(1 << 14)
+    driver.library.standin_counts(text, ctypes.c_size_t(len(text)))
+    lines = (line.split() for line in text.value.decode().splitlines())
+    return {name: int(count) for name, count in lines}
+
+
+def failing(path: str, function: str, code: str, words: str) -> None:
+    """A call whose driver call fails is an error in these words; the next one is right again."""
+    served = Served(path)
+    driver = Driver()
+    x, y = served.rows(50), served.out(50)
+    on_device = served.device.upload(x)
+    driver.fail(function, code)
+    with pytest.raises(RuntimeError, match=words) as raised:
+        served.linear(on_device, out=y, stream=served.stream)
+    assert str(raised.value).startswith(f"{served.op.name}: ")
+    served.call(on_device, y)
+    served.judge(y, x, "after the error")
+
+
+def preparing(path: str) -> None:
+    """No memory for partial sums: said, and calls go on without."""
+    served = Served(path)
+    driver = Driver()
+    driver.fail("cuMemAlloc", "2")
+    with pytest.raises(
+        RuntimeError, match=r"memory for partial sums: CUDA_ERROR_OUT_OF_MEMORY \(2\): free memory of the device"
+    ):
+        served.linear.prepare(served.stream)
+    x, y = served.rows(3), served.out(3)
+    served.call(served.device.upload(x), y)
+    served.judge(y, x)
+    served.linear.prepare(served.stream)
+    served.call(served.device.upload(x), y)
+    assert served.stats() == {"calls": 2, "fallbacks": 1, "out_of_range": 0}
+
+
 SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot, forked,
-        frameworks,
+        frameworks, counted, failing, preparing,
     )
 }  # fmt: skip
 

@@ -159,7 +159,7 @@ def test_one_pack_for_cpus_and_devices_serves_each_with_its_own(tmp_path, cubin)
     ampere = made(tmp_path, SIMT, cubin, "ampere", id="a100", compute_units=108, memory_gbps=2000.0)
     hopper = {name: make_pack(tmp_path / name, [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)], "sm_90a", cubin,
                               id=name, compute_units=units, memory_gbps=gbps)
-              for name, units, gbps in (("h200", 132, 4800.0), ("h100", 132, 3350.0), ("h100-pcie", 114, 2000.0))}  # fmt: skip
+              for name, units, gbps in (("h200", 132, 4800.0), ("h100", 132, 3350.0), ("h100-pcie", 114, 2e3))}  # fmt: skip
     whole = merge([cpu, ampere, *hopper.values()], tmp_path / "whole")
     assert set(read_levels(whole) or {}) == {level, "sm_80/a100", *(f"sm_90a/{name}" for name in hopper)}
     weight = np.random.default_rng(0).standard_normal((72, 52), dtype=np.float32)
