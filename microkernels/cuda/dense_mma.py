@@ -247,10 +247,14 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
             stage = T.if_then_else(stage == st - 1, 0, stage + 1)
         T.ptx.cp.async_.wait_group(0)
         T.cuda.cta_sync()  # the ring is free: sums go through it
+        again: T.int32 = pieces.thread_again(T)
+        block_again: T.int32 = pieces.block_again(T)
+        at = T.meta_var(grouped_tile(T, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         T.evaluate(
             pieces.call(
                 T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",
-                sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), warp, m0 + warp_m, n0 + warp_n,
+                sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), T.truncdiv(again, WARP),
+                at[0] * bm + T.truncdiv(again, wn * WARP) * rows, at[1] * bn + T.truncmod(T.truncdiv(again, WARP), wn) * columns,
             )
         )  # fmt: skip
 

@@ -235,15 +235,16 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
             group: T.let = T.truncdiv(warp, WARPGROUP // WARP) - 1
             local: T.let = T.truncmod(thread, WARPGROUP)
             sums = T.alloc_local([wr * sums_of_slab], "float32")
-            x_descriptor = T.alloc_local([1], "uint64")
-            w_descriptor = T.alloc_local([1], "uint64")
+            x_low = T.alloc_local([1], "uint32")
+            w_low = T.alloc_local([1], "uint32")
             for i in T.unroll(wr * sums_of_slab):
                 sums[i] = T.float32(0)
             at: T.int32 = 0
             turn: T.int32 = 0
             before: T.int32 = 0
-            x_descriptor[0] = pieces.call(T, "ht_descriptor", xs.ptr_to([0, group * (SLAB * wr), 0]), 1, 64, gives="uint64")
-            w_descriptor[0] = pieces.call(T, "ht_descriptor", ws.ptr_to([0, 0]), leading, stride, gives="uint64")
+            x_low[0] = pieces.call(T, "ht_descriptor_low", xs.ptr_to([0, group * (SLAB * wr), 0]), 1, gives="uint32")
+            w_low[0] = pieces.call(T, "ht_descriptor_low", ws.ptr_to([0, 0]), leading, gives="uint32")
+            T.evaluate(pieces.unroll_twice(T))  # once, ptxas keeps some tiles' descriptors out of uniform registers
             for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
                 T.ptx.wgmma.fence.sync.aligned()
@@ -251,8 +252,20 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
                     for r in T.unroll(wr):
                         T.ptx[wgmma](
                             *[sums[r * sums_of_slab + q] for q in range(sums_of_slab)],
-                            x_descriptor[0] + T.Cast("uint64", at * (x_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
-                            w_descriptor[0] + T.Cast("uint64", at * (w_bytes // 16) + kk * next_k16),
+                            pieces.call(
+                                T,
+                                "ht_descriptor",
+                                x_low[0] + T.Cast("uint32", at * (x_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
+                                64,
+                                gives="uint64",
+                            ),
+                            pieces.call(
+                                T,
+                                "ht_descriptor",
+                                w_low[0] + T.Cast("uint32", at * (w_bytes // 16) + kk * next_k16),
+                                stride,
+                                gives="uint64",
+                            ),
                             T.ptx.pred(1),
                             1,
                             1,

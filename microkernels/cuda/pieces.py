@@ -10,6 +10,7 @@ from typing import Any
 
 DEVICE = Path(__file__).parent / "device"
 ELEMENT_TYPES = {"float32": "float", "float16": "ht_half", "bfloat16": "ht_bf16"}  # of device/prelude.cuh, by TVM dtype
+UNROLL_TWICE = "ht_unroll_twice"  # TVM's loops have no such pragma: the unit puts it where this call stands
 STAGED_ROWS = 8  # of a warp's accumulators, on their way to Y
 
 
@@ -31,6 +32,21 @@ def last_step(tirx: Any, steps: Any) -> Any:
 def warp(tirx: Any) -> Any:
     """The thread's warp in its block; the compiler knows that it is one for all lanes."""
     return call(tirx, "ht_warp", gives="int32")
+
+
+def unroll_twice(tirx: Any) -> Any:
+    """A statement before a loop, which the compiler then unrolls twice."""
+    return call(tirx, UNROLL_TWICE)
+
+
+def thread_again(tirx: Any) -> Any:
+    """The thread's number, not known to be the one before: what comes of it after a loop takes no register in the loop."""
+    return call(tirx, "ht_thread_again", gives="int32")
+
+
+def block_again(tirx: Any) -> Any:
+    """The block's number along the first axis, likewise."""
+    return call(tirx, "ht_block_again", gives="int32")
 
 
 def pitch(columns: int) -> int:

@@ -31,7 +31,7 @@ EIGHTS = (
 FOURS = (
     Call(m=3, n=5, k=4),
     Call(m=67, n=72, k=52, x_gap=4, bias=True, residual=True),
-    Call(m=33, n=70, k=20, y_gap=1, bias=True, act="gelu_tanh"),
+    Call(m=33, n=72, k=20, y_gap=1, bias=True, act="gelu_tanh"),
     Call(m=35, n=68, k=44, splits=3, act="relu", bias=True),
 )
 TWOS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, residual=True))

@@ -14,7 +14,7 @@ from pathlib import Path
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol
-from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES
+from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL_TWICE
 from haotuner.words.kernel import MicroKernel
 
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_args.h"
@@ -125,6 +125,7 @@ def _kernel(found: re.Match[str], source: str, bounds: bool) -> str:
     body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", _own_types(found["body"]))
     # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
+    body = body.replace(f"{UNROLL_TWICE}();", "#pragma unroll 2")
     limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
     taken = f"const __grid_constant__ ht_cuda_args ht_args{maps}"
     return (

@@ -104,20 +104,36 @@ struct ht_wide<float> {
 };
 
 // ---- a block's share of k, in whole steps; a late share may be empty
+// What comes of a shuffle from one lane is the same for the warp, and the compiler knows it: it keeps to uniform registers.
+HT_DEVICE int ht_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 HT_DEVICE int ht_first_step(const ht_cuda_args& a, int steps) {
-    return min(((steps + a.splits - 1) / a.splits) * (int)blockIdx.y, steps);
+    return ht_uniform(min(((steps + a.splits - 1) / a.splits) * (int)blockIdx.y, steps));
 }
 HT_DEVICE int ht_last_step(const ht_cuda_args& a, int steps) {
-    return min(((steps + a.splits - 1) / a.splits) * ((int)blockIdx.y + 1), steps);
+    return ht_uniform(min(((steps + a.splits - 1) / a.splits) * ((int)blockIdx.y + 1), steps));
 }
 
 // ---- pieces of programs
-HT_DEVICE int ht_warp() { return __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); }  // the same for the compiler, too
+HT_DEVICE int ht_warp() { return ht_uniform((int)threadIdx.x / 32); }
 HT_DEVICE void ht_sync_some(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
+// The thread's and the block's number, read anew: what is computed of them after a loop need not live through it.
+HT_DEVICE int ht_thread_again() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+HT_DEVICE int ht_block_again() {
+    int block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block;
+}
 // A wgmma operand in the 128-byte swizzle; leading and stride offsets in 16-byte units (PTX ISA, matrix-descriptor).
-HT_DEVICE uint64_t ht_descriptor(const void* at, int leading, int stride) {
-    const uint32_t start = (uint32_t)__cvta_generic_to_shared(at);
-    return (uint64_t)((start & 0x3ffff) >> 4) | (uint64_t)leading << 16 | (uint64_t)stride << 32 | (uint64_t)1 << 62;
+// The low word moves with the operand, in 16-byte units of 14 bits that never carry; the high word is a constant.
+HT_DEVICE uint32_t ht_descriptor_low(const void* at, int leading) {
+    return ht_uniform(((uint32_t)__cvta_generic_to_shared(at) & 0x3ffff) >> 4 | (uint32_t)leading << 16);
+}
+HT_DEVICE uint64_t ht_descriptor(uint32_t low, int stride) {
+    return (uint64_t)((uint32_t)stride | 1u << 30) << 32 | low;
 }
