@@ -85,7 +85,7 @@ def build_cubin(
     source = device_unit(programs, reduces=reduces)
     content = json.dumps([source, arch, FLAGS])
     kept = None if cache is None else CodeCache(cache)
-    entry = None if kept is None else kept.find(content, compiler and compiler.name)
+    entry = None if kept is None else kept.find(content, None if compiler is None else compiler.name)
     if entry is None:
         entry = _built(programs, source, arch, compiler or find_compiler(arch))
         if kept is not None:
