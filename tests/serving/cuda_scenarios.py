@@ -246,11 +246,17 @@ def counted(path: str) -> None:
         assert set(found) <= allowed, found
 
 
+def several(path: str, *names: str) -> None:
+    """Scenarios one after the other, in one process."""
+    for name in names:
+        SCENARIOS[name](path)
+
+
 SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot, forked,
-        frameworks, counted, failing, preparing, torch_fakes,
+        frameworks, counted, failing, preparing, torch_fakes, several,
     )
 }  # fmt: skip
 
