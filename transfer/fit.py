@@ -16,7 +16,7 @@ from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.started import Blend, Ranks, Remembered
-from haotuner.words.device import Device
+from haotuner.words.device import Device, is_standin
 
 # What travels between instruction sets: no widths in elements (an AVX-512 tile has twice those of AVX2), no fill of caches
 # that all of them share, no analytic time. Pairwise accuracy AVX2 to AVX-512 rose from 0.62 to 0.70, back from 0.69 to 0.71.
@@ -63,8 +63,12 @@ def fit_model(read: DeviceTables, target: Device, *, family: str | None = None, 
     own rows, and the note says so.
 
     Raises:
-        UsageError: no records of the family, or several families and none named.
+        UsageError: no records of the family, several families and none named, or a target that is a stand-in for tests.
     """
+    if is_standin(target.id):
+        raise UsageError(
+            f"{target.id} is a stand-in for tests: no model is fitted for it; name a device of this host or a profile"
+        )
     name = family_of(read, family)
     tables = read.of(name)
     mine = [table for table in tables if table.device.id == target.id]

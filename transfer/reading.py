@@ -20,7 +20,7 @@ from haotuner.hw_profiles.typical import typical
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.words.composition import is_composition
 from haotuner.words.demand import Demand, Problem
-from haotuner.words.device import Device
+from haotuner.words.device import Device, is_standin
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape
@@ -78,8 +78,8 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
     """Tables of all single-kernel records whose family has a cost model.
 
     A trial measured several times counts once, with the median of its medians. Failed trials, compositions, unknown
-    families and devices are left out and counted, so are a family's records on a device where they cannot be right: times
-    that are not all microseconds, parameters or extents of another schema.
+    families and devices, and stand-ins for tests are left out and counted, so are a family's records on a device where they
+    cannot be right: times that are not all microseconds, parameters or extents of another schema.
 
     Raises:
         UsageError: no usable record; says why.
@@ -100,6 +100,9 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
             times = groups.setdefault((family, record.device_id), {})
             times.setdefault(record.trial, []).append(record.outcome.median_us)
     for (family, device_id), times in sorted(groups.items()):
+        if is_standin(device_id):
+            read.left_out[f"device {device_id}: a stand-in for tests, whose times are invented"] += len(times)
+            continue
         try:
             device = find_device(device_id)
         except UnknownDevice as error:

@@ -1,4 +1,7 @@
-"""A pack for several instruction sets: a folder a level, each a whole pack; a server takes the widest that its CPU has.
+"""A pack for several instruction sets and devices: a folder a level, each a whole pack; a server takes the one that fits it.
+
+On a CPU that is the widest level that it has. Code for other devices lies under its architecture and the device it was tuned
+for, ``sm_90a/h200``: of what the device can run, that of the nearest device is served.
 
 The outer ``manifest.json`` is ``{"schema": 1, "levels": {"x86-64-v4": "<sha256 of x86-64-v4/manifest.json>", …}}``.
 """
@@ -6,11 +9,13 @@ The outer ``manifest.json`` is ``{"schema": 1, "levels": {"x86-64-v4": "<sha256 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from haotuner.runtime.host import LEVELS, missing_flags
 
+_DEVICE_LEVEL = re.compile(r"(sm_[1-9][0-9]+[af]?)/[a-z0-9]+(-[a-z0-9]+)*")
+_ARCH = re.compile(r"sm_([1-9][0-9]*)([0-9])([af]?)")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 Missing = Callable[[str], tuple[str, ...] | None]  # a level -> CPU flags that this host lacks
@@ -26,12 +31,39 @@ def level_hashes(document: Any) -> dict[str, str] | None:
     if not isinstance(levels, dict) or not levels:
         raise ValueError("levels must name at least one instruction set")
     for level, digest in levels.items():
-        if level not in LEVELS or not isinstance(digest, str) or not _SHA.fullmatch(digest):
-            raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)} with a sha256")
+        known = level in LEVELS or (isinstance(level, str) and len(level) <= 80 and _DEVICE_LEVEL.fullmatch(level))
+        if not known or not isinstance(digest, str) or not _SHA.fullmatch(digest):
+            raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)} or sm_90a/DEVICE, with a sha256")
     return levels
 
 
-def served_level(levels: dict[str, str], missing: Missing = missing_flags) -> str:
-    """The widest level that this host has; the narrowest if it has none of them, which then refuses in its own words."""
+def served_level(levels: Mapping[str, str], missing: Missing = missing_flags) -> str:
+    """The widest level that this CPU has; the narrowest if it has none of them, which then refuses in its own words.
+
+    The first level, if none is for CPUs.
+    """
     widest_first = [level for level in reversed(LEVELS) if level in levels]
+    if not widest_first:
+        return next(iter(levels))
     return next((level for level in widest_first if not missing(level)), widest_first[-1])
+
+
+def level_of(arch: str, device_id: str) -> str:
+    """The level of a pack that was built for an architecture on a device: a folder of it, or a folder in one."""
+    return f"{arch}/{device_id}" if is_placed(arch) else arch
+
+
+def is_placed(arch: str) -> bool:
+    """Whether code for an architecture runs on a device beside the CPU: it serves tensors that lie there."""
+    return arch.startswith("sm_")
+
+
+def runs(arch: str, major: int, minor: int) -> bool:
+    """Whether code for ``arch`` (sm_80, sm_90a) runs on a device of compute capability ``major.minor``.
+
+    Code for 8.0 runs on every 8.x from there on; with an ``a`` on that capability alone.
+    """
+    found = _ARCH.fullmatch(arch)
+    if found is None or int(found[1]) != major:
+        return False
+    return int(found[2]) == minor if found[3] == "a" else int(found[2]) <= minor

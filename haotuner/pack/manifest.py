@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, check_facts, check_texts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
-from haotuner.pack.levels import level_hashes, served_level
+from haotuner.pack.levels import is_placed, level_hashes, level_of, served_level
 from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
 from haotuner.words.limits import MAX_OPS
 
@@ -42,6 +43,11 @@ class Manifest:
     unverified: bool = False  # nothing was measured on the device: plans and times are predictions
 
     @property
+    def placed(self) -> bool:
+        """Whether its code runs on a device beside the CPU, for tensors that lie there."""
+        return is_placed(self.arch)
+
+    @property
     def tuning(self) -> Mapping[str, Any]:
         """The tuning run: ``shapes, weights, seconds, stopped``, with defaults where the pack does not say."""
         return {"shapes": "?", "weights": "cold", "seconds": 0.0, "stopped": "?"} | dict(self.document.get("tuning", {}))
@@ -55,8 +61,11 @@ def read_manifest(pack: Path) -> Manifest:
     return steadily(pack, manifest_in)
 
 
-def manifest_in(folder: Folder) -> Manifest:
-    """``read_manifest`` of an open folder."""
+Choice = Callable[[Mapping[str, Manifest]], str]  # manifests of the levels of a pack -> the one that is served
+
+
+def manifest_in(folder: Folder, choose: Choice | None = None) -> Manifest:
+    """``read_manifest`` of an open folder; ``choose`` one of its levels for a device, otherwise it is for this CPU."""
     path, raw = folder.path / MANIFEST, _raw(folder)
     document = parse(path, raw)
     try:
@@ -67,7 +76,10 @@ def manifest_in(folder: Folder) -> Manifest:
         _sealed(document, raw, folder)
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise PackInvalid(f"{path}: {_said(error)}; tune again or restore the pack from where it came") from error
-    return _level_in(folder, served_level(levels), levels)
+    if choose is None:
+        return _level_in(folder, served_level(levels), levels)
+    held = {level: _level_in(folder, level, levels) for level in levels}
+    return held[choose(held)]
 
 
 def read_levels(pack: Path) -> dict[str, str] | None:
@@ -96,7 +108,10 @@ def read_level(pack: Path, level: str, levels: Mapping[str, str]) -> Manifest:
 def _level_in(folder: Folder, level: str, levels: Mapping[str, str]) -> Manifest:
     place = folder.path / level
     try:
-        with folder.inner(level) as inner:
+        with ExitStack() as held:
+            inner = folder
+            for name in level.split("/"):
+                inner = held.enter_context(inner.inner(name))
             return _level(folder, inner, level, levels[level])
     except OSError as error:
         raise PackInvalid(f"{place}: cannot read {MANIFEST} ({error.strerror}); restore the pack") from error
@@ -111,8 +126,9 @@ def _level(folder: Folder, inner: Folder, level: str, sha256: str) -> Manifest:
         manifest = _decode(document, raw, inner)
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise PackInvalid(f"{place / MANIFEST}: {_said(error)}; restore the pack from where it came") from error
-    if manifest.arch != level:
-        raise PackInvalid(f"{place} was built for {manifest.arch}, not for {level}; restore the pack or merge again")
+    built = level_of(manifest.arch, manifest.device_id)
+    if built != level:
+        raise PackInvalid(f"{place} was built for {built}, not for {level}; restore the pack or merge again")
     return replace(manifest, library=f"{level}/{manifest.library}")
 
 

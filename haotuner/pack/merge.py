@@ -1,4 +1,4 @@
-"""Merging packs tuned for different instruction sets into one that serves each CPU with the widest it has."""
+"""Merging packs tuned for different instruction sets and devices into one that serves each with what fits it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.errors import UsageError
+from haotuner.pack.levels import level_of
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, Manifest, read_bytes, read_level, read_levels, read_manifest
 from haotuner.pack.write import as_json, publish, sealed
 
@@ -15,21 +16,20 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
     """Publish a pack at ``out`` that holds every pack of ``packs`` as a level.
 
     Files are checked (none of their code is run, so that packs of wider CPUs can be merged here). UsageError unless the
-    packs are plain ones of different levels for the same ops; PackInvalid or PackMismatch for damage.
+    packs are plain ones of different levels, and those for CPUs, like those for devices, hold the same ops; PackInvalid or
+    PackMismatch for damage.
     """
     found: dict[str, tuple[Path, Manifest]] = {}
     for pack in packs:
         manifest = _plain(pack)
-        if manifest.arch in found:
-            raise UsageError(f"{found[manifest.arch][0]} and {pack} are both for {manifest.arch}; merge one of each level")
-        found[manifest.arch] = pack, manifest
+        level = level_of(manifest.arch, manifest.device_id)
+        if level in found:
+            raise UsageError(f"{found[level][0]} and {pack} are both for {level}; merge one of each level")
+        found[level] = pack, manifest
     if len(found) < 2:
         raise UsageError("name at least two packs of different levels, e.g. tuned with --device cpu:avx512 and cpu:avx2")
-    (first, held), *others = found.values()
-    for pack, manifest in others:
-        apart = {op.name for op in manifest.ops} ^ {op.name for op in held.ops}
-        if apart:
-            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(apart))}; every CPU must find every op")
+    for placed in (False, True):
+        _check_alike([(pack, manifest) for pack, manifest in found.values() if manifest.placed == placed])
     files, hashes = {}, {}
     for level, (pack, manifest) in found.items():
         raw = read_bytes(pack)
@@ -40,6 +40,15 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
         files[f"{level}/{manifest.library}"] = (pack / manifest.library).read_bytes()
     files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)
+
+
+def _check_alike(packs: Sequence[tuple[Path, Manifest]]) -> None:
+    """UsageError unless the packs hold the same ops: every CPU must find every op, and so must every device."""
+    for pack, manifest in packs[1:]:
+        first, held = packs[0]
+        apart = {op.name for op in manifest.ops} ^ {op.name for op in held.ops}
+        if apart:
+            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(apart))}; every CPU must find every op")
 
 
 def _plain(pack: Path) -> Manifest:

@@ -94,6 +94,11 @@ class PackOp:
         return "".join(self.operands[1].dims)
 
     @property
+    def kept(self) -> bool:
+        """Whether a bound weight stays as its owner stores it, where it lies."""
+        return not self.operands[1].packed
+
+    @property
     def pw(self) -> int:
         """Columns of a panel of the packed weight."""
         return self.operands[1].packed["pw"]
@@ -177,7 +182,7 @@ def _check_dense(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
     given = sizes or {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
     if [axis.name for axis in op.axes] != ["m", "n", "k"] or [o.name for o in op.operands] != ["x", "weight", "y", "bias"]:
         raise ValueError(f"op {op.name!r}: dense has the axes m, n, k and the operands x, weight, y, bias")
-    if set(op.operands[1].packed) != {"pw", "panels"} or op.panels * op.pw < op.n:
+    if op.operands[1].packed and (set(op.operands[1].packed) != {"pw", "panels"} or op.panels * op.pw < op.n):
         raise ValueError(f"op {op.name!r}: its panels hold fewer than n columns: not possible")
     told = (named.name, named.kind, dict(named.static), tuple(named.option("weight")))
     if told != (op.name, "dense", given, op.operands[1].dims):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.pack.levels import is_placed
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, SEAL, read_manifest
 from haotuner.runtime.host import LEVELS
 
@@ -75,7 +76,8 @@ def _aside(target: Path) -> Path:
 
 def _was_pack(out: Path) -> bool:
     """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
-    return {path.name for path in out.iterdir()} <= {MANIFEST, SEAL, "lib", *LEVELS} and (out / MANIFEST).is_file()
+    names = {path.name for path in out.iterdir() if not (path.is_dir() and is_placed(path.name))}
+    return names <= {MANIFEST, SEAL, "lib", *LEVELS} and (out / MANIFEST).is_file()
 
 
 def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Callable[[Path], None]) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.files import kind_of, written_aside
 from haotuner.records.codec import encode, line
+from haotuner.words.device import is_standin
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Failed, Record, Timed
 
@@ -39,7 +40,8 @@ def export(records: Iterable[Record], path: Path, form: str, *, replace: bool = 
         replace: whether a file at ``path`` may be replaced.
 
     Raises:
-        UsageError: unknown format, anything but a regular file in the way, or records that the format cannot hold together.
+        UsageError: unknown format, anything but a regular file in the way, records that the format cannot hold together, or
+            records of a stand-in for tests.
         EnvironmentMissing: the place is not writable, or Parquet's library is not installed.
     """
     writer = FORMATS.get(form)
@@ -51,10 +53,21 @@ def export(records: Iterable[Record], path: Path, form: str, *, replace: bool = 
         if path.exists() and not replace:
             raise UsageError(f"{path} exists; add --force to replace it, or name another file")
         with written_aside(path) as aside:
-            written = writer(records, aside)
+            written = writer(_measured(records), aside)
     except OSError as error:
         raise EnvironmentMissing(f"cannot write {path}: {error.strerror}; name a writable place with free space") from error
     return written
+
+
+def _measured(records: Iterable[Record]) -> Iterator[Record]:
+    """The records as they are, none of them of a stand-in: nothing in a file would tell its times from a device's."""
+    for record in records:
+        if is_standin(record.device_id):
+            raise UsageError(
+                f"records of {record.device_id} are of a stand-in for tests, whose times are invented: "
+                "they are not exported; choose another device's with --device"
+            )
+        yield record
 
 
 def _beside(path: Path, form: str) -> Path:

@@ -7,10 +7,12 @@ from typing import Any
 
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.operator import Operator
+from haotuner.runtime.placed import PlacedOp
 
 FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp}
+PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp}  # whose weight stays on a device
 
 
-def front_of(kind: str) -> Callable[..., Any]:
+def front_of(kind: str, *, placed: bool = False) -> Callable[..., Any]:
     """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own."""
-    return FRONTS.get(kind, Operator)
+    return PLACED[kind] if placed else FRONTS.get(kind, Operator)

@@ -16,27 +16,36 @@ from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
 from haotuner.runtime.elf import elf_problem
+from haotuner.runtime.gpus import Gpu
 from haotuner.runtime.host import missing_flags, platform_problem
 from haotuner.words.limits import SLICED, kind_table
 
 
-def checked_manifest(pack: Path) -> Manifest:
-    """Manifest of a pack whose every file is sound and fits this host; raises as ``_checked``."""
-    return steadily(pack, lambda folder: _checked(folder)[0])
+def checked_manifest(pack: Path, gpu: Gpu | None = None) -> Manifest:
+    """Manifest of a pack whose every file is sound and fits this host, and its device if given; raises as ``_checked``."""
+    return steadily(pack, lambda folder: _checked(folder, gpu)[0])
 
 
-def _checked(folder: Folder) -> tuple[Manifest, os.stat_result]:
+def _checked(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, os.stat_result]:
     """Manifest of a pack whose every file is sound and fits this host, and facts of its library's file.
 
     Raises:
         PackInvalid: a file is missing, changed, a link, or not what the manifest says.
         PackMismatch: the pack is sound, but this host cannot run it.
     """
-    pack, manifest = folder.path, manifest_in(folder)
+    pack, manifest = folder.path, manifest_in(folder, None if gpu is None else gpu.choose)
     facts = _check_library(folder, manifest)
     problem = platform_problem()
     if problem:
         raise PackMismatch(f"{pack}: {problem}")
+    if gpu is not None:
+        gpu.check(manifest)
+        return manifest, facts
+    if manifest.placed:
+        raise PackMismatch(
+            f"{pack} holds code for {manifest.arch} devices and none for CPUs; name the device, as in "
+            'haotuner.load(pack, device="cuda:0")'
+        )
     missing = missing_flags(manifest.arch)
     if missing is None:
         raise PackMismatch(
@@ -91,10 +100,19 @@ def _read(folder: Folder, name: str) -> tuple[bytes, os.stat_result]:
 class Library:
     """Functions of a loaded library. Keeps it mapped as long as it lives."""
 
-    def __init__(self, pack: Path) -> None:
-        self.manifest, self._module = steadily(pack, _checked_and_loaded)
+    def __init__(self, pack: Path, gpu: Gpu | None = None) -> None:
+        self.manifest, self._module = steadily(pack, lambda folder: _checked_and_loaded(folder, gpu))
         if self.manifest.document["schema"] > 1:  # older libraries do not say
             self._agree(pack)
+        if gpu is not None:
+            self._open(pack, gpu)
+
+    def _open(self, pack: Path, gpu: Gpu) -> None:
+        """Load the device code, so that no call has to; PackMismatch in the driver's words."""
+        try:
+            self.function("ht_open")(gpu.ordinal)
+        except (RuntimeError, ValueError) as error:
+            raise PackMismatch(f"{pack}: {error}") from error
 
     def _agree(self, pack: Path) -> None:
         """PackInvalid unless the library holds the manifest's ops, plans and kernels in its order: calls go by place."""
@@ -124,10 +142,10 @@ def _about(op: PackOp) -> bytes:
     return "\n".join([f"{op.name} {table}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]).encode()
 
 
-def _checked_and_loaded(folder: Folder) -> tuple[Manifest, Any]:
-    manifest, facts = _checked(folder)
+def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, Any]:
+    manifest, facts = _checked(folder, gpu)
     path = folder.path.resolve() / manifest.library
-    module = _load(path)
+    module = _load(path, stays=manifest.placed)
     try:
         same = os.path.samestat(facts, path.stat())
     except OSError:
@@ -137,13 +155,16 @@ def _checked_and_loaded(folder: Folder) -> tuple[Manifest, Any]:
     return manifest, module
 
 
-def _load(path: Path) -> Any:
-    """Map the library. The path is absolute, because a bare name would be searched for elsewhere."""
+def _load(path: Path, *, stays: bool) -> Any:
+    """Map the library. The path is absolute, because a bare name would be searched for elsewhere.
+
+    ``stays``: for the process, since captured graphs may replay its device code; otherwise until its last function goes.
+    """
     import tvm_ffi
 
     try:
         try:
-            return tvm_ffi.load_module(str(path), keep_module_alive=False)  # unloads with its last function
+            return tvm_ffi.load_module(str(path), keep_module_alive=stays)
         except TypeError:  # tvm-ffi before 0.1.6 has no such choice
             return tvm_ffi.load_module(str(path))
     except (OSError, RuntimeError, ValueError) as error:

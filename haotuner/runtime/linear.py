@@ -13,6 +13,7 @@ from haotuner.errors import PackClosed
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.words.limits import threads_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,13 +153,14 @@ class Bound:
             op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
         )
 
-    def moved(self, op: PackOp, call: Callable[..., Any], setting: int, arena: Arena) -> Bound:
+    def moved(self, pack: Pack, op: PackOp) -> Bound:
         """The same weight for the same op of another pack; packed anew only where its panels differ."""
+        call, setting = pack.entry(op, threads_of(self.setting))
         if (op.pw, op.panels, op.k) == (self.op.pw, self.op.panels, self.op.k):
             return replace(self, op=op, call=call, setting=setting)
         import tvm_ffi
 
-        packed = pack_weight(op, self.weight(), arena)
+        packed = pack_weight(op, self.weight(), pack.arena)
         return replace(
             self, op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), packed_bytes=packed.nbytes
         )

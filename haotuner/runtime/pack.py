@@ -14,11 +14,16 @@ from haotuner.errors import PackClosed, UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.fronts import front_of
+from haotuner.runtime.gpus import find_gpu, ordinal_of
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.placed import PlacedBound, PlacedLinear
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
+
+AnyLinear = Linear | PlacedLinear
+AnyBound = Bound | PlacedBound
 
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 
@@ -26,15 +31,17 @@ WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 class Pack:
     """An open pack. ``with`` closes it; calls that run while it is closed finish."""
 
-    def __init__(self, path: str | Path, threads: SupportsIndex | None = None) -> None:
+    def __init__(self, path: str | Path, threads: SupportsIndex | None = None, device: Any = None) -> None:
         self.path = Path(path)
+        ordinal = ordinal_of(device)
+        self.gpu = None if ordinal is None else find_gpu(ordinal)
         self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
-        self._library: Library | None = Library(self.path)
+        self._library: Library | None = Library(self.path, self.gpu)
         self.manifest = self._library.manifest
         self._ops = {op.name: op for op in self.manifest.ops}
         # By identity, so that a snapshot is one step while other threads bind (a WeakSet's is not). No lock: a child may be
         # forked while another thread would hold it.
-        self._linears: dict[int, weakref.ref[Linear]] = {}
+        self._linears: dict[int, weakref.ref[AnyLinear]] = {}
         self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
 
@@ -51,7 +58,7 @@ class Pack:
     def op(self, name: str) -> Any:
         """One op by its canonical name: a ``DenseOp``, or an ``Operator`` of another kind. UsageError lists the names."""
         entry = self.op_entry(name)
-        return front_of(entry.kind)(self, entry)
+        return front_of(entry.kind, placed=self.gpu is not None)(self, entry)
 
     def op_entry(self, name: str) -> PackOp:
         """What the manifest says of an op; UsageError lists the names."""
@@ -69,7 +76,11 @@ class Pack:
         return self._library is not None
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """Calls, fallbacks (calls with a thread count that was not tuned) and out-of-range shapes of each op."""
+        """Calls, fallbacks (served by what was not tuned for them) and out-of-range shapes of each op.
+
+        A fallback is a call with a thread count that has no plan; on a device, one that another device's plan serves, or
+        another kernel than the planned one, since the tensors' alignment or memory for partial sums was not there.
+        """
         function = self.library().function("ht_stats")
         found = {}
         for index, name in enumerate(self._ops):
@@ -82,9 +93,13 @@ class Pack:
         """Run every bound linear once at one row and once at many.
 
         No request then pays for starting workers, mapping code or reading a weight for the first time. The calls are
-        counted like any other.
+        counted like any other. On a device nothing is run: code is loaded with the pack, and memory for the current stream
+        is made ready here.
         """
         for linear in self.linears():
+            if isinstance(linear, PlacedLinear):
+                linear.warm()
+                continue
             op = linear.bound.op
             for m in (1, min(op.last_m, WARMUP_ROWS)):
                 linear(np.zeros((m, op.k), np.float32))
@@ -112,10 +127,12 @@ class Pack:
 
     def entry(self, op: PackOp, threads: int | None = None) -> tuple[Callable[..., Any], int]:
         """The native call of an op and the setting it wants for a thread count (None: the pack's)."""
+        if self.gpu is not None:  # a device has no thread counts: 1, or 2 for a plan that was made for another device
+            return self.library().function(op.name), limits.setting(0, 1 if self.gpu.is_planned_for(self.manifest) else 2)
         count = self.threads if threads is None else checked_threads(threads)
         return self.library().function(op.name), limits.setting(self.plan_index(op, count), count)
 
-    def own(self, linear: Linear) -> None:
+    def own(self, linear: AnyLinear) -> None:
         """Serve this linear until the pack is closed or handed over, which may happen at this moment in another thread."""
         linear.owner = self
         self._linears[id(linear)] = weakref.ref(linear, _forget(self._linears, id(linear)))
@@ -125,21 +142,28 @@ class Pack:
         elif self._library is None:
             linear.close()
 
-    def linears(self) -> list[Linear]:
+    def linears(self) -> list[AnyLinear]:
         """Every linear that this pack serves now."""
         return [linear for one in list(self._linears.values()) if (linear := one()) is not None]
 
-    def take(self, linear: Linear, bound: Bound | None = None) -> None:
+    def take(self, linear: AnyLinear, bound: AnyBound | None = None) -> None:
         """Serve a linear of another pack from its next call on, as ``bound`` if that was made ready with ``ready``."""
-        linear.serve(self.ready(linear) if bound is None else bound)
+        serve: Callable[[Any], None] = linear.serve  # of the linear's own kind, as `ready` saw to
+        serve(self.ready(linear) if bound is None else bound)
         self.own(linear)
 
-    def ready(self, linear: Linear) -> Bound:
+    def ready(self, linear: AnyLinear) -> AnyBound:
         """The linear's weight, laid out for this pack; UsageError if the pack has no such op."""
         bound = linear.bound
         op = self.op_entry(bound.op.name)
-        call, setting = self.entry(op, limits.threads_of(bound.setting))
-        return bound.moved(op, call, setting, self.arena)
+        if isinstance(bound, PlacedBound) != (self.gpu is not None):
+            raise UsageError(
+                f"{self.path} is open for {self._place()}; hand over to a pack that is open for the same device"
+            )
+        return bound.moved(self, op)
+
+    def _place(self) -> str:
+        return "the CPU" if self.gpu is None else f"cuda:{self.gpu.ordinal}"
 
     def hand_over(self, new: Pack) -> None:
         """Serve every linear bound from this pack from ``new`` from its next call on, then close this pack.
@@ -172,7 +196,7 @@ class Pack:
         self.close()
 
 
-def _forget(linears: dict[int, weakref.ref[Linear]], key: int) -> Callable[[object], None]:
+def _forget(linears: dict[int, weakref.ref[AnyLinear]], key: int) -> Callable[[object], None]:
     """What a linear's end does. Its address may be another's by then: only its own entry goes."""
 
     def gone(reference: object) -> None:
@@ -195,8 +219,11 @@ def checked_threads(threads: Any) -> int:
     return count
 
 
-def load(path: str | Path, threads: SupportsIndex | None = None) -> Pack:
+def load(path: str | Path, threads: SupportsIndex | None = None, device: Any = None) -> Pack:
     """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
+
+    ``device`` (``"cuda:0"``, ``"cuda"`` for the first) serves tensors of that device; otherwise it is the CPU, whatever the
+    pack holds. Code for a device stays loaded as long as the process.
 
     A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load
     only packs that you would run as a program.
@@ -204,6 +231,7 @@ def load(path: str | Path, threads: SupportsIndex | None = None) -> Pack:
     Raises:
         PackInvalid: files are missing, changed or no pack's. None of its code was run, except where the message says that
             the library lacks a function.
-        PackMismatch: the pack needs another CPU or platform.
+        PackMismatch: the pack needs another CPU, device, driver or platform.
+        EnvironmentMissing: there is no such device, or no driver.
     """
-    return Pack(path, threads)
+    return Pack(path, threads, device)

@@ -5,6 +5,8 @@
     handle = haotuner.torch.register(pack)
     y = torch.ops.haotuner.dense_n2304_k768(x, packed, bias)      # packed = handle.pack_weight(name, weight)
 
+With a pack that was loaded for a device the same serves CUDA tensors, whose weights stay where they are.
+
 A pack infers: gradients are refused.
 """
 
@@ -12,10 +14,12 @@ from __future__ import annotations
 
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
+from haotuner.torch.placed import PlacedLayer
 from haotuner.torch.swap import Swapped, ops_of, swap, swap_linears
 
 __all__ = [
     "PackedLinear",
+    "PlacedLayer",
     "Registered",
     "Swapped",
     "ops_of",

@@ -13,7 +13,7 @@ def keep_working(parent: torch.nn.Module) -> None:
         parent.activation_relu_or_gelu = 0  # its fused path would read linear1.weight
 
 
-def plain_encoders(model: torch.nn.Module, served: type[torch.nn.Module]) -> None:
+def plain_encoders(model: torch.nn.Module, served: tuple[type[torch.nn.Module], ...]) -> None:
     """Encoders whose first layer is served keep padded rows; torch's nested tensors would read that layer's weights."""
     for encoder in model.modules():
         if not isinstance(encoder, torch.nn.TransformerEncoder) or not getattr(encoder, "use_nested_tensor", False):

@@ -14,25 +14,40 @@ from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch.placed import PlacedCall, define
 
 
 class Registered:
     """Ops of one pack under ``torch.ops.haotuner``, until ``close``. The pack stays loaded as long as its ops are."""
 
     def __init__(self, pack: Pack) -> None:
-        share_threads(pack)
+        if pack.gpu is None:
+            share_threads(pack)
         self._pack = pack
         self._library = torch.library.Library("haotuner", "FRAGMENT")
         self.names = pack.ops
         taken = [name for name in pack.ops if hasattr(torch.ops.haotuner, name)]
         if taken:
             raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
+        self._placed = {name: PlacedCall(pack, name) for name in pack.ops if pack.gpu is not None}
         for name in pack.ops:
-            self._define(pack.op(name))
+            if name in self._placed:
+                define(self._library, self._placed[name])
+            else:
+                self._define(pack.op(name))
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """The packed weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it."""
+        """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it: packed, or on a device
+        the weight itself, which was checked.
+        """
+        if name in self._placed:
+            self._placed[name].bind(weight.detach())
+            return weight.detach()
         return packed_tensor(self._pack.op(name).bind(weight))
+
+    def placed_call(self, name: str) -> PlacedCall:
+        """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
+        return self._placed[name]
 
     def close(self) -> None:
         """Take the ops out of torch; twice is harmless."""
@@ -114,7 +129,7 @@ def share_threads(pack: Pack, share: bool = True) -> bool:
 def register(pack: Pack) -> Registered:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
 
-    x is ``(…, k)`` float32 on the CPU; fakes accept symbolic sizes, so the ops go through
+    x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go through
     ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
     """
     return Registered(pack)

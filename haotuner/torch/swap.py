@@ -13,6 +13,11 @@ from haotuner.runtime.pack import Pack
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, share_threads
+from haotuner.torch.placed import PlacedCall, PlacedLayer
+from haotuner.words.op import Op
+
+SERVED = (PackedLinear, PlacedLayer)
+_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +38,42 @@ class Swapped:
 
 
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
-    """Replace, in place, every plain float32 CPU ``nn.Linear`` whose sizes the pack holds.
+    """Replace, in place, every plain ``nn.Linear`` whose sizes the pack holds: float32 on the CPU, or of a dtype that the pack
+    holds on the device that it was opened for.
 
-    Packs then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with
+    Packs on the CPU then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with
     ``torch.compile``; without it compiled models break the graph at each layer. The model only infers from then on.
     """
-    share_threads(pack)
-    made: dict[int, PackedLinear] = {}
+    if pack.gpu is None:
+        share_threads(pack)
+    place = "cpu" if pack.gpu is None else f"cuda:{pack.gpu.ordinal}"
+    made: dict[int, torch.nn.Module] = {}
     replaced: list[str] = []
     left: dict[str, str] = {}
     for name, parent, key, child in _layers(model):
-        op = f"dense_n{child.out_features}_k{child.in_features}" if isinstance(child, torch.nn.Linear) else ""
-        reason = _reason(parent, child)
+        reason = _reason(parent, child, place)
+        op = "" if reason else Op.parse(_spec(child)).name
         if not reason and op not in pack.ops:
             reason = f"not in the pack: tune it with --op {_spec(child)}"
         if reason:
             left[name] = reason
             continue
         if id(child) not in made:
-            made[id(child)] = PackedLinear.of(pack, op, child, registered)
+            made[id(child)] = _served(pack, op, child, registered)
         setattr(parent, key, made[id(child)])
         replaced.append(name)
         keep_working(parent)
     if replaced:
-        plain_encoders(model, PackedLinear)
+        plain_encoders(model, SERVED)
     return Swapped(tuple(replaced), left)
+
+
+def _served(pack: Pack, op: str, layer: torch.nn.Linear, registered: Registered | None) -> torch.nn.Module:
+    if pack.gpu is None:
+        return PackedLinear.of(pack, op, layer, registered)
+    if registered is None:
+        return PlacedLayer(layer, PlacedCall(pack, op))
+    return PlacedLayer(layer, registered.placed_call(op), getattr(torch.ops.haotuner, op).default)
 
 
 def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> tuple[str, ...]:
@@ -71,7 +87,7 @@ def ops_of(model: torch.nn.Module, *example: Any) -> dict[str, int]:
     ``times`` counts layers; with ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it
     counts their calls in that run.
     """
-    found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child)}
+    found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}
     if not example:
         return dict(Counter(_spec(child) for child in found.values()).most_common())
     counts: Counter[str] = Counter()
@@ -94,7 +110,7 @@ def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str,
         if isinstance(parent, torch.nn.MultiheadAttention):
             yield f"{path}.in_proj_weight" if path else "in_proj_weight", parent, "", parent
         for key, child in list(parent._modules.items()):  # named_children leaves out layers that are used twice
-            if child is None or isinstance(child, PackedLinear):  # an earlier swap's
+            if child is None or isinstance(child, SERVED):  # an earlier swap's
                 continue
             weight = getattr(child, "weight", None)
             if isinstance(weight, torch.Tensor) and _matrix(child, weight):
@@ -108,11 +124,12 @@ def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:
 
 
 def _spec(layer: Any) -> str:
-    return f"dense:n={layer.out_features},k={layer.in_features}"
+    dtype = _DTYPES[layer.weight.dtype]
+    return f"dense:n={layer.out_features},k={layer.in_features}" + ("" if dtype == "fp32" else f",dtype={dtype}")
 
 
-def _reason(parent: torch.nn.Module, layer: Any) -> str:
-    """Why a layer stays torch's whatever the pack holds; empty if it may be served."""
+def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
+    """Why a layer stays torch's whatever a pack in that place (None: where the layer is) holds; empty if it may be served."""
     if isinstance(layer, torch.nn.MultiheadAttention):
         return "attention's input projection is no layer of its own"
     if isinstance(parent, torch.nn.MultiheadAttention):
@@ -124,9 +141,13 @@ def _reason(parent: torch.nn.Module, layer: Any) -> str:
     weight = layer.weight
     if type(weight) is not torch.nn.Parameter:
         return f"its weight is a {type(weight).__name__}, not a plain parameter"
-    if weight.dtype != torch.float32:
-        return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes float32"
-    if weight.device.type != "cpu":
+    on_cpu = place == "cpu" or (place is None and weight.device.type == "cpu")
+    if weight.dtype not in _DTYPES or (on_cpu and weight.dtype != torch.float32):
+        taken = "float32" if on_cpu else "float32, float16 or bfloat16"
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes {taken}"
+    if place is None and weight.device.type not in ("cpu", "cuda"):
+        return f"it lives on {weight.device}"
+    if place is not None and weight.device not in (torch.device(place), torch.device(place.partition(":")[0])):
         return f"it lives on {weight.device}"
     return ""
 

@@ -11,7 +11,14 @@ from typing import Literal
 Kind = Literal["cpu", "cuda", "hip"]
 Source = Literal["queried", "measured", "datasheet", "derived"]
 
+STANDIN = "stand-in-"  # ids of the drivers that tests put in a GPU's place: their times are invented
+
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def is_standin(device_id: str) -> bool:
+    """Whether an id is of a stand-in for tests: its records are neither exported nor learned from."""
+    return device_id.startswith(STANDIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from haotuner.microkernels.cuda import dense_demand, dense_expected, dense_laws
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
@@ -132,6 +133,22 @@ class CudaDense(ABC):
         """A block's tile; what lies over the edges is masked."""
         extent = {"m": kernel["bm"], "n": kernel["bn"]}
         return Tile(extent=extent, edge={"m": "masked", "n": "masked"}, step={"k": kernel["bk"]})
+
+    def maps(self, kernel: MicroKernel) -> tuple[Map, ...]:
+        """Tensor maps that the kernel reads its operands through."""
+        return ()
+
+    def launch(self, kernel: MicroKernel) -> Launch:
+        """What the host must know to launch the kernel."""
+        tile, footprint = self.tile(kernel), self.footprint(kernel)
+        return Launch(
+            tile_m=tile.extent["m"],
+            tile_n=tile.extent["n"],
+            threads=footprint.threads,
+            shared_bytes=footprint.shared_bytes,
+            vector=self.vector(kernel),
+            maps=self.maps(kernel),
+        )
 
     def vector(self, kernel: MicroKernel) -> int:
         """Elements of a load: extents and strides of the operands must be multiples of it."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from haotuner.microkernels.cuda import pieces
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
@@ -73,7 +74,7 @@ class CudaMma(CudaDense):
         addresses = ADDRESS_REGISTERS + max(0, stage // (threads * WIDEST_VECTOR) - FREE_LOADS)
         return Footprint(
             registers_per_thread=rounded_registers(accumulators + fragments + addresses),
-            shared_bytes=kernel["st"] * stage * self.bytes_per_element(),
+            shared_bytes=max(kernel["st"] * stage * self.bytes_per_element(), pieces.staged_bytes(threads // WARP, columns)),
             threads=threads,
         )
 
@@ -118,6 +119,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
     rows, columns = bm // wm, bn // wn  # of one warp
     mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # instructions of a warp, k16 steps of a stage
     w_rows, w_columns = (bk, bn) if kn else (bn, bk)  # W's tile as it lies in memory
+    element_type = pieces.ELEMENT_TYPES[dtype]
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{element}.{element}.f32"
     ldmatrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
@@ -133,19 +135,16 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         return T.shift_left(chunk, 3) + T.bitwise_and(column, 7)
 
     @T.prim_func
-    def program(x_arg: T.handle, w_arg: T.handle, y_arg: T.handle):
+    def program(x_arg: T.handle, w_arg: T.handle):
         m = T.int32()
         n = T.int32()
         k = T.int32()
         x_stride = T.int32()
-        y_stride = T.int32()
         x_rows = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)
         w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, align=16)
-        y_rows = T.match_buffer(y_arg, (m, n), dtype, strides=(y_stride, 1), align=16)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
         x = T.decl_buffer((m * x_stride,), dtype, data=x_rows.data)
         wf = T.decl_buffer((n * k,), dtype, data=w.data)
-        y = T.decl_buffer((m * y_stride,), dtype, data=y_rows.data)
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
@@ -221,16 +220,18 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
 
         for i in T.unroll(mt * nt * 4):
             sums[i] = T.float32(0)
+        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
         for s in T.unroll(st - 1):
-            load_stage(s, s)
+            load_stage(s, first + s)
             T.ptx.cp.async_.commit_group()
         stage: T.int32 = 0  # ring slot of this step
-        for step in T.serial(T.truncdiv(k + (bk - 1), bk)):
+        for step in T.serial(last - first):
             T.ptx.cp.async_.wait_group(st - 2)
             T.cuda.cta_sync()
             fragments(stage, 0, 0)
             freed: T.let = T.if_then_else(stage == 0, st - 1, stage - 1)  # the slot of the step before
-            load_stage(freed, step + (st - 1))  # past the end it fills zeros
+            load_stage(freed, first + step + (st - 1))  # past the end it fills zeros or what nobody reads
             T.ptx.cp.async_.commit_group()
             for kk in T.unroll(ksteps):
                 if kk + 1 < ksteps:
@@ -244,18 +245,17 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
                             *[sums[(i * nt + j) * 4 + q] for q in range(4)],
                         )
             stage = T.if_then_else(stage == st - 1, 0, stage + 1)
-        for i in T.unroll(mt):
-            for lower in T.unroll(2):
-                r = T.meta_var(m0 + warp_m + i * 16 + lower * 8 + T.truncdiv(lane, 4))
-                if r < m:
-                    for j in T.unroll(nt):
-                        c = T.meta_var(n0 + warp_n + j * 8 + T.truncmod(lane, 4) * 2)
-                        if T.And(c + 1 < n, T.bitwise_and(y_stride, 1) == 0):  # an aligned pair
-                            for q in T.vectorized(2):
-                                y[r * y_stride + c + q] = T.Cast(dtype, sums[(i * nt + j) * 4 + lower * 2 + q])
-                        else:
-                            for q in T.unroll(2):
-                                if c + q < n:
-                                    y[r * y_stride + c + q] = T.Cast(dtype, sums[(i * nt + j) * 4 + lower * 2 + q])
+        T.ptx.cp.async_.wait_group(0)
+        T.cuda.cta_sync()  # the ring is free: sums go through it
+        again: T.int32 = pieces.thread_again(T)
+        block_again: T.int32 = pieces.block_again(T)
+        at = T.meta_var(grouped_tile(T, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        T.evaluate(
+            pieces.call(
+                T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",
+                sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), T.truncdiv(again, WARP),
+                at[0] * bm + T.truncdiv(again, wn * WARP) * rows, at[1] * bn + T.truncmod(T.truncdiv(again, WARP), wn) * columns,
+            )
+        )  # fmt: skip
 
     return program

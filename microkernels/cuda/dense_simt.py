@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from haotuner.microkernels.cuda import pieces
 from haotuner.microkernels.cuda.dense import (
     WARP,
     CudaDense,
@@ -119,19 +120,16 @@ def _program(kernel: MicroKernel, threads: int, blocks: int) -> Any:
     # Indices are written as strips (or chunks) times their width: only then is it provable that a load is aligned, and one
     # instruction.
     @T.prim_func
-    def program(x_arg: T.handle, w_arg: T.handle, y_arg: T.handle):
+    def program(x_arg: T.handle, w_arg: T.handle):
         m = T.int32()
         n = T.int32()
         k = T.int32()
         x_stride = T.int32()
-        y_stride = T.int32()
         x_rows = T.match_buffer(x_arg, (m, k), "float32", strides=(x_stride, 1), align=16)
         w = T.match_buffer(w_arg, (k, n) if kn else (n, k), "float32", align=16)
-        y_rows = T.match_buffer(y_arg, (m, n), "float32", strides=(y_stride, 1), align=16)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
         x = T.decl_buffer((m * x_stride,), "float32", data=x_rows.data)
         wf = T.decl_buffer((n * k,), "float32", data=w.data)
-        y = T.decl_buffer((m * y_stride,), "float32", data=y_rows.data)
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
@@ -202,11 +200,13 @@ def _program(kernel: MicroKernel, threads: int, blocks: int) -> Any:
 
         for i in T.unroll(tm * tn):
             sums[i] = T.float32(0)
-        fetch_step(0)
+        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+        fetch_step(first)
         put_step(0)
         T.cuda.cta_sync()
-        for step in T.serial(T.truncdiv(k + (bk - 1), bk)):
-            fetch_step(step + 1)  # past the end it fetches zeros, which nobody reads
+        for step in T.serial(last - first):
+            fetch_step(first + step + 1)  # past the end it fetches zeros or the next share's, which nobody reads
             for kk in T.unroll(bk):
                 for s in T.unroll(tm // row_strip):
                     strip = T.meta_var(shifted(row + s * LANE_ROWS, T.truncdiv(kk, v), bm, row_strip))
@@ -222,17 +222,11 @@ def _program(kernel: MicroKernel, threads: int, blocks: int) -> Any:
                         sums[i * tn + j] = sums[i * tn + j] + xf[i] * wr[j]
             put_step(T.truncmod(step + 1, 2))
             T.cuda.cta_sync()
-        for i in T.unroll(tm):
-            r = T.meta_var(m0 + (row + T.truncdiv(i, row_strip) * LANE_ROWS) * row_strip + T.truncmod(i, row_strip))
-            if r < m:
-                for s in T.unroll(tn // column_strip):
-                    c = T.meta_var(n0 + (column + s * LANE_COLUMNS) * column_strip)
-                    if T.And(c + column_strip <= n, T.bitwise_and(y_stride, column_strip - 1) == 0):
-                        for q in T.vectorized(column_strip):
-                            y[r * y_stride + c + q] = sums[i * tn + s * column_strip + q]
-                    else:
-                        for q in T.unroll(column_strip):
-                            if c + q < n:
-                                y[r * y_stride + c + q] = sums[i * tn + s * column_strip + q]
+        T.evaluate(
+            pieces.call(
+                T, f"ht_store_strips<{tm}, {tn}, {row_strip}, {LANE_ROWS * row_strip}, {LANE_COLUMNS * column_strip}>",
+                sums.ptr_to([0]), m0 + row * row_strip, n0 + column * column_strip,
+            )
+        )  # fmt: skip
 
     return program

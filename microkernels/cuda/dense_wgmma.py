@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from haotuner.microkernels.cuda import pieces
 from haotuner.microkernels.cuda.dense import (
     SCHEDULER_REGISTERS,
     SCHEDULERS,
@@ -28,6 +29,7 @@ from haotuner.microkernels.cuda.dense import (
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.launch import Map
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -45,7 +47,6 @@ ADDRESS_REGISTERS = 40  # a consumer's descriptors, barriers and epilogue addres
 ENTRY_REGISTERS = 32  # ptxas refuses a launch bound that leaves less than this besides one wgmma's accumulators (C7602)
 CONSUMER_LIMIT = 232  # registers of a consumer: with two of them (40 + 2 x 232) x 128 just fit the SM's file
 SWIZZLE_128_BYTES = 3  # CU_TENSOR_MAP_SWIZZLE_128B
-L2_PROMOTION_128_BYTES = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
 
 class CudaWgmma(CudaDense):
@@ -87,7 +88,7 @@ class CudaWgmma(CudaDense):
         stage = (kernel["bm"] + kernel["bn"]) * K_STEP * self.bytes_per_element() + BARRIER_BYTES
         return Footprint(
             registers_per_thread=self._entry_registers(kernel["bm"], kernel["bn"], kernel["wr"]),
-            shared_bytes=kernel["st"] * stage,
+            shared_bytes=max(kernel["st"] * stage, pieces.staged_bytes(consumers * WARPGROUP // WARP, kernel["bn"])),
             threads=(consumers + 1) * WARPGROUP,
         )
 
@@ -104,6 +105,15 @@ class CudaWgmma(CudaDense):
         slabs = kernel["wr"]
         return Step(
             fmas=slabs / 16, loads=2 / K_STEP, checks=2 / K_STEP, rows=2 * slabs, columns=kernel["bn"] / 4, tensor=True
+        )
+
+    def maps(self, kernel: MicroKernel) -> tuple[Map, ...]:
+        """A tile of each operand; W of (k, n) in panels of 64 columns."""
+        bm, bn, bk = (kernel[key] for key in ("bm", "bn", "bk"))
+        w_rows, w_columns = (bk, K_STEP) if kernel["kn"] else (bn, bk)
+        return (
+            Map(operand="x", rows=bm, columns=bk, swizzle_bytes=128),
+            Map(operand="w", rows=w_rows, columns=w_columns, swizzle_bytes=128),
         )
 
     def peak_tflops(self, device: Device) -> float | None:
@@ -143,6 +153,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
     threads = (consumers + 1) * WARPGROUP
     sums_of_slab = SLAB * bn // WARPGROUP
     x_bytes, w_bytes = bm * bk * 2, bn * bk * 2
+    element_type = pieces.ELEMENT_TYPES[dtype]
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     wgmma = f"wgmma.mma_async.sync.aligned.m64n{bn}k16.f32.{element}.{element}"
     tma = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -152,40 +163,26 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
     leading, stride, next_k16 = (bk * 128 // 16, 64, 16 * 128 // 16) if kn else (1, 64, 2)
 
     @T.prim_func
-    def program(x_arg: T.handle, w_arg: T.handle, y_arg: T.handle):
+    def program(x_arg: T.handle, w_arg: T.handle):
         m = T.int32()
         n = T.int32()
         k = T.int32()
         x_stride = T.int32()
-        y_stride = T.int32()
         x = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)
         w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, align=16)
-        y_rows = T.match_buffer(y_arg, (m, n), dtype, strides=(y_stride, 1), align=16)
-        # A flat view: this pipeline computes addresses from shapes alone and would ignore the row stride.
-        y = T.decl_buffer((m * y_stride,), dtype, data=y_rows.data)
-        # Encoded by the launcher: extents, row pitch in bytes, box, element strides, innermost first.
+        # TVM passes a map that is encoded on its host; that code is dropped, ours encodes by the family's ``maps``.
         x_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
         T.evaluate(
             T.tensormap_encode_tiled(
-                x_map, x.data, k, m, x_stride * 2, bk, bm, 1, 1,
-                descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES, l2_promotion=L2_PROMOTION_128_BYTES,
+                x_map, x.data, k, m, x_stride * 2, bk, bm, 1, 1, descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES
             )
-        )  # fmt: skip
+        )
         w_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        if kn:
-            T.evaluate(
-                T.tensormap_encode_tiled(
-                    w_map, w.data, n, k, n * 2, 64, bk, 1, 1,
-                    descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES, l2_promotion=L2_PROMOTION_128_BYTES,
-                )
-            )  # fmt: skip
-        else:
-            T.evaluate(
-                T.tensormap_encode_tiled(
-                    w_map, w.data, k, n, k * 2, bk, bn, 1, 1,
-                    descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES, l2_promotion=L2_PROMOTION_128_BYTES,
-                )
-            )  # fmt: skip
+        T.evaluate(
+            T.tensormap_encode_tiled(
+                w_map, w.data, k, n, k * 2, bk, bn, 1, 1, descriptor_dtype=dtype, rank=2, swizzle=SWIZZLE_128_BYTES
+            )
+        )
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
@@ -193,7 +190,9 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
         tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.let = tile[0] * bm
         n0: T.let = tile[1] * bn
-        steps: T.let = T.truncdiv(k + (bk - 1), bk)
+        warp: T.int32 = pieces.warp(T)  # descriptors come of it, and so stay in uniform registers
+        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
         pool = T.SMEMPool()
         xs = pool.alloc((st, bm, bk), dtype, align=1024)  # the swizzle's pattern repeats every 1024 bytes
         ws = pool.alloc((st, bn * bk), dtype, align=1024)
@@ -212,52 +211,61 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
             if thread == 0:
                 slot: T.int32 = 0
                 phase: T.int32 = 1  # a fresh barrier counts as in the phase before: the first round never waits
-                for step in T.serial(steps):
+                for step in T.serial(last - first):
                     T.cuda.mbarrier_wait(empty.ptr_to([slot]), phase)
                     T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([slot]), T.uint32(x_bytes + w_bytes))
-                    T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), step * bk, m0, full.ptr_to([slot]))
+                    T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), (first + step) * bk, m0, full.ptr_to([slot]))
                     if kn:
                         for p in T.unroll(bn // 64):
                             T.ptx[tma](
                                 ws.ptr_to([slot, p * bk * 64]),
                                 T.address_of(w_map),
                                 n0 + p * 64,
-                                step * bk,
+                                (first + step) * bk,
                                 full.ptr_to([slot]),
                             )
                     else:
-                        T.ptx[tma](ws.ptr_to([slot, 0]), T.address_of(w_map), step * bk, n0, full.ptr_to([slot]))
+                        T.ptx[tma](ws.ptr_to([slot, 0]), T.address_of(w_map), (first + step) * bk, n0, full.ptr_to([slot]))
                     slot = slot + 1
                     if slot == st:
                         slot = 0
                         phase = phase ^ 1
         else:  # the consumer warpgroups
             T.ptx["setmaxnreg.inc.sync.aligned.u32"](consumer_registers)
-            group: T.let = T.truncdiv(thread, WARPGROUP) - 1
+            group: T.let = T.truncdiv(warp, WARPGROUP // WARP) - 1
             local: T.let = T.truncmod(thread, WARPGROUP)
             sums = T.alloc_local([wr * sums_of_slab], "float32")
-            x_descriptor = T.alloc_local([1], "uint64")
-            w_descriptor = T.alloc_local([1], "uint64")
+            x_low = T.alloc_local([1], "uint32")
+            w_low = T.alloc_local([1], "uint32")
             for i in T.unroll(wr * sums_of_slab):
                 sums[i] = T.float32(0)
             at: T.int32 = 0
             turn: T.int32 = 0
             before: T.int32 = 0
-            T.cuda.wgmma.encode_matrix_descriptor(
-                T.address_of(x_descriptor[0]), xs.ptr_to([0, group * (SLAB * wr), 0]), 1, 64, SWIZZLE_128_BYTES
-            )
-            T.cuda.wgmma.encode_matrix_descriptor(
-                T.address_of(w_descriptor[0]), ws.ptr_to([0, 0]), leading, stride, SWIZZLE_128_BYTES
-            )
-            for step in T.serial(steps):
+            x_low[0] = pieces.call(T, "ht_descriptor_low", xs.ptr_to([0, group * (SLAB * wr), 0]), 1, gives="uint32")
+            w_low[0] = pieces.call(T, "ht_descriptor_low", ws.ptr_to([0, 0]), leading, gives="uint32")
+            T.evaluate(pieces.unroll_twice(T))  # once, ptxas keeps some tiles' descriptors out of uniform registers
+            for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
                 T.ptx.wgmma.fence.sync.aligned()
                 for kk in T.unroll(bk // 16):
                     for r in T.unroll(wr):
                         T.ptx[wgmma](
                             *[sums[r * sums_of_slab + q] for q in range(sums_of_slab)],
-                            x_descriptor[0] + T.Cast("uint64", at * (x_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
-                            w_descriptor[0] + T.Cast("uint64", at * (w_bytes // 16) + kk * next_k16),
+                            pieces.call(
+                                T,
+                                "ht_descriptor",
+                                x_low[0] + T.Cast("uint32", at * (x_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
+                                64,
+                                gives="uint64",
+                            ),
+                            pieces.call(
+                                T,
+                                "ht_descriptor",
+                                w_low[0] + T.Cast("uint32", at * (w_bytes // 16) + kk * next_k16),
+                                stride,
+                                gives="uint64",
+                            ),
                             T.ptx.pred(1),
                             1,
                             1,
@@ -274,27 +282,13 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
                     at = 0
                     turn = turn ^ 1
             T.ptx.wgmma.wait_group.sync.aligned(0)
-            for r in T.unroll(wr):
-                for lower in T.unroll(2):
-                    row = T.meta_var(
-                        m0
-                        + group * (SLAB * wr)
-                        + r * SLAB
-                        + T.truncdiv(local, WARP) * 16
-                        + lower * 8
-                        + T.truncdiv(T.truncmod(local, WARP), 4)
-                    )
-                    if row < m:
-                        for j in T.unroll(bn // 8):
-                            c = T.meta_var(n0 + j * 8 + T.truncmod(local, 4) * 2)
-                            if T.And(c + 1 < n, T.bitwise_and(y_stride, 1) == 0):  # an aligned pair
-                                for q in T.vectorized(2):
-                                    y[row * y_stride + c + q] = T.Cast(dtype, sums[r * sums_of_slab + j * 4 + lower * 2 + q])
-                            else:
-                                for q in T.unroll(2):
-                                    if c + q < n:
-                                        y[row * y_stride + c + q] = T.Cast(
-                                            dtype, sums[r * sums_of_slab + j * 4 + lower * 2 + q]
-                                        )
+            T.evaluate(pieces.call(T, "ht_sync_some", 1, consumers * WARPGROUP))  # the ring is free: sums go through it
+            T.evaluate(
+                pieces.call(
+                    T, f"ht_store_fragments<{element_type}, {wr}, {bn}, {SLAB}>",
+                    sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), warp - WARPGROUP // WARP,
+                    m0 + group * (SLAB * wr) + T.truncmod(warp, 4) * 16, n0,
+                )
+            )  # fmt: skip
 
     return program

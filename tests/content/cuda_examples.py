@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
-from tests.emulator.run import Case
+from tests.emulator.run import Call, Case
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
@@ -18,28 +20,43 @@ WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")
 WGMMA_BF16 = CudaWgmma("cuda_wgmma_bf16", "bf16")
 FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16)}
 
-# (m, n, k, gap between X's rows, gap between Y's rows): one row; partial tiles on every side; k below and off a step; Y's
-# rows on odd elements, where no paired store is aligned.
-EIGHTS = ((1, 8, 8, 0, 0), (77, 136, 72, 8, 1), (40, 67, 136, 0, 2))
-FOURS = ((3, 5, 4, 0, 0), (67, 71, 52, 4, 0), (33, 70, 20, 0, 1))
-TWOS = ((1, 3, 6, 0, 0), (65, 70, 74, 2, 1))
-ODD = ((1, 1, 1, 0, 0), (67, 71, 33, 1, 0))
-KN_EIGHTS = ((1, 8, 8, 0, 0), (77, 136, 72, 8, 1))
-KN_FOURS = ((3, 8, 4, 0, 0), (67, 72, 52, 4, 1))
+# One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
+# pieces; k in more shares than some have steps.
+EIGHTS = (
+    Call(m=1, n=8, k=8),
+    Call(m=77, n=136, k=72, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
+    Call(m=40, n=72, k=136, y_gap=8, bias=True, residual=True),
+    Call(m=33, n=67, k=200, y_gap=3, splits=3, residual=True, act="silu"),
+)
+FOURS = (
+    Call(m=3, n=5, k=4),
+    Call(m=67, n=72, k=52, x_gap=4, bias=True, residual=True),
+    Call(m=33, n=72, k=20, y_gap=1, bias=True, act="gelu_tanh"),
+    Call(m=35, n=68, k=44, splits=3, act="relu", bias=True),
+)
+TWOS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, residual=True))
+ODD = (Call(m=1, n=1, k=1), Call(m=67, n=71, k=33, x_gap=1, y_alignment=2), Call(m=9, n=16, k=65, splits=2, bias=True))
+KN_EIGHTS = (Call(m=1, n=8, k=8), Call(m=77, n=136, k=72, x_gap=8, y_gap=1), Call(m=20, n=72, k=152, splits=2))
+KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(m=20, n=72, k=52, splits=2))
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A micro-kernel, what it exercises, and the shapes to try it on."""
+    """A micro-kernel, what it exercises, and the calls to try it on."""
 
     kernel: MicroKernel
     path: str
-    shapes: tuple[tuple[int, int, int, int, int], ...]
+    calls: tuple[Call, ...]
 
     def case(self) -> Case:
         """The variant as a case of the emulator."""
-        family = FAMILIES[self.kernel.family]
-        return Case(symbol=self.kernel.name, dtype=family.dtype, shapes=self.shapes, kn=bool(self.kernel["kn"]))
+        return case_of(self.kernel.name, FAMILIES[self.kernel.family], self.kernel, self.calls)
+
+
+def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence[Call]) -> Case:
+    """A micro-kernel under a symbol as a case of the emulator."""
+    launch = asdict(family.launch(kernel))
+    return Case(symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel))
 
 
 VARIANTS = {

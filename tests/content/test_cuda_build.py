@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 
-from haotuner.backends.cuda.compile import build_cuda, cuda_source, device_part
+from haotuner.backends.cuda.compile import build_cuda
 from haotuner.backends.cuda.toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.backends.cuda.unit import device_unit, kernel_part
 from haotuner.errors import EnvironmentMissing
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
 
@@ -55,8 +56,8 @@ def test_every_kernel_is_exported_and_reported(library):
 @needs_nvcc
 def test_setmaxnreg_shares_out_no_more_registers_than_the_block_starts_with(library):
     kernel = KERNELS[2]
-    source = cuda_source({"dense": (WGMMA, kernel)}, "sm_90a")
-    given, taken = (int(n) for n in re.findall(r"setmaxnreg_(?:dec|inc)_sync_aligned_u32_(\d+)\(\);", device_part(source)))
+    source = kernel_part(device_unit({"dense": (WGMMA, kernel)}))
+    given, taken = (int(n) for n in re.findall(r"setmaxnreg_(?:dec|inc)_sync_aligned_u32_(\d+)\(\);", source))
     consumers = WGMMA.footprint(kernel).threads // 128 - 1
     assert given + consumers * taken <= library.resources[kernel.name]["registers"] * (consumers + 1)
 

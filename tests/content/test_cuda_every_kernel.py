@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.compile import cuda_source
+from haotuner.backends.cuda.unit import device_unit
 from haotuner.bundle.candidates import Choice, choose, profile_of
 from haotuner.bundle.libraries import KERNELS_OF_A_LIBRARY
+from tests.content.cuda_examples import case_of
 from tests.emulator import build, run
 
 pytestmark = [
@@ -35,15 +36,20 @@ def ragged(choice: Choice) -> run.Case:
     wide = v if kernel["kn"] else 1
     columns = -(-(kernel["bn"] + 9) // wide) * wide
     depth = -(-(kernel["bk"] + 9) // v) * v
-    shapes = ((1, wide, v, 0, 0), (kernel["bm"] + 3, columns, depth, v, 1))
-    return run.Case(symbol=kernel.name, dtype=choice.family.dtype, shapes=shapes, kn=bool(kernel["kn"]))
+    calls = (
+        run.Call(m=1, n=wide, k=v),
+        run.Call(m=kernel["bm"] + 3, n=columns, k=depth, x_gap=v, y_gap=1, bias=True, act="silu"),
+        run.Call(m=kernel["bm"] + 3, n=-(-columns // 8) * 8, k=depth, splits=2, residual=True),
+    )
+    return case_of(kernel.name, choice.family, kernel, calls)
 
 
 @pytest.mark.parametrize("number", range(len(UNITS)))
 def test_every_kernel_of_a_unit_is_right(number: int, tmp_path):
     unit = UNITS[number]
     programs = {choice.kernel.name: (choice.family, choice.kernel) for choice in unit}
-    library = build.build_unit(cuda_source(programs, "sm_90a"), tmp_path / "kernels.so")
+    reduces = sorted({choice.family.dtype for choice in unit})
+    library = build.build_kernels(device_unit(programs, reduces=reduces), tmp_path / "kernels.so")
     cases = [ragged(choice) for choice in unit]
     found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, RUN_SECONDS)
     assert found.keys() == programs.keys()

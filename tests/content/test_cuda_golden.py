@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.compile import cuda_source, device_part
+from haotuner.backends.cuda.unit import device_unit, kernel_part
 from tests.content.cuda_examples import FAMILIES, VARIANTS
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_generated_kernel(golden, name):
     kernel = VARIANTS[name][0].kernel
-    golden(device_part(cuda_source({"dense": (FAMILIES[kernel.family], kernel)}, "sm_90a")))
+    golden(kernel_part(device_unit({"dense": (FAMILIES[kernel.family], kernel)})))

@@ -7,15 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from haotuner.backends.cuda.compile import cuda_source
-from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, MMA, SIMT, WGMMA, Variant
+from haotuner.backends.cuda.unit import device_unit
+from haotuner.microkernels.cuda.pieces import DEVICE
+from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, MMA, SIMT, WGMMA, Variant, case_of
 from tests.emulator import build, run
+from tests.emulator.run import Call
 
 pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
 
 SIMT_SMALL = Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), "", FOURS)
 MMA_SMALL = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3), "", EIGHTS)
-WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, (64, 32, 512, 0, 0)))
+WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, Call(m=64, n=32, k=512)))
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
 
@@ -31,6 +33,10 @@ def last(pattern: str, new: str) -> Callable[[str], str]:
     return apply
 
 
+def first(pattern: str, new: str) -> Callable[[str], str]:
+    return lambda text: re.sub(pattern, lambda _: new, text, count=1)
+
+
 def in_lines(containing: str, pattern: str, new: str) -> Callable[[str], str]:
     def apply(text: str) -> str:
         lines = text.split("\n")
@@ -44,17 +50,16 @@ BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "simt: the next step lands in the buffer being read": (SIMT_SMALL, everywhere(r"\(\(step \+ 1\) % 2\)", "(step % 2)")),
     "simt: X stored in other columns than it is read from": (SIMT_SMALL, in_lines("= x_next_ptr[", r"\^", "+ 0 *")),
     "simt: rows beyond m are read": (SIMT_SMALL, in_lines("if (((((int)threadIdx.x) <", r"< m\)", "< m + 64)")),
-    "simt: columns beyond n are written": (SIMT_SMALL, everywhere(r"\) < n\) \{\n(\s+)y_ptr", ") < n + 8) { y_ptr")),
-    "simt: 16-byte stores to rows off 16 bytes": (SIMT_SMALL, everywhere(r"\(\(y_stride & 3\) == 0\)", "true")),
+    "simt: every share sums all of k": (SIMT_SMALL, everywhere(r"ht_first_step\(", "0 * ht_first_step(")),
     "mma: one copy group too many left in flight": (
         MMA_SMALL,
         everywhere(r"tvm_builtin_ptx_cp_async_wait_group\w+\(\);", 'asm volatile("cp.async.wait_group 2;" ::: "memory");'),
     ),
-    "mma: no barrier in the main loop": (MMA_SMALL, last(BARRIER, ";")),
+    "mma: no barrier in the main loop": (MMA_SMALL, first(BARRIER, ";")),
+    "mma: sums go through a ring that is still read": (MMA_SMALL, last(BARRIER, ";")),
     "mma: copies land in the stage being read": (MMA_SMALL, everywhere(r"\(stage_ptr\[0\] - 1\)", "stage_ptr[0]")),
     "mma: no zeros outside the matrix": (MMA_SMALL, everywhere(r"= \(uint\)0;", "= (uint)16;")),
     "mma: stored unswizzled, read swizzled": (MMA_SMALL, in_lines("cp_async_cg", r"\^", "+ 0 *")),
-    "mma: paired stores to rows on odd elements": (MMA_SMALL, everywhere(r"\(\(y_stride & 1\) == 0\)", "true")),
     "wgmma: a stage handed back while it is read": (
         WGMMA_SMALL,
         everywhere(
@@ -72,31 +77,64 @@ BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "wgmma: fewer bytes expected than copied": (WGMMA_SMALL, everywhere(r"\(uint\)12288", "(uint)8192")),
     "wgmma: stages never handed back": (WGMMA_SMALL, everywhere(r"tvm_builtin_ptx_mbarrier_arrive_arrive.*\n", "")),
     "wgmma: the consumer's phase never turns": (WGMMA_SMALL, everywhere(r"turn_ptr\[0\] \^ 1", "turn_ptr[0]")),
-    "wgmma: descriptor with another stride": (WGMMA_SMALL, everywhere(r"1, 64, 3\);", "1, 32, 3);")),
+    "wgmma: descriptor with another stride": (WGMMA_SMALL, everywhere(r", 64\)", ", 32)")),
+    "wgmma: sums go through a ring that is still read": (WGMMA_SMALL, everywhere(r"ht_sync_some\(.*\n", "")),
 }
+# In the functions that all kernels share: each of these kernels calls a broken copy of its own.
+EPILOGUE_BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
+    "rows beyond m are written": (SIMT_SMALL, everywhere(r"row >= a\.m \|\| ", "")),
+    "columns beyond n are written": (SIMT_SMALL, everywhere(r" \|\| column >= a\.n", "")),
+    "16-byte stores to rows off 16 bytes": (SIMT_SMALL, everywhere(r"return pointers % 16 == 0 && .*;", "return true;")),
+    "a stage is read before the warp has written it": (
+        MMA_SMALL,
+        everywhere(r"__syncwarp\(\);\n\s*(?=for|const|#|\S+ int)", ""),
+    ),
+    "bias of the first columns everywhere": (MMA_SMALL, everywhere(r"\(const T\*\)a\.bias \+ column", "(const T*)a.bias")),
+    "the residual read with another stride": (MMA_SMALL, everywhere(r"a\.residual \+ at", "a.residual + at - row")),
+    "one GELU for the other": (SIMT_SMALL, everywhere(r"0\.044715f", "0.035677f")),
+    "erf of another argument": (WGMMA_SMALL, everywhere(r"0\.70710678f", "0.7f")),
+    "all shares into one partial sum": (WGMMA_SMALL, everywhere(r"\(int64_t\)blockIdx\.y \* a\.m", "(int64_t)0")),
+    "partial sums with Y's stride": (MMA_SMALL, everywhere(r"\+ row\) \* a\.n \+ column", "+ row) * a.ldy + column")),
+    "halves of a piece not turned back": (WGMMA_SMALL, everywhere(r"v\[i\] = turned \? high : low", "v[i] = low")),
+}
+
+
+def broken(text: str, breaks: Callable[[str], str], bug: str) -> str:
+    changed = breaks(text)
+    assert changed != text, f"{bug}: the text to break is gone"
+    return changed
+
+
+def broken_epilogue(symbol: str, breaks: Callable[[str], str], bug: str) -> str:
+    """The shared functions under other names, broken."""
+    text = broken((DEVICE / "epilogue.cuh").read_text(), breaks, bug)
+    names = re.findall(r"^(?:HT_DEVICE \w+|struct) (ht_\w+)", text, re.MULTILINE)
+    return re.sub(rf"\b({'|'.join(names)})\b", rf"{symbol}_\1", text)
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory):
     """One unit holds a copy of a kernel for each bug; each copy is broken in its own way and runs in its own process."""
     folder = tmp_path_factory.mktemp("bugs")
-    symbols = {bug: f"bug{number}" for number, bug in enumerate(BUGS)}
-    programs = {symbols[bug]: (FAMILIES[variant.kernel.family], variant.kernel) for bug, (variant, _) in BUGS.items()}
-    source = cuda_source(programs, "sm_90a")
-    for bug, (_, broken) in BUGS.items():
-        start = source.index(" {\n", source.rindex(f" {symbols[bug]}_kernel("))
+    bugs = {**BUGS, **EPILOGUE_BUGS}
+    symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
+    programs = {symbols[bug]: (FAMILIES[variant.kernel.family], variant.kernel) for bug, (variant, _) in bugs.items()}
+    source = device_unit(programs, reduces=("fp32", "fp16"))
+    for bug, (_, breaks) in bugs.items():
+        head = source.index(f"HT_DEVICE void {symbols[bug]}_kernel(")
+        start = source.index(" {\n", head)
         end = source.index("\n}\n", start)
-        changed = broken(source[start:end])
-        assert changed != source[start:end], f"{bug}: the text to break is gone"
-        source = source[:start] + changed + source[end:]
-    library = build.build_unit(source, folder / "bugs.so")
-    cases = [
-        run.Case(symbol=symbols[bug], dtype=FAMILIES[v.kernel.family].dtype, shapes=v.shapes) for bug, (v, _) in BUGS.items()
-    ]
+        if bug in BUGS:
+            source = source[:start] + broken(source[start:end], breaks, bug) + source[end:]
+        else:
+            own = source[start:end].replace("ht_store_", f"{symbols[bug]}_ht_store_")
+            source = source[:head] + broken_epilogue(symbols[bug], breaks, bug) + source[head:start] + own + source[end:]
+    library = build.build_kernels(source, folder / "bugs.so")
+    cases = [case_of(symbols[bug], FAMILIES[v.kernel.family], v.kernel, v.calls) for bug, (v, _) in bugs.items()]
     found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), folder)
-    return {bug: found[symbols[bug]] for bug in BUGS}
+    return {bug: found[symbols[bug]] for bug in bugs}
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", [*BUGS, *EPILOGUE_BUGS])
 def test_the_bug_is_caught(verdicts, bug):
     assert not verdicts[bug].right

@@ -33,7 +33,9 @@ BROKEN: Mapping[str, Callable[[str], str]] = {
     "cuda_simt_fp32__bm16_bn64_bk8_tm2_tn4_v4_kn0": lambda body: (
         " {\n  for (volatile int on = 1; on;) {}" + body[2:]
     ),  # hang
-    "cuda_simt_fp32__bm32_bn128_bk8_tm4_tn8_v4_kn0": lambda body: re.sub(r"\) < n\) \{\n", ") < n + 1) {\n", body),  # stray
+    "cuda_simt_fp32__bm32_bn128_bk8_tm4_tn8_v4_kn0": lambda body: (  # stray: as if Y had another column
+        " {\n  ht_cuda_args wider = ht_args;\n  wider.n += 1;\n" + body[2:].replace(">(ht_args, ", ">(wider, ")
+    ),
 }
 
 
@@ -46,8 +48,8 @@ class Emulated:
 
     def kernels(self, source: str, library: Path, arch: str) -> Resources:
         for kernel, breaks in self.broken.items():
-            start = source.find(" {\n", source.rfind(f" {kernel}_kernel("))
-            if f" {kernel}_kernel(" in source:
+            start = source.find(" {\n", source.find(f"void {kernel}_kernel("))
+            if f"void {kernel}_kernel(" in source:
                 end = source.index("\n}\n", start)
                 changed = breaks(source[start:end])
                 assert changed != source[start:end], f"{kernel}: the text to break is gone"

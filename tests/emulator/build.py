@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from tests.emulator.translate import translate
 NATIVE = Path(__file__).parent / "native"
 MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc", "runtime.cc")
 ALIGNMENT = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # a misaligned vector access faults on a GPU
+_KERNEL = re.compile(r'^extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^{]*)\) \{$', re.MULTILINE)
 COMPILE_SECONDS = 1500  # a unit takes 2 to 6 s; a machine that others use may stop it for minutes
 
 
@@ -70,6 +72,29 @@ def build_unit(source: str, library: Path) -> Path:
         f"-L{ffi / 'lib'}", "-ltvm_ffi", str(machine()), f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library
+
+
+def build_kernels(source: str, library: Path) -> Path:
+    """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each kernel."""
+    unit = library.with_suffix(".cc")
+    entries = "".join(_entry(symbol, "x_map" in taken) for symbol, taken in _KERNEL.findall(source))
+    unit.write_text(translate(source) + entries)
+    _run([
+        "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", str(unit), "-o", str(library), str(machine()),
+        f"-Wl,-rpath,{machine().parent}",
+    ])  # fmt: skip
+    return library
+
+
+def _entry(symbol: str, maps: bool) -> str:
+    passed = "*a, *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if maps else "*a"
+    return (
+        f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* x, const void* w, unsigned columns, '
+        "unsigned rows, unsigned threads, unsigned shared) {\n"
+        "  cudaLaunchConfig_t config = {};\n"
+        "  config.gridDim = dim3(columns, rows), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared;\n"
+        f"  return emu::launch(config, [=] {{ {symbol}({passed}); }});\n}}\n"
+    )
 
 
 def build_plain(sources: Sequence[Path], library: Path) -> Path:

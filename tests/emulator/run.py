@@ -12,24 +12,39 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 RUN_SECONDS = 110  # below pytest's own limit
 CASE_SECONDS = 30  # of processor time, which no load of the machine stretches; a case takes 0.1 to 2 s, a livelock must end
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
-UNTOUCHED = -7.0  # exact in every dtype; what lies between the rows of Y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One launch: extents, elements between the rows of X and of Y, shares of k, and what happens to the sums."""
+
+    m: int
+    n: int
+    k: int
+    x_gap: int = 0
+    y_gap: int = 0
+    splits: int = 1
+    act: str = "none"
+    bias: bool = False
+    residual: bool = False
+    y_alignment: int = 16  # bytes: an element's size lays Y, bias and residual off 16 bytes wherever their sizes are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One function over shapes; a shape is (m, n, k, elements between X's rows, the same for Y)."""
+    """One kernel over calls; ``launch`` are the fields of its ``Launch``."""
 
     symbol: str
     dtype: str
-    shapes: Sequence[tuple[int, int, int, int, int]]
+    launch: Mapping[str, Any]
+    calls: Sequence[Call]
     kn: bool = False
     modes: Sequence[str] = ("late", "early")
 
@@ -73,24 +88,16 @@ def run(job: Job, folder: Path, seconds: float = RUN_SECONDS) -> dict[str, Verdi
     return {verdict.pop("symbol"): Verdict(**verdict) for verdict in verdicts}
 
 
-def tolerance(x: Any, weight: Any, exact: Any, dtype: str) -> Any:
-    """The rounding of the result, and of an fp32 sum of k products in any order (Higham 2002, eq. 3.5)."""
-    import numpy as np
-
-    summed = (x.shape[1] + 2) * UNIT_ROUNDOFF["fp32"] * (np.abs(x) @ np.abs(weight).T)
-    return UNIT_ROUNDOFF[dtype] * np.abs(exact) + summed + 1e-30
-
-
 def _serve(path: str) -> None:
-    import tvm_ffi
+    from tests.emulator.calls import judge
 
     job = json.loads(Path(path).read_text())
     machine = ctypes.CDLL(job["machine"], ctypes.RTLD_GLOBAL)
     machine.emulator_bank_conflicts.restype = ctypes.c_long
-    module = tvm_ffi.load_module(job["library"])
+    library = ctypes.CDLL(job["library"])
     for fields in job["cases"]:
-        case = Case(**fields)
-        verdict = _apart(lambda case=case: _judge(case, module[case.symbol], machine, job["seed"]))
+        case = Case(**{**fields, "calls": [Call(**call) for call in fields["calls"]]})
+        verdict = _apart(lambda case=case: judge(case, library, machine, job["seed"]))
         print(json.dumps({"symbol": case.symbol, **asdict(verdict)}), flush=True)
 
 
@@ -112,32 +119,6 @@ def _apart(judge: Any) -> Verdict:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit {status}"
         return Verdict(died=f"{how}: {said.strip()[-300:]}")
     return Verdict(**json.loads(said))
-
-
-def _judge(case: Case, function: Any, machine: ctypes.CDLL, seed: int) -> Verdict:
-    import numpy as np
-
-    from tests.emulator.memory import matrix
-
-    random = np.random.default_rng(seed)
-    worst = 0.0
-    for m, n, k, x_gap, y_gap in case.shapes:
-        x, x_tensor = matrix(machine, m, k, k + x_gap, case.dtype)
-        w, w_tensor = matrix(machine, *((k, n, n) if case.kn else (n, k, k)), case.dtype)
-        y, y_tensor = matrix(machine, m, n, n + y_gap, case.dtype)
-        whole_rows = np.lib.stride_tricks.as_strided(y, (m - 1, n + y_gap), y.strides)  # the last row has no gap behind it
-        x[...], w[...] = random.standard_normal(x.shape), random.standard_normal(w.shape)
-        x64, w64 = x.astype(np.float64), w.astype(np.float64).T if case.kn else w.astype(np.float64)
-        exact = x64 @ w64.T
-        allowed = tolerance(x64, w64, exact, case.dtype)
-        for mode in case.modes:
-            machine.emulator_set(int(mode == "late"), seed)
-            whole_rows[...], y[...] = UNTOUCHED, np.nan
-            function(x_tensor, w_tensor, y_tensor)
-            share = np.abs(y.astype(np.float64) - exact) / allowed
-            strayed = bool((whole_rows[:, n:] != UNTOUCHED).any())
-            worst = max(worst, float("inf") if strayed else float(np.where(np.isnan(share), np.inf, share).max()))
-    return Verdict(worst=worst, conflicts=machine.emulator_bank_conflicts())
 
 
 if __name__ == "__main__":

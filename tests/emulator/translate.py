@@ -98,6 +98,16 @@ def _tensor_load(asm: _Asm, found: re.Match[str]) -> str:
     )
 
 
+def _pair(asm: _Asm, found: re.Match[str]) -> str:
+    to, high, low = (asm.operand(g) for g in found.groups()[1:])
+    bits = f"emu::{'bf16' if found[1] == 'bf16' else 'half'}_bits"
+    return f"{to} = {bits}({low}) | (uint32_t){bits}({high}) << 16;"
+
+
+def _given(function: str) -> Callable[[_Asm, re.Match[str]], str]:
+    return lambda asm, found: f"{asm.operand(found[1])} = emu::{function}({asm.operand(found[2])});"
+
+
 def _simple(function: str) -> Callable[[_Asm, re.Match[str]], str]:
     return lambda asm, found: f"emu::{function}({', '.join(asm.operand(g) for g in found.groups())});"
 
@@ -125,6 +135,13 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
     ),
     (r"wgmma\.commit_group", _simple("warpgroup_commit")),
     (r"wgmma\.wait_group\.sync\.aligned (\d+)", _simple("warpgroup_wait")),
+    (r"bar\.sync (%\d+), (%\d+)", _simple("sync_some")),
+    (r"cvt\.rn\.f16\.f32 (%\d+), (%\d+)", _given("half_bits")),
+    (r"cvt\.rn\.bf16\.f32 (%\d+), (%\d+)", _given("bf16_bits")),
+    (r"cvt\.f32\.f16 (%\d+), (%\d+)", _given("half_value")),
+    (r"cvt\.rn\.(f16|bf16)x2\.f32 (%\d+), (%\d+), (%\d+)", _pair),
+    (r"mov\.u32 (%\d+), %%?tid\.x", lambda asm, found: f"{asm.operand(found[1])} = threadIdx.x;"),
+    (r"mov\.u32 (%\d+), %%?ctaid\.x", lambda asm, found: f"{asm.operand(found[1])} = blockIdx.x;"),
     (r"mov\.u32 (%\d+), %%?smid", lambda asm, found: f"{asm.operand(found[1])} = emu::multiprocessor();"),
 )
 

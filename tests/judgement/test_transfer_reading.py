@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import read_records, retold, table_of
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.record import Failed, Timed, Trial
@@ -42,6 +45,17 @@ def test_failures_compositions_unknown_families_and_devices_are_left_out_and_cou
     found = read_records([*GOOD, *odd], find_device)
     assert [len(table) for table in found.tables] == [len(GOOD)]
     assert sum(found.left_out.values()) == 4 and len(found.left_out) == 4
+
+
+def test_records_of_a_stand_in_are_never_learned_from() -> None:
+    invented = [record(r.trial, r.outcome, "stand-in-sm-80") for r in GOOD]
+    found = read_records([*GOOD, *invented], lambda name: find_device("wide"))
+    assert [table.device.id for table in found.tables] == ["wide"] and len(found.tables[0]) == len(GOOD)
+    assert found.left_out["device stand-in-sm-80: a stand-in for tests, whose times are invented"] == len(GOOD)
+    with pytest.raises(UsageError, match="stand-in for tests, whose times are invented"):
+        read_records(invented, lambda name: find_device("wide"))
+    with pytest.raises(UsageError, match="no model is fitted for it"):
+        fit_model(found, replace(WIDE, id="stand-in-sm-80"))
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e9])

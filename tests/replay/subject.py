@@ -30,6 +30,7 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.initial_model import start_of
 from haotuner.measure.laboratory import GoesOn, Laboratory
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan import cover
 from haotuner.request import Request
@@ -57,7 +58,8 @@ def kernel_module(name: str) -> Fields:
 def kernel_cuda(name: str, arch: str) -> Fields:
     """The whole CUDA C++ file of one micro-kernel."""
     kernel = MicroKernel.parse(name)
-    return {"source": cuda_source({"dense": (family_named(kernel.family), kernel)}, arch).splitlines()}
+    family = next(family for family in CUDA_FAMILIES if family.name == kernel.family)
+    return {"source": cuda_source({"dense": (family, kernel)}, arch).splitlines()}
 
 
 def space(family: str, op: str, device: str) -> Fields:

@@ -15,7 +15,7 @@ RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
 NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
 HERE = Path(__file__).parent / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
-LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "arena.c", "files.c", "manifest.c", "sha256.c"))
+LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c"))
 
 KERNEL = """
 int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{

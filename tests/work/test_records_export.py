@@ -40,6 +40,16 @@ def test_json_lines_read_back_equal(batch, tmp_path):
     assert import_jsonl(path, store).new == 0
 
 
+@pytest.mark.parametrize("form", ["jsonl", "t4"])
+def test_records_of_a_stand_in_are_not_exported(form, tmp_path):
+    rows = [record(1), replace(record(2), device_id="stand-in-sm-80")]
+    path = tmp_path / f"records.{form}"
+    with pytest.raises(UsageError, match="stand-in-sm-80 are of a stand-in for tests.*not exported"):
+        export(rows, path, form)
+    assert not list(tmp_path.iterdir())
+    assert export(rows[:1], path, form) == 1
+
+
 def test_json_lines_cut_at_any_byte_give_the_complete_records(tmp_path):
     path = tmp_path / "records.jsonl"
     rows = [record(m) for m in (1, 2, 3)]

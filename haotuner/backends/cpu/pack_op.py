@@ -47,8 +47,8 @@ class PackedOperand:
         return found | {key: True for key in ("optional", "compact") if getattr(self, key)}
 
 
-class PackedAny(Protocol):
-    """An op of any kind, as ``pack_data`` takes it."""
+class PackedWords(Protocol):
+    """What the library and the manifest say of an op of any kind."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -63,11 +63,6 @@ class PackedAny(Protocol):
     def operands(self) -> tuple[PackedOperand, ...]: ...  # noqa: D102
 
     @property
-    def micro_kernels(self) -> tuple[MicroKernel, ...]:
-        """What the compiler has to build."""
-        ...
-
-    @property
     def kernel_names(self) -> tuple[str, ...]: ...  # noqa: D102
 
     @property
@@ -78,6 +73,15 @@ class PackedAny(Protocol):
     @property
     def threads(self) -> tuple[int, ...]:
         """The thread count of each plan."""
+        ...
+
+
+class PackedAny(PackedWords, Protocol):
+    """An op of any kind, as ``pack_data`` takes it."""
+
+    @property
+    def micro_kernels(self) -> tuple[MicroKernel, ...]:
+        """What the compiler has to build."""
         ...
 
     def declarations(self) -> str:
@@ -115,7 +119,7 @@ def operands_of(op: Op) -> tuple[PackedOperand, ...]:
     )
 
 
-def entry_of(op: PackedAny, facts: Mapping[str, Any]) -> dict[str, Any]:
+def entry_of(op: PackedWords, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a manifest's entry that all kinds have."""
     return {
         "name": op.name,
@@ -128,7 +132,7 @@ def entry_of(op: PackedAny, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def head(op: PackedAny, index: int) -> list[str]:
+def head(op: PackedWords, index: int) -> list[str]:
     """C source of ``axes_<index>`` and ``operands_<index>``. ValueError where the runtime has no room for the op."""
     required = [operand for operand in op.operands if not operand.optional]
     dynamic = [axis for axis in op.axes if axis.extent is None]
@@ -153,13 +157,13 @@ def head(op: PackedAny, index: int) -> list[str]:
             f"static const ht_operand operands_{index}[] = {{", *operands, "};"]  # fmt: skip
 
 
-def row(op: PackedAny, index: int) -> str:
-    """The op's row of ``ht_ops``."""
+def row(op: PackedWords, index: int, table: str | None = None) -> str:
+    """The op's row of ``ht_ops``; ``table``: the C table that serves it, where that is not its kind's on a CPU."""
     optional = sum(operand.optional for operand in op.operands)
     dynamic = [str(place) for place, axis in enumerate(op.axes) if axis.extent is None]
     counts = (len(op.axes), len(op.operands) - optional, optional, len(op.threads), len(op.kernel_names), len(dynamic))
     return (
-        f'  {{"{op.name}", &{kind_table(op.kind)}, {", ".join(map(str, counts))}, {{{", ".join(dynamic)}}}, '
+        f'  {{"{op.name}", &{table or kind_table(op.kind)}, {", ".join(map(str, counts))}, {{{", ".join(dynamic)}}}, '
         f"axes_{index}, operands_{index}, plans_{index}, &data_{index}}},"
     )
 

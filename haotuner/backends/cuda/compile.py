@@ -1,7 +1,7 @@
 """CUDA micro-kernels to machine code: one CUDA C++ file, one shared library that needs tvm-ffi and the driver only.
 
-TVM's ``cuda_host`` target writes the kernels and their launchers (argument checks, grid, tensor maps) as one translation
-unit; nvcc compiles it with the CUDA runtime linked in. Each kernel is exported as a tvm-ffi function ``symbol(X, W, Y)``
+The kernels' unit and their launchers (argument checks, grid, tensor maps) are one translation unit; nvcc compiles it with
+the CUDA runtime linked in. Each kernel is exported as a tvm-ffi function ``symbol(X, W, Y)``
 that launches on tvm-ffi's current stream. No GPU is needed here.
 """
 
@@ -13,21 +13,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from haotuner.backends.cuda.ffi_launchers import launchers
 from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
+from haotuner.backends.cuda.unit import device_unit
 from haotuner.errors import EnvironmentMissing
-from haotuner.words.family import Family
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.words.kernel import MicroKernel
 
-Programs = Mapping[str, tuple[Family, MicroKernel]]  # by exported symbol
+Programs = Mapping[str, tuple[CudaDense, MicroKernel]]  # by exported symbol
 
 # What the launchers call of the driver. The driver is not on a build machine; a stand-in of the same soname lets the
 # linker record the need for libcuda.so.1.
 DRIVER_FUNCTIONS = ("cuTensorMapEncodeTiled", "cuGetErrorString", "cuGetErrorName")
-# Unrolled loops stay loops with a pragma: a third of the text, half of nvcc's time, the same machine code.
-PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
-TARGET_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 232448, "thread_warp_size": 32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,26 +40,8 @@ class CudaLibrary:
 
 
 def cuda_source(programs: Programs, arch: str) -> str:
-    """One CUDA C++ translation unit with a launcher and a kernel for each program, for an architecture like ``sm_90a``."""
-    import tvm
-    from tvm.backend.cuda import export_cuda_host
-
-    target = tvm.target.Target({"kind": "cuda", "arch": arch, **TARGET_LIMITS}, host="cuda_host")
-    functions: dict[Any, Any] = {}
-    for symbol, (family, kernel) in programs.items():
-        functions.update(family.schedule(kernel, symbol).functions.items())
-    with target, tvm.transform.PassContext(config=PASSES):
-        built = tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx")
-    source = str(export_cuda_host(built.mod))
-    # The launcher aligns its tensor maps as CUDA 12 did; CUDA 13's type asks for 128 bytes. And the 128-byte swizzle repeats
-    # every 1024 bytes of shared memory: the tiles are placed for it, so the memory itself must start there.
-    source = source.replace("alignas(64) CUtensorMap", "alignas(128) CUtensorMap")
-    return source.replace("extern __shared__ __align__(64)", "extern __shared__ __align__(1024)")
-
-
-def device_part(source: str) -> str:
-    """The kernels alone: what runs on the GPU, without helpers, launchers and forward declarations."""
-    return "".join(re.findall(r'^extern "C" __global__ [^;{]*\{\n.*?^\}\n', source, re.MULTILINE | re.DOTALL))
+    """One CUDA C++ translation unit with a launcher and a kernel for each program, the same for every architecture."""
+    return device_unit(programs) + launchers(programs)
 
 
 def compile_source(source: str, library: Path, *, arch: str, toolkit: Toolkit | None = None) -> CudaLibrary:

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "gpu.h"
 #include "manifest.h"
 #include "sha256.h"
 
@@ -93,9 +94,17 @@ static int host_has(const char* arch) {
   return strcmp(arch, "x86-64-v4") == 0 && v4;
 }
 
-/* A folder inside a pack's, which is no link; -1 with *error filled. `path` is for words. */
+/* A folder inside a pack's, or one inside that, none a link; -1 with *error filled. `path` is for words. */
 static int enter(int folder, const char* name, const char* path, ht_error* error) {
-  int inner = openat(folder, name, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  char first[HT_LEVEL_NAME];
+  const char* slash = strchr(name, '/');
+  snprintf(first, sizeof first, "%.*s", slash == NULL ? (int)strlen(name) : (int)(slash - name), name);
+  int inner = openat(folder, first, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+  if (inner >= 0 && slash != NULL) {
+    int outer = inner;
+    inner = openat(outer, slash + 1, O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    close(outer);
+  }
   if (inner < 0) ht_refuse(error, HT_PACK_INVALID, "%s is no directory of its own; copy the pack with its contents", path);
   return inner;
 }
@@ -139,7 +148,8 @@ static int level_of(const ht_manifest* manifest) {
 }
 
 /* Of a plain pack's folder: the library is the one that the manifest names, whole, and for this CPU. */
-static ht_status check_library(int folder, const char* path, const ht_manifest* manifest, ht_checked* out, ht_error* error) {
+static ht_status check_library(int folder, const char* path, const ht_manifest* manifest, const ht_gpu* gpu, ht_checked* out,
+                               ht_error* error) {
   char name[PATH_MAX + 64], digest[65];
   unsigned char* data;
   size_t size;
@@ -163,30 +173,66 @@ static ht_status check_library(int folder, const char* path, const ht_manifest* 
     return ht_refuse(error, HT_PACK_INVALID, "%s: its sha256 is %.16s..., the manifest says %.16s...; restore the pack",
                      out->library, digest, manifest->sha256);
   if (wrong != NULL) return ht_refuse(error, HT_PACK_MISMATCH, "%s %s; tune on this kind of host", out->library, wrong);
+  if (gpu != NULL) {
+    out->planned = ht_gpu_distance(gpu, manifest) <= HT_GPU_NEAR;
+    if (ht_gpu_runs(gpu, manifest->arch)) return HT_OK;
+    return ht_refuse(error, HT_PACK_MISMATCH, "%s holds code for %s; cuda:%d has compute capability %d.%d: tune for this device", path,
+                     manifest->arch, gpu->ordinal, gpu->major, gpu->minor);
+  }
+  if (strncmp(manifest->arch, "sm_", 3) == 0)
+    return ht_refuse(error, HT_PACK_MISMATCH, "%s holds code for %s devices and none for CPUs: open it with ht_pack_open_on", path,
+                     manifest->arch);
   if (!host_has(manifest->arch))
     return ht_refuse(error, HT_PACK_MISMATCH, "%s was built for %s, which this CPU is not; tune here or for a narrower one", path,
                      manifest->arch);
   return HT_OK;
 }
 
-ht_status ht_files_check(int folder, const char* path, ht_checked* out, ht_error* error) {
-  char whole[PATH_MAX + 32];
+/* Of a pack with several levels: that of the nearest device whose code `gpu` runs; -1 with *error filled if there is none. */
+static int placed_level(int folder, const char* path, const ht_manifest* manifest, const ht_gpu* gpu, ht_error* error) {
+  ht_manifest inner;
+  double nearest = 0;
+  int best = -1;
+  for (int i = 0; i < manifest->placed_count; ++i) {
+    if (!ht_gpu_runs(gpu, manifest->placed[i].name)) continue;
+    int level = enter(folder, manifest->placed[i].name, path, error);
+    if (level < 0) return -1;
+    ht_status status = read_manifest(level, path, manifest->placed[i].sha256, &inner, error);
+    close(level);
+    if (status != HT_OK) return -1;
+    double away = ht_gpu_distance(gpu, &inner);
+    if (best < 0 || away < nearest || (away == nearest && strcmp(manifest->placed[i].name, manifest->placed[best].name) < 0)) {
+      nearest = away;
+      best = i;
+    }
+  }
+  if (best < 0)
+    ht_refuse(error, HT_PACK_MISMATCH, "%s holds no code for cuda:%d (compute capability %d.%d): tune for this device and merge the packs",
+              path, gpu->ordinal, gpu->major, gpu->minor);
+  return best;
+}
+
+ht_status ht_files_check(int folder, const char* path, const ht_gpu* gpu, ht_checked* out, ht_error* error) {
+  char whole[PATH_MAX + HT_LEVEL_NAME], name[HT_LEVEL_NAME], sha256[65], built[HT_LEVEL_NAME + 80];
   if (realpath(path, whole) == NULL)
     return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path, strerror(errno));
   ht_manifest manifest;
   ht_status status = read_manifest(folder, whole, NULL, &manifest, error);
   if (status != HT_OK) return status;
-  int level = level_of(&manifest);
-  if (level < 0) return check_library(folder, whole, &manifest, out, error);
-  char sha256[65];
-  memcpy(sha256, manifest.levels[level], sizeof sha256);
-  strcat(strcat(whole, "/"), ht_levels[level]);
-  int inner = enter(folder, ht_levels[level], whole, error);
+  if (manifest.library[0] != 0) return check_library(folder, whole, &manifest, gpu, out, error);
+  int level = gpu == NULL ? level_of(&manifest) : placed_level(folder, whole, &manifest, gpu, error);
+  if (level < 0 && gpu != NULL) return error == NULL ? HT_PACK_MISMATCH : error->code;
+  if (level < 0) return ht_refuse(error, HT_PACK_MISMATCH, "%s holds code for devices and none for CPUs: open it with ht_pack_open_on", whole);
+  snprintf(name, sizeof name, "%s", gpu == NULL ? ht_levels[level] : manifest.placed[level].name);
+  memcpy(sha256, gpu == NULL ? manifest.levels[level] : manifest.placed[level].sha256, sizeof sha256);
+  strcat(strcat(whole, "/"), name);
+  int inner = enter(folder, name, whole, error);
   if (inner < 0) return HT_PACK_INVALID;
   status = read_manifest(inner, whole, sha256, &manifest, error);
-  if (status == HT_OK && strcmp(manifest.arch, ht_levels[level]) != 0)
-    status = ht_refuse(error, HT_PACK_INVALID, "%s was built for %s; restore the pack or merge again", whole, manifest.arch);
-  if (status == HT_OK) status = check_library(inner, whole, &manifest, out, error);
+  snprintf(built, sizeof built, gpu == NULL ? "%s" : "%s/%s", manifest.arch, manifest.id);
+  if (status == HT_OK && strcmp(built, name) != 0)
+    status = ht_refuse(error, HT_PACK_INVALID, "%s was built for %s; restore the pack or merge again", whole, built);
+  if (status == HT_OK) status = check_library(inner, whole, &manifest, gpu, out, error);
   close(inner);
   return status;
 }

@@ -11,10 +11,13 @@ typedef struct { /* the library that was checked */
   char library[PATH_MAX]; /* absolute */
   dev_t device;
   ino_t inode;
+  int planned; /* for a device: its plans were made for this kind, not for another of the architecture */
 } ht_checked;
 
-/* Check manifest, hashes, format and CPU of a pack, all in its open folder; `path` names the folder. */
-ht_status ht_files_check(int folder, const char* path, ht_checked* out, ht_error* error);
+struct ht_gpu;
+/* Check manifest, hashes, format and CPU of a pack, all in its open folder; `path` names the folder. Of several levels it is the one
+ * for this CPU, or that of the nearest device for `gpu`, which is NULL or what the pack will compute on. */
+ht_status ht_files_check(int folder, const char* path, const struct ht_gpu* gpu, ht_checked* out, ht_error* error);
 
 /* Fill *error (may be NULL) and return its code. */
 ht_status ht_refuse(ht_error* error, ht_status code, const char* format, ...) __attribute__((format(printf, 3, 4)));

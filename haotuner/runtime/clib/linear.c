@@ -1,4 +1,5 @@
 /* An op with its weight: packed once, called many times. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,15 @@ struct ht_linear {
   ht_chunk* chunk; /* the weight lies in it */
   int64_t weight_shape[3], weight_strides[3], bias_shape[1], bias_strides[1];
   int has_bias;
+  void* bound; /* of a pack on a device: what its library worked out for the weight, which stays the caller's */
 };
+
+/* HT_OK, or the code of what a pack refused. */
+static ht_status answer(int rc, const char* kind, const char* text, ht_error* error) {
+  if (rc == 0) return HT_OK;
+  ht_status code = strcmp(kind, "TypeError") == 0 ? HT_BAD_TYPE : strcmp(kind, "ValueError") == 0 ? HT_BAD_VALUE : HT_INTERNAL;
+  return ht_refuse(error, code, "%s", text);
+}
 
 static ht_status check(const char* name, const DLTensor* t, int ndim, ht_error* error) {
   if (t == NULL) return ht_refuse(error, HT_BAD_VALUE, "%s is NULL", name);
@@ -67,22 +76,50 @@ static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* e
   return HT_OK;
 }
 
+#define BOUND_ALIGNMENT 128
+
+static ht_status bind_placed(ht_linear* linear, const DLTensor* weight, const DLTensor* bias, ht_error* error) {
+  const ht_op* op = linear->op;
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  size_t bytes = ((size_t)op->facts.bound_bytes + BOUND_ALIGNMENT - 1) / BOUND_ALIGNMENT * BOUND_ALIGNMENT;
+  if (weight == NULL) return ht_refuse(error, HT_BAD_VALUE, "weight is NULL");
+  if ((linear->bound = aligned_alloc(BOUND_ALIGNMENT, bytes)) == NULL)
+    return ht_refuse(error, HT_NO_MEMORY, "no memory to bind %s", op->facts.name);
+  if (weight->device.device_type == kDLCUDA && weight->device.device_id != op->pack->device)
+    return ht_refuse(error, HT_BAD_VALUE, "weight lives on cuda:%d, the pack is open on cuda:%d", (int)weight->device.device_id,
+                     op->pack->device);
+  int rc = op->pack->door->bind(op->index, weight, bias, linear->bound, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_prepare(const ht_linear* linear, void* stream, ht_error* error) {
+  if (linear == NULL) return ht_refuse(error, HT_BAD_VALUE, "linear is NULL");
+  if (linear->bound == NULL) return HT_OK;
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  const ht_op* op = linear->op;
+  int rc = op->pack->door->prepare(op->index, linear->bound, stream, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
   if (op == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or out is NULL");
   *out = NULL;
   if (strcmp(op->facts.kind, "dense") != 0)
     return ht_refuse(error, HT_BAD_VALUE, "%s binds no weight; call it with ht_run", op->facts.name);
   if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
-  ht_status status = check("weight", weight, 2, error);
-  if (status == HT_OK && bias != NULL) status = check("bias", bias, 1, error);
+  int placed = op->pack->device >= 0;
+  ht_status status = placed ? HT_OK : check("weight", weight, 2, error);
+  if (status == HT_OK && bias != NULL && !placed) status = check("bias", bias, 1, error);
   if (status != HT_OK) return status;
   ht_linear* linear = calloc(1, sizeof *linear);
   if (linear == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to bind %s", op->facts.name);
   linear->op = op;
-  linear->setting = op->pack->door->setting(op->index, op->pack->threads);
+  linear->setting = op->pack->door->setting(op->index, placed && !op->pack->planned ? 2 : op->pack->threads);
   atomic_fetch_add_explicit(&op->pack->holders, 1, memory_order_relaxed);
-  status = pack_weight(linear, weight, error);
-  if (status == HT_OK && bias != NULL) status = copy_bias(linear, bias, error);
+  status = placed ? bind_placed(linear, weight, bias, error) : pack_weight(linear, weight, error);
+  if (status == HT_OK && bias != NULL && !placed) status = copy_bias(linear, bias, error);
   if (status == HT_OK) *out = linear;
   else ht_linear_free(linear);
   return status;
@@ -92,15 +129,9 @@ void ht_linear_free(ht_linear* linear) {
   if (linear == NULL) return;
   ht_chunk_release(linear->chunk);
   free(linear->bias.data);
+  free(linear->bound);
   ht_pack_release(linear->op->pack);
   free(linear);
-}
-
-/* HT_OK, or the code of what a pack refused. */
-static ht_status answer(int rc, const char* kind, const char* text, ht_error* error) {
-  if (rc == 0) return HT_OK;
-  ht_status code = strcmp(kind, "TypeError") == 0 ? HT_BAD_TYPE : strcmp(kind, "ValueError") == 0 ? HT_BAD_VALUE : HT_INTERNAL;
-  return ht_refuse(error, code, "%s", text);
 }
 
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error) {
@@ -123,10 +154,15 @@ static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor
                       ht_error* error) {
   ht_pack* pack = linear->op->pack;
   if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
-  if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
   const char* kind = NULL;
   char text[sizeof error->text];
-  int rc = pack->door->call(linear->op->index, x, &linear->weight, out, linear->has_bias ? &linear->bias : NULL, setting, &kind,
+  int rc;
+  if (linear->bound != NULL) {
+    rc = pack->door->queue(linear->op->index, x, linear->bound, out, setting, stream, &kind, text, sizeof text);
+    return answer(rc, kind, text, error);
+  }
+  if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
+  rc = pack->door->call(linear->op->index, x, &linear->weight, out, linear->has_bias ? &linear->bias : NULL, setting, &kind,
                             text, sizeof text);
   return answer(rc, kind, text, error);
 }
@@ -139,6 +175,7 @@ ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* ou
 ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,
                           ht_error* error) {
   if (linear == NULL || x == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "linear, x or out is NULL");
+  if (linear->bound != NULL) return ht_refuse(error, HT_BAD_VALUE, "a device has no thread counts: use ht_call");
   if (threads < 1 || threads > HT_MAX_THREADS) return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..%d", threads, HT_MAX_THREADS);
   return call(linear, x, out, stream, linear->op->pack->door->setting(linear->op->index, threads), error);
 }

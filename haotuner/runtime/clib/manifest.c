@@ -1,6 +1,7 @@
 /* A strict reader of JSON (RFC 8259) that walks the whole text and keeps three facts. Never reads beyond `end`. */
 #include "manifest.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_DEPTH 32 /* as haotuner/pack/manifest.py */
@@ -133,16 +134,48 @@ static int file(reader* r, const char* key, int depth, ht_manifest* out, int* se
   return text(r, out->sha256, sizeof out->sha256);
 }
 
+static int number(reader* r, double* out) {
+  char digits[40];
+  const char* first = r->at;
+  if (!word(r)) return 0;
+  size_t size = (size_t)(r->at - first);
+  if (size >= sizeof digits) return 1;
+  memcpy(digits, first, size);
+  digits[size] = 0;
+  *out = strtod(digits, NULL); /* null is 0: not known */
+  return 1;
+}
+
 static int device(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   (void)depth;
+  if (strcmp(key, "id") == 0 && peek(r) == '"') return text(r, out->id, sizeof out->id);
+  if (strcmp(key, "compute_units") == 0 && peek(r) != '"') return number(r, &out->units);
+  if (strcmp(key, "memory_gbps") == 0 && peek(r) != '"') return number(r, &out->gbps);
   return strcmp(key, "arch") == 0 && once(r, seen, SEEN_ARCH) && text(r, out->arch, sizeof out->arch);
+}
+
+/* sm_90a/DEVICE: a folder in a folder, and nothing else. */
+static int is_placed(const char* name) {
+  size_t digits = strncmp(name, "sm_", 3) == 0 ? strspn(name + 3, "0123456789") : 0;
+  const char* rest = name + 3 + digits;
+  if (digits < 2) return 0;
+  if (*rest == 'a' || *rest == 'f') ++rest;
+  if (*rest != '/') return 0;
+  size_t size = strspn(++rest, "abcdefghijklmnopqrstuvwxyz0123456789-");
+  return size > 0 && rest[size] == 0;
 }
 
 static int level(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   (void)depth;
   for (int i = 0; i < HT_LEVELS; ++i)
     if (strcmp(key, ht_levels[i]) == 0) return once(r, seen, SEEN_LEVEL << i) && text(r, out->levels[i], sizeof out->levels[i]);
-  return fail(r, "it names a level that x86-64 has not");
+  if (strlen(key) < HT_LEVEL_NAME && is_placed(key)) {
+    if (out->placed_count == HT_PLACED_LEVELS) return fail(r, "it names more levels than any pack has");
+    strcpy(out->placed[out->placed_count].name, key);
+    *seen |= SEEN_LEVEL;
+    return text(r, out->placed[out->placed_count++].sha256, sizeof out->placed->sha256);
+  }
+  return fail(r, "it names a level that neither x86-64 nor a device has");
 }
 
 static int top(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
@@ -164,6 +197,8 @@ static const char* levels_problem(const ht_manifest* out, int seen) {
   for (int i = 0; i < HT_LEVELS; ++i)
     if (out->levels[i][0] != 0 && (strlen(out->levels[i]) != 64 || !hex(out->levels[i], 64)))
       return "the sha256 of a level is not 64 hex digits";
+  for (int i = 0; i < out->placed_count; ++i)
+    if (strlen(out->placed[i].sha256) != 64 || !hex(out->placed[i].sha256, 64)) return "the sha256 of a level is not 64 hex digits";
   return NULL;
 }
 

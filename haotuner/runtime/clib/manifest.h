@@ -6,6 +6,8 @@
 
 #define HT_MANIFEST_SCHEMA 2 /* the newest; 1 is read as well */
 
+#define HT_PLACED_LEVELS 64 /* of devices beside the CPU, in one pack */
+#define HT_LEVEL_NAME 96
 #define HT_LEVELS 4
 extern const char* const ht_levels[HT_LEVELS]; /* the x86-64 psABI's micro-architecture levels, narrowest first */
 
@@ -14,7 +16,13 @@ typedef struct { /* of a plain pack, or of one that holds a pack for each of sev
   char library[40]; /* lib/<16 hex digits>.so */
   char sha256[65];
   char arch[40];
+  char id[80];                /* of the device that it was tuned on */
+  double units, gbps;         /* of that device: compute units, memory bandwidth; 0 where the manifest does not say */
   char levels[HT_LEVELS][65]; /* sha256 of <level>/manifest.json; empty where the pack has no such level */
+  int placed_count;           /* levels of devices, sm_90a/h200 */
+  struct {
+    char name[HT_LEVEL_NAME], sha256[65];
+  } placed[HT_PLACED_LEVELS];
 } ht_manifest;
 
 /* Parse `size` bytes of JSON. NULL, or what is wrong in words. */

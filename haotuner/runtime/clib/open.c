@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "gpu.h"
 #include "ht_limits.h"
 
 #define ATTEMPTS 100 /* a pack is opened in milliseconds; nobody replaces one so often */
@@ -20,22 +21,33 @@ int ht_abi_version(void) { return HT_ABI_VERSION; }
 void ht_pack_release(ht_pack* pack) {
   if (atomic_fetch_sub_explicit(&pack->holders, 1, memory_order_acq_rel) != 1) return;
   ht_arena_clear(&pack->arena);
-  dlclose(pack->library);
+  if (pack->device < 0) dlclose(pack->library); /* graphs may replay a device's code: it stays */
   free(pack);
 }
 
-static ht_status connect(ht_pack** out, void* library, int threads, const char* path, ht_error* error) {
+/* Have the code loaded on the device, so that no call has to. */
+static ht_status load(const ht_door* door, const ht_gpu* gpu, const char* path, ht_error* error) {
+  char text[sizeof error->text];
+  const char* kind = NULL;
+  if (door->version < 3) return ht_refuse(error, HT_PACK_MISMATCH, "%s was packed before devices were served; tune again", path);
+  if (door->open(gpu->ordinal, &kind, text, sizeof text) == 0) return HT_OK;
+  return ht_refuse(error, HT_PACK_MISMATCH, "%s: %s", path, text);
+}
+
+static ht_status connect(ht_pack** out, void* library, int threads, const ht_gpu* gpu, const char* path, ht_error* error) {
   const ht_door* (*enter)(void);
   *(void**)&enter = dlsym(library, HT_DOOR_SYMBOL); /* POSIX's own way to turn an object pointer into a function's */
   const ht_door* door = enter == NULL ? NULL : enter();
   if (door == NULL || door->version < HT_DOOR_OLDEST || door->version > HT_DOOR_VERSION)
     return ht_refuse(error, HT_PACK_MISMATCH, "%s speaks door version %d, this library %d; tune again with this haotuner", path,
                      door == NULL ? 0 : (int)door->version, HT_DOOR_VERSION);
+  if (gpu != NULL && load(door, gpu, path, error) != HT_OK) return HT_PACK_MISMATCH;
   ht_pack* pack = calloc(1, sizeof *pack + (size_t)door->op_count * sizeof(ht_op));
   if (pack == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to open %s", path);
   pack->door = door;
   pack->library = library;
   pack->threads = threads;
+  pack->device = gpu == NULL ? -1 : gpu->ordinal;
   atomic_init(&pack->holders, 1);
   atomic_init(&pack->arena.rest, NULL);
   for (int i = 0; i < door->op_count; ++i) {
@@ -49,19 +61,20 @@ static ht_status connect(ht_pack** out, void* library, int threads, const char* 
 }
 
 /* One attempt; *moved: another pack took the place of the one that was being read. */
-static ht_status open_once(const char* path, int threads, ht_pack** out, int* moved, ht_error* error) {
+static ht_status open_once(const char* path, int threads, const ht_gpu* gpu, ht_pack** out, int* moved, ht_error* error) {
   *moved = 0;
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path, strerror(errno));
-  ht_checked checked;
+  ht_checked checked = {.planned = 1};
   struct stat here, there;
   void* library = NULL;
-  ht_status status = ht_files_check(folder, path, &checked, error);
+  ht_status status = ht_files_check(folder, path, gpu, &checked, error);
   if (status == HT_OK && (library = dlopen(checked.library, RTLD_NOW | RTLD_LOCAL)) == NULL)
     status = ht_refuse(error, HT_PACK_INVALID, "%s cannot be loaded: %s", checked.library, dlerror());
   if (status == HT_OK && (stat(checked.library, &there) != 0 || there.st_dev != checked.device || there.st_ino != checked.inode))
     status = ht_refuse(error, HT_PACK_INVALID, "%s was exchanged while it was loaded; open the pack again", checked.library);
-  if (status == HT_OK) status = connect(out, library, threads, checked.library, error);
+  if (status == HT_OK) status = connect(out, library, threads, gpu, checked.library, error);
+  if (status == HT_OK) (*out)->planned = checked.planned;
   if (status != HT_OK) {
     if (library != NULL) dlclose(library);
     *moved = fstat(folder, &here) == 0 && (stat(path, &there) != 0 || here.st_dev != there.st_dev || here.st_ino != there.st_ino);
@@ -70,16 +83,28 @@ static ht_status open_once(const char* path, int threads, ht_pack** out, int* mo
   return status;
 }
 
+static ht_status open_steadily(const char* path, int threads, const ht_gpu* gpu, ht_pack** out, ht_error* error) {
+  if (path == NULL) return ht_refuse(error, HT_PACK_INVALID, "path is NULL; name the directory that haotuner tune wrote");
+  int moved = 1;
+  ht_status status = HT_PACK_INVALID;
+  for (int attempt = 0; attempt < ATTEMPTS && moved; ++attempt) status = open_once(path, threads, gpu, out, &moved, error);
+  return status;
+}
+
 ht_status ht_pack_open(const char* path, int threads, ht_pack** out, ht_error* error) {
   if (out == NULL) return ht_refuse(error, HT_BAD_VALUE, "out is NULL; pass where to put the pack");
   *out = NULL;
-  if (path == NULL) return ht_refuse(error, HT_PACK_INVALID, "path is NULL; name the directory that haotuner tune wrote");
-  if (threads < 1 || threads > HT_MAX_THREADS)
+  if (path != NULL && (threads < 1 || threads > HT_MAX_THREADS))
     return ht_refuse(error, HT_BAD_VALUE, "threads=%d is not in 1..%d", threads, HT_MAX_THREADS);
-  int moved = 1;
-  ht_status status = HT_PACK_INVALID;
-  for (int attempt = 0; attempt < ATTEMPTS && moved; ++attempt) status = open_once(path, threads, out, &moved, error);
-  return status;
+  return open_steadily(path, threads, NULL, out, error);
+}
+
+ht_status ht_pack_open_on(const char* path, int device, ht_pack** out, ht_error* error) {
+  ht_gpu gpu;
+  if (out == NULL) return ht_refuse(error, HT_BAD_VALUE, "out is NULL; pass where to put the pack");
+  *out = NULL;
+  ht_status status = ht_gpu_find(device, &gpu, error);
+  return status == HT_OK ? open_steadily(path, 1, &gpu, out, error) : status;
 }
 
 void ht_pack_close(ht_pack* pack) {

@@ -18,6 +18,8 @@ struct ht_pack {
   const ht_door* door;
   void* library;
   int threads;
+  int device;  /* that the pack computes on, as CUDA counts; -1: the CPU */
+  int planned; /* its plans were made for this kind of device */
   atomic_int closed;
   ht_arena arena;
   atomic_int holders; /* the owner until ht_pack_close, and every linear */

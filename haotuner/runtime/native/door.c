@@ -4,18 +4,12 @@
 #include <stdio.h>
 
 #include "ht_pack.h"
-#include "kinds/dense.h"
 
 static void describe(int op, ht_door_op* out) {
   const ht_op* o = &ht_ops[op];
   *out = (ht_door_op){.name = o->name, .kind = o->kind->name, .operands = o->operand_count};
-  if (o->kind != &ht_dense_kind) return;
-  const ht_dense* dense = o->data;
-  out->n = dense->n;
-  out->k = dense->k;
-  out->panels = dense->panels;
-  out->pw = dense->pw;
-  out->weight_kn = dense->weight_kn;
+  if (o->kind->describe != NULL) o->kind->describe(o, out);
+  if (o->kind->placed != NULL) out->bound_bytes = o->kind->placed->bound_bytes(o);
 }
 
 static int64_t setting(int op, int threads) {
@@ -30,13 +24,17 @@ static int64_t setting(int op, int threads) {
   return best + HT_MAX_THREADS * (int64_t)threads;
 }
 
+static int said(int rc, int op, const ht_error* error, const char** kind, char* text, size_t size) {
+  if (rc == 0) return 0;
+  *kind = error->kind;
+  snprintf(text, size, "%s: %s", ht_ops[op].name, error->text);
+  return -1;
+}
+
 static int run(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, const char** kind, char* text,
                size_t size) {
   ht_error error;
-  if (ht_call_op(op, tensors, count, setting, &error) == 0) return 0;
-  *kind = error.kind;
-  snprintf(text, size, "%s: %s", ht_ops[op].name, error.text);
-  return -1;
+  return said(ht_call_op(op, tensors, count, setting, NULL, &error), op, &error, kind, text, size);
 }
 
 static int call(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* bias, int64_t setting,
@@ -45,8 +43,33 @@ static int call(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y,
   return run(op, tensors, bias == NULL ? 3 : 4, setting, kind, text, size);
 }
 
+static int open_device(int device, const char** kind, char* text, size_t size) {
+  ht_error error;
+  if (ht_op_count == 0 || ht_ops[0].kind->placed == NULL) return said(ht_refuse(&error, "ValueError", "holds no code for devices"), 0, &error, kind, text, size);
+  return said(ht_ops[0].kind->placed->open(device, &error), 0, &error, kind, text, size);
+}
+
+static int bind(int op, const DLTensor* w, const DLTensor* bias, void* bound, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_ops[op].kind->placed->bind(&ht_ops[op], w, bias, bound, &error), op, &error, kind, text, size);
+}
+
+static int prepare(int op, const void* bound, void* stream, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_ops[op].kind->placed->prepare(&ht_ops[op], bound, stream, &error), op, &error, kind, text, size);
+}
+
+static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
+                 char* text, size_t size) {
+  int64_t bytes = ht_ops[op].kind->placed->bound_bytes(&ht_ops[op]);
+  const DLTensor as_bytes = {(void*)bound, {kDLCPU, 0}, 1, {kDLUInt, 8, 1}, &bytes, NULL, 0};
+  const DLTensor* tensors[3] = {x, &as_bytes, y};
+  ht_error error;
+  return said(ht_call_op(op, tensors, 3, setting, stream, &error), op, &error, kind, text, size);
+}
+
 HT_EXPORT const ht_door* ht_pack_door(void) {
-  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run};
+  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue};
   door.op_count = ht_op_count; /* the same value for every caller */
   return &door;
 }

@@ -7,16 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 2 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
-#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; otherwise the same, so that new members come last */
+#define HT_DOOR_VERSION 3 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
-typedef struct {
+typedef struct ht_door_op {
   const char* name;
   int64_t n, k, panels, pw; /* the packed weight is [panels][k][pw], zero beyond column n */
   int32_t weight_kn;        /* users store the weight as (k, n) */
   const char* kind;         /* of operator; all numbers above are 0 unless it is dense */
   int32_t operands;         /* tensors that `run` takes, the output last; behind it the optional ones */
+  int64_t bound_bytes;      /* 0, or of what `bind` fills: the weight stays where it is, on a device */
 } ht_door_op;
 
 typedef struct {
@@ -30,6 +31,12 @@ typedef struct {
   void (*inject)(void (*run)(void (*body)(void* arg, int64_t chunk), void* arg, int64_t chunks, int threads));
   /* As `call`, for any kind: tensors in the order of the op's operands. */
   int (*run)(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, const char** kind, char* text, size_t size);
+  /* Since 3, of ops with bound_bytes: `bound` is aligned to 128 bytes and outlives what was queued with it. See ht_placed in ht.h. */
+  int (*open)(int device, const char** kind, char* text, size_t size); /* load the pack's code there */
+  int (*bind)(int op, const DLTensor* w, const DLTensor* bias, void* bound, const char** kind, char* text, size_t size);
+  int (*prepare)(int op, const void* bound, void* stream, const char** kind, char* text, size_t size);
+  int (*queue)(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
+               char* text, size_t size);
 } ht_door;
 
 #endif /* HT_DOOR_H_ */

@@ -8,20 +8,19 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include "ht_pack.h"
-#include "kinds/dense.h"
 
 #pragma weak TVMFFIErrorSetRaisedFromCStr /* a C server has no tvm-ffi; it comes in through door.c and never gets here */
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 
-static int raise(const char* kind, const char* op, const char* text) {
+int ht_ffi_raise(const char* kind, const char* op, const char* text) {
   char message[384];
   snprintf(message, sizeof message, "%s: %s", op, text);
   if (TVMFFIErrorSetRaisedFromCStr != NULL) TVMFFIErrorSetRaisedFromCStr(kind, message);
   return -1;
 }
 
-static const DLTensor* tensor(const TVMFFIAny* value) {
+const DLTensor* ht_ffi_tensor(const TVMFFIAny* value) {
   if (value->type_index == kTVMFFIDLTensorPtr) return value->v_ptr;
   if (value->type_index == kTVMFFITensor) return (const DLTensor*)((const char*)value->v_ptr + sizeof(TVMFFIObject));
   return NULL;
@@ -29,7 +28,7 @@ static const DLTensor* tensor(const TVMFFIAny* value) {
 
 /* Data of argument `index`, a contiguous int64 array on the CPU of these extents; NULL if it is anything else. */
 static int64_t* int64_array(const TVMFFIAny* args, int32_t count, int32_t index, int32_t rank, int64_t first, int64_t second) {
-  const DLTensor* t = index < count ? tensor(&args[index]) : NULL;
+  const DLTensor* t = index < count ? ht_ffi_tensor(&args[index]) : NULL;
   if (t == NULL || t->device.device_type != kDLCPU || t->data == NULL || t->shape == NULL || t->ndim != rank) return NULL;
   if (t->dtype.code != kDLInt || t->dtype.bits != 64 || t->dtype.lanes != 1) return NULL;
   if (t->shape[0] != first || (rank == 2 && t->shape[1] != second)) return NULL;
@@ -38,22 +37,22 @@ static int64_t* int64_array(const TVMFFIAny* args, int32_t count, int32_t index,
 }
 
 /* Argument `index` as a whole number of [0, limit); -1 if it is anything else. */
-static int64_t whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_t limit) {
+int64_t ht_ffi_whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_t limit) {
   if (index >= count || args[index].type_index != kTVMFFIInt) return -1;
   return args[index].v_int64 >= 0 && args[index].v_int64 < limit ? args[index].v_int64 : -1;
 }
 
-/* An output of a dense op for x; x itself is checked in full later, here only what sizes the output. */
-static int allocate(const ht_op* op, const DLTensor* x, TVMFFIAny* out) {
-  const ht_dense* dense = op->data;
+/* x itself is checked in full later, here only what sizes the output. */
+int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIAny* out) {
+  const ht_operand* y = &op->operands[op->operand_count - 1];
   int64_t shape[HT_MAX_RANK];
-  if (x == NULL || x->ndim < 1 || x->ndim > HT_MAX_RANK || x->shape == NULL || x->shape[x->ndim - 1] != dense->k ||
-      x->device.device_type != kDLCPU || TVMFFIEnvTensorAlloc == NULL)
-    return raise("ValueError", op->name, "no output can be made for this x");
+  if (x == NULL || x->ndim < 1 || x->ndim > HT_MAX_RANK || x->shape == NULL ||
+      x->shape[x->ndim - 1] != op->axes[HT_AXIS_K].extent || (int)x->device.device_type != device_type || TVMFFIEnvTensorAlloc == NULL)
+    return ht_ffi_raise("ValueError", op->name, "no output can be made for this x");
   for (int i = 0; i < x->ndim; ++i)
-    if ((shape[i] = x->shape[i]) < 0) return raise("ValueError", op->name, "x has a negative extent");
-  shape[x->ndim - 1] = dense->n;
-  DLTensor like = {NULL, {kDLCPU, 0}, x->ndim, {kDLFloat, 32, 1}, shape, NULL, 0};
+    if ((shape[i] = x->shape[i]) < 0) return ht_ffi_raise("ValueError", op->name, "x has a negative extent");
+  shape[x->ndim - 1] = op->axes[HT_AXIS_N].extent;
+  DLTensor like = {NULL, x->device, x->ndim, {y->code, y->bits, 1}, shape, NULL, 0};
   out->type_index = kTVMFFITensor;
   out->zero_padding = 0;
   return TVMFFIEnvTensorAlloc(&like, (TVMFFIObjectHandle*)&out->v_obj);
@@ -64,16 +63,16 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
   const ht_op* op = &ht_ops[index];
   const DLTensor* tensors[HT_MAX_OPERANDS];
   if (count_args != op->operand_count + 1 || args[0].type_index != kTVMFFIInt)
-    return raise("TypeError", op->name, "expected the arguments (setting, operands..., out)");
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (setting, operands..., out)");
   for (int i = 0; i < op->operand_count; ++i) {
-    if ((tensors[i] = tensor(&args[i + 1])) != NULL) continue;
+    if ((tensors[i] = ht_ffi_tensor(&args[i + 1])) != NULL) continue;
     char text[128];
     snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor",
              op->operands[i].name);
-    return raise("TypeError", op->name, text);
+    return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
-  if (ht_call_op(index, tensors, op->operand_count, args[0].v_int64, &error) != 0) return raise(error.kind, op->name, error.text);
+  if (ht_call_op(index, tensors, op->operand_count, args[0].v_int64, NULL, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   result->type_index = kTVMFFINone;
   return 0;
 }
@@ -82,25 +81,25 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
   static const char* const names[5] = {"x", "weight", "out", "setting", "bias"};
   const DLTensor* given[5] = {NULL};
   const ht_op* op = &ht_ops[index];
-  if (op->kind != &ht_dense_kind) return run(index, args, count_args, result);
+  if (op->kind->look_up == NULL) return run(index, args, count_args, result);
   if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt)
-    return raise("TypeError", op->name, "expected the arguments (x, weight, out, setting[, bias])");
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, weight, out, setting[, bias])");
   TVMFFIAny made = {.type_index = kTVMFFINone};
-  if (args[2].type_index == kTVMFFINone && allocate(op, tensor(&args[0]), &made) != 0) return -1;
+  if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCPU, ht_ffi_tensor(&args[0]), &made) != 0) return -1;
   for (int i = 0; i < count_args; ++i) {
     if (i == 3) continue;
-    given[i] = tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i]);
+    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i]);
     if (given[i] != NULL) continue;
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
     char text[128];
     snprintf(text, sizeof text, "%s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor", names[i]);
-    return raise("TypeError", op->name, text);
+    return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
   const DLTensor* const tensors[4] = {given[0], given[1], given[2], given[4]};
-  if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64, &error) != 0) {
+  if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64, NULL, &error) != 0) {
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
-    return raise(error.kind, op->name, error.text);
+    return ht_ffi_raise(error.kind, op->name, error.text);
   }
   *result = made;
   return 0;
@@ -111,20 +110,12 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
 HT_EXPORT int __tvm_ffi_ht_look_up(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   int64_t* values = int64_array(args, count_args, 3, 1, 2 + 2 * HT_MAX_PARTS, 0);
-  int64_t op_index = whole(args, count_args, 0, ht_op_count), m = whole(args, count_args, 2, HT_EXTENT_LIMIT + (int64_t)1);
-  int64_t plan = op_index < 0 ? -1 : whole(args, count_args, 1, ht_ops[op_index].plan_count);
-  if (values == NULL) return raise("TypeError", "look_up", "expected (op, plan, m, int64 array of 10)");
-  if (plan < 0 || m < 1 || ht_ops[op_index].kind != &ht_dense_kind)
-    return raise("ValueError", "look_up", "no such dense op, plan, or m");
-  const ht_dense* dense = ht_ops[op_index].data;
-  ht_composition found;
-  ht_dense_look_up(dense, &ht_ops[op_index].plans[plan], m, &found);
-  values[0] = found.count;
-  values[1] = found.split;
-  for (int i = 0; i < found.count; ++i) {
-    values[2 + 2 * i] = found.part[i].kernel - dense->kernels;
-    values[3 + 2 * i] = found.part[i].tiles;
-  }
+  int64_t op_index = ht_ffi_whole(args, count_args, 0, ht_op_count), m = ht_ffi_whole(args, count_args, 2, HT_EXTENT_LIMIT + (int64_t)1);
+  int64_t plan = op_index < 0 ? -1 : ht_ffi_whole(args, count_args, 1, ht_ops[op_index].plan_count);
+  if (values == NULL) return ht_ffi_raise("TypeError", "look_up", "expected (op, plan, m, int64 array of 10)");
+  if (plan < 0 || m < 1 || ht_ops[op_index].kind->look_up == NULL)
+    return ht_ffi_raise("ValueError", "look_up", "no such dense op, plan, or m");
+  ht_ops[op_index].kind->look_up(&ht_ops[op_index], &ht_ops[op_index].plans[plan], m, values);
   result->type_index = kTVMFFINone;
   return 0;
 }
@@ -133,9 +124,9 @@ HT_EXPORT int __tvm_ffi_ht_look_up(void* self, const TVMFFIAny* args, int32_t co
 HT_EXPORT int __tvm_ffi_ht_cell(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   const int64_t* extents = int64_array(args, count_args, 2, 1, HT_MAX_AXES, 0);
-  int64_t op = whole(args, count_args, 0, ht_op_count);
-  int64_t plan = op < 0 ? -1 : whole(args, count_args, 1, ht_ops[op].plan_count);
-  if (plan < 0 || extents == NULL) return raise("ValueError", "cell", "expected (op, plan, int64 array of 8)");
+  int64_t op = ht_ffi_whole(args, count_args, 0, ht_op_count);
+  int64_t plan = op < 0 ? -1 : ht_ffi_whole(args, count_args, 1, ht_ops[op].plan_count);
+  if (plan < 0 || extents == NULL) return ht_ffi_raise("ValueError", "cell", "expected (op, plan, int64 array of 8)");
   result->type_index = kTVMFFIInt;
   result->v_int64 = ht_look_up(&ht_ops[op].plans[plan].table, extents);
   return 0;
@@ -145,10 +136,10 @@ HT_EXPORT int __tvm_ffi_ht_cell(void* self, const TVMFFIAny* args, int32_t count
  * op. The manifest must say the same: counters and plans go by place. */
 HT_EXPORT int __tvm_ffi_ht_about(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  const DLTensor* out = count_args == 2 ? tensor(&args[1]) : NULL;
+  const DLTensor* out = count_args == 2 ? ht_ffi_tensor(&args[1]) : NULL;
   if (out == NULL || out->dtype.bits != 8 || out->dtype.lanes != 1 || out->ndim != 1 || out->data == NULL ||
       out->device.device_type != kDLCPU || args[0].type_index != kTVMFFIInt || args[0].v_int64 < 0)
-    return raise("TypeError", "about", "expected (op, uint8 array)");
+    return ht_ffi_raise("TypeError", "about", "expected (op, uint8 array)");
   result->type_index = kTVMFFIInt;
   result->v_int64 = 0;
   if (args[0].v_int64 >= ht_op_count) return 0;
@@ -169,9 +160,9 @@ HT_EXPORT int __tvm_ffi_ht_about(void* self, const TVMFFIAny* args, int32_t coun
 HT_EXPORT int __tvm_ffi_ht_stats(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   int64_t* counts = int64_array(args, count_args, 1, 1, 3, 0);
-  int64_t op = whole(args, count_args, 0, ht_op_count);
-  if (counts == NULL) return raise("TypeError", "stats", "expected (op, int64 array of 3)");
-  if (op < 0) return raise("ValueError", "stats", "no such op");
+  int64_t op = ht_ffi_whole(args, count_args, 0, ht_op_count);
+  if (counts == NULL) return ht_ffi_raise("TypeError", "stats", "expected (op, int64 array of 3)");
+  if (op < 0) return ht_ffi_raise("ValueError", "stats", "no such op");
   ht_counts((int)op, counts);
   result->type_index = kTVMFFINone;
   return 0;
@@ -182,7 +173,7 @@ HT_EXPORT int __tvm_ffi_ht_capture(void* self, const TVMFFIAny* args, int32_t co
   (void)self;
   if (count_args != 1 || args[0].type_index != kTVMFFIInt ||
       (args[0].v_int64 != 1 && args[0].v_int64 != -1))
-    return raise("TypeError", "capture", "expected 1 or -1");
+    return ht_ffi_raise("TypeError", "capture", "expected 1 or -1");
   ht_capture((int)args[0].v_int64);
   result->type_index = kTVMFFINone;
   return 0;
@@ -191,11 +182,11 @@ HT_EXPORT int __tvm_ffi_ht_capture(void* self, const TVMFFIAny* args, int32_t co
 /* seen(op, out int64[1 + dynamic axes][HT_SHAPE_SLOTS]): the shape that each slot stands for, an axis a row, then calls in it. */
 HT_EXPORT int __tvm_ffi_ht_seen(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  int64_t op = whole(args, count_args, 0, ht_op_count), extents[HT_MAX_DYNAMIC] = {0};
-  if (op < 0) return raise("ValueError", "seen", "no such op");
+  int64_t op = ht_ffi_whole(args, count_args, 0, ht_op_count), extents[HT_MAX_DYNAMIC] = {0};
+  if (op < 0) return ht_ffi_raise("ValueError", "seen", "no such op");
   int count = ht_ops[op].dynamic_count;
   int64_t* values = int64_array(args, count_args, 1, 2, 1 + count, HT_SHAPE_SLOTS);
-  if (values == NULL) return raise("TypeError", "seen", "expected (op, int64 array of slots for each dynamic axis and counts)");
+  if (values == NULL) return ht_ffi_raise("TypeError", "seen", "expected (op, int64 array of slots for each dynamic axis and counts)");
   for (int i = 0; i < HT_SHAPE_SLOTS; ++i) {
     values[count * HT_SHAPE_SLOTS + i] = ht_seen((int)op, i, extents);
     for (int a = 0; a < count; ++a) values[a * HT_SHAPE_SLOTS + i] = extents[a];
@@ -207,7 +198,7 @@ HT_EXPORT int __tvm_ffi_ht_seen(void* self, const TVMFFIAny* args, int32_t count
 /* team(address): that of GOMP_parallel in this process, or 0 for our own pool; see ht.h. */
 HT_EXPORT int __tvm_ffi_ht_team(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  if (count_args != 1 || args[0].type_index != kTVMFFIInt) return raise("TypeError", "team", "expected an address");
+  if (count_args != 1 || args[0].type_index != kTVMFFIInt) return ht_ffi_raise("TypeError", "team", "expected an address");
   ht_pool_use_team((ht_team_fn)(uintptr_t)args[0].v_int64);
   result->type_index = kTVMFFINone;
   return 0;

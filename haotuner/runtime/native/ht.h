@@ -24,6 +24,7 @@ typedef struct {
   int64_t first, last; /* of a dynamic axis: tuned range */
 } ht_axis;
 
+enum { HT_AXIS_M = 0, HT_AXIS_N = 1, HT_AXIS_K = 2 }; /* of a layer, in the op's axes */
 enum { HT_INPUT = 0, HT_CONSTANT = 1, HT_OUTPUT = 2 };
 
 typedef struct { /* one tensor of an op; the output is the last one */
@@ -78,6 +79,26 @@ typedef struct {
 } ht_call;
 
 typedef struct ht_op ht_op;
+struct ht_door_op;
+
+typedef struct { /* where a call is queued, and what is said back */
+  void* stream; /* of the device; NULL is its legacy default stream */
+  int fallback; /* set: not what the plan says serves this call */
+} ht_queue;
+
+/* Of a kind whose calls are queued on a device's streams. Its weight stays where the caller has it; what is worked out once for a
+ * weight lies in `bound`, memory of the host that the caller keeps, aligned to HT_BOUND_ALIGNMENT. */
+#define HT_BOUND_ALIGNMENT 128
+typedef struct {
+  int (*open)(int device, ht_error* error); /* load the pack's code on a device, once for the process */
+  int64_t (*bound_bytes)(const ht_op* op);
+  /* Load what the device lacks, and fill `bound`; bias may be NULL. */
+  int (*bind)(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* bound, ht_error* error);
+  /* Have memory ready that calls on this stream may want, so that none of them allocates. */
+  int (*prepare)(const ht_op* op, const void* bound, void* stream, ht_error* error);
+  /* Queue a call that was checked; its tensors are x, `bound` as bytes, and out. Allocates nothing, waits for nothing. */
+  int (*launch)(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error);
+} ht_placed;
 
 typedef struct { /* what a kind of operator does; one file in kinds/ */
   const char* name;
@@ -86,6 +107,11 @@ typedef struct { /* what a kind of operator does; one file in kinds/ */
   /* Compute it; 0, or -1 when a micro-kernel refused its arguments. Allocates nothing. Not called for an empty output. */
   int (*run)(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads);
   const char* (*kernel_name)(const ht_op* op, int32_t index);
+  /* Of a layer, called as (x, weight, out[, bias]) with the axes m, n, k; NULL of other kinds. The composition of m rows: count,
+   * how it is shared, then kernel index and tiles of each region; and what a server must know of the op. */
+  void (*look_up)(const ht_op* op, const ht_plan* plan, int64_t m, int64_t out[2 + 2 * HT_MAX_PARTS]);
+  void (*describe)(const ht_op* op, struct ht_door_op* out);
+  const ht_placed* placed; /* NULL: `run` computes before it returns */
 } ht_kind;
 
 struct ht_op {

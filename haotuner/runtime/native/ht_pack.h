@@ -10,8 +10,9 @@ extern const ht_op ht_ops[];
 extern const int ht_op_count;
 
 /* serve.c: one checked, planned, counted call; tensors in the order of the op's operands, an optional one may be left out.
- * setting = plan index + HT_MAX_THREADS * threads. 0, or -1 with *error filled. */
-int ht_call_op(int index, const DLTensor* const* tensors, int32_t count, int64_t setting, ht_error* error);
+ * setting = plan index + HT_MAX_THREADS * threads, which on a device is 1, or 2 where the plan was made for another device.
+ * `stream` of a device, else NULL. 0, or -1 with *error filled. */
+int ht_call_op(int index, const DLTensor* const* tensors, int32_t count, int64_t setting, void* stream, ht_error* error);
 
 /* serve.c: calls, calls with a thread count that was not tuned, and shapes outside the tuned range since loading. */
 void ht_counts(int op, int64_t out[3]);
@@ -22,5 +23,15 @@ int64_t ht_seen(int op, int slot, int64_t extents[HT_MAX_DYNAMIC]); /* calls in 
 
 /* ffi.c: the same behind tvm-ffi's calling convention; pack_data.c exports one such function an op. */
 int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
+/* placed.c: the same of an op whose kind is `placed`. */
+int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
+/* ffi.c, for placed.c. */
+int ht_ffi_raise(const char* kind, const char* op, const char* text); /* -1, with the error set */
+const DLTensor* ht_ffi_tensor(const TVMFFIAny* value);                /* NULL if it is none */
+/* A new output of a layer for x, of x's framework and on its device; 0 or -1. */
+int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIAny* out);
+int64_t ht_ffi_whole(const TVMFFIAny* args, int32_t count, int32_t index, int64_t limit); /* of [0, limit), or -1 */
 
 #endif /* HT_PACK_H_ */

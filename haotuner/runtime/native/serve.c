@@ -83,7 +83,8 @@ static int out_of_range(const ht_op* op, const int64_t* extents) {
   return 0;
 }
 
-int ht_call_op(int index, const DLTensor* const* tensors, int32_t count_tensors, int64_t setting, ht_error* error) {
+int ht_call_op(int index, const DLTensor* const* tensors, int32_t count_tensors, int64_t setting, void* stream,
+               ht_error* error) {
   const ht_op* op = &ht_ops[index];
   ht_call call;
   if (op->kind->check(op, tensors, count_tensors, &call, error) != 0) return -1;
@@ -96,7 +97,13 @@ int ht_call_op(int index, const DLTensor* const* tensors, int32_t count_tensors,
   if (atomic_load_explicit(&capturing, memory_order_relaxed) != 0) note(index, op, call.extents);
   if (out_of_range(op, call.extents)) count(&mine->out_of_range);
   const ht_plan* plan = &op->plans[plan_index];
-  if (plan->threads != threads) count(&mine->fallbacks); /* the nearest plan serves a thread count nobody tuned */
+  if (plan->threads != threads) count(&mine->fallbacks); /* the nearest plan serves a count, or a device, nobody tuned */
+  if (op->kind->placed != NULL) {
+    ht_queue queue = {stream, 0};
+    int rc = op->kind->placed->launch(op, plan, &call, &queue, error);
+    if (queue.fallback && plan->threads == threads) count(&mine->fallbacks);
+    return rc;
+  }
   if (op->kind->run(op, plan, &call, (int)threads) == 0) return 0;
   return ht_refuse(error, "RuntimeError", "a micro-kernel refused its arguments; the pack is damaged: run haotuner verify");
 }

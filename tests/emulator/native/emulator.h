@@ -9,6 +9,7 @@
 #include <math.h>  // the prelude of bf16 units names tanf and others unqualified
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -45,6 +46,7 @@ unsigned multiprocessor();
 unsigned char* shared_memory();  // dynamic, 1024-byte aligned; poisoned before every block
 void syncthreads();
 void syncwarp();
+void sync_some(int barrier, int threads);  // bar.sync of a named barrier
 uint64_t from_lane(uint64_t value, int lane, int width);
 [[noreturn]] void die(const char* what);
 
@@ -68,6 +70,9 @@ void load_matrices(int count, bool transposed, uint32_t** registers, uint32_t ad
 void multiply_16816(bool bf16, float** d, const uint32_t* a, const uint32_t* b, const float* c);
 void warpgroup_multiply(bool bf16, int n, float** d, int values, uint64_t a, uint64_t b, bool add, bool a_transposed,
                         bool b_transposed);
+uint16_t half_bits(float value);
+uint16_t bf16_bits(float value);
+float half_value(uint16_t bits);
 void warpgroup_commit();
 void warpgroup_wait(int pending);
 
@@ -115,6 +120,12 @@ inline unsigned __float_as_uint(float value) {
     std::memcpy(&bits, &value, 4);
     return bits;
 }
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+inline float __fdividef(float a, float b) { return std::fabs(b) > 0x1p126f && std::fabs(b) < INFINITY ? 0.0f : a / b; }
 namespace emu {
 template <class... Parameters, class... Arguments>
 inline cudaError_t launch_kernel(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {

@@ -33,6 +33,7 @@ emu_switch:
 .size emu_switch, .-emu_switch
 )");
 extern "C" void emu_switch(void** save_stack, void* next_stack);
+extern "C" __attribute__((weak)) void emulator_died(const char* what);  // of the stand-in driver, which outlives a kernel
 
 namespace emu {
 namespace {
@@ -154,6 +155,11 @@ void syncwarp() {
     rendezvous(warp, std::min(32, g_threads - warp * 32));
 }
 
+void sync_some(int barrier, int threads) {
+    if (barrier < 1 || barrier > 15 || threads < 32 || threads % 32 || threads > g_threads) die("bar.sync out of range");
+    rendezvous(-1 - barrier, threads);
+}
+
 uint64_t from_lane(uint64_t value, int lane, int width) {
     g_current->exchange = value;
     syncwarp();
@@ -164,6 +170,7 @@ uint64_t from_lane(uint64_t value, int lane, int width) {
 }
 
 void die(const char* what) {
+    if (emulator_died) emulator_died(what);
     std::fprintf(stderr, "emulator: %s (block %u,%u, thread %d)\n", what, g_block.x, g_block.y,
                  g_current ? g_current->thread.id : -1);
     std::fflush(stderr);

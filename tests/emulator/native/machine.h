@@ -51,3 +51,5 @@ bool async_step();  // performs one pending TMA request; false when there is non
 uint32_t swizzled(uint32_t address, int mode);
 
 }  // namespace emu
+
+extern "C" void emulator_set(int late, unsigned seed);  // how asynchronous work behaves, and which thread runs next

@@ -63,6 +63,10 @@ void count_conflicts(int first_lane) {
 
 }  // namespace
 
+uint16_t half_bits(float value) { return __half_raw(__float2half_rn(value)).x; }
+uint16_t bf16_bits(float value) { return __nv_bfloat16_raw(__float2bfloat16_rn(value)).x; }
+float half_value(uint16_t bits) { return to_float(bits, false); }
+
 void load_matrices(int count, bool transposed, uint32_t** registers, uint32_t address) {
     if (address % 16) die("misaligned ldmatrix");
     current()->exchange = address;

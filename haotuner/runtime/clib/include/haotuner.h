@@ -28,7 +28,8 @@ typedef enum {
   HT_PACK_MISMATCH = -4, /* a sound pack that this CPU cannot serve */
   HT_CLOSED = -5,       /* the pack was closed */
   HT_NO_MEMORY = -6,
-  HT_INTERNAL = -7      /* the pack is damaged in a way that hashes cannot show */
+  HT_INTERNAL = -7,     /* the pack is damaged in a way that hashes cannot show; on a device also an error of its driver */
+  HT_NO_DEVICE = -8     /* no such device, or no driver */
 } ht_status;
 
 typedef struct {
@@ -42,7 +43,7 @@ typedef struct ht_linear ht_linear; /* an op with a weight */
 
 typedef struct {
   int64_t calls;
-  int64_t fallbacks;    /* calls with a thread count that was not tuned */
+  int64_t fallbacks;    /* calls with a thread count that was not tuned; on a device those that are not served as planned for it */
   int64_t out_of_range; /* shapes outside the tuned range; served by the nearest plan */
 } ht_counts_t;
 
@@ -52,6 +53,10 @@ int ht_abi_version(void);
 /* Open a pack directory after checking its hash, its format and this CPU; threads >= 1 is the most a call may use. */
 ht_status ht_pack_open(const char* path, int threads, ht_pack** out, ht_error* error);
 
+/* Open a pack for CUDA device number `device`, as CUDA counts them, and load its code there: once for the process, for captured
+ * graphs may replay it after the pack was closed. */
+ht_status ht_pack_open_on(const char* path, int device, ht_pack** out, ht_error* error);
+
 /* Close: later calls return HT_CLOSED, calls that run finish. The library is unmapped with the last linear. */
 void ht_pack_close(ht_pack* pack);
 
@@ -59,13 +64,21 @@ int ht_op_count(const ht_pack* pack);
 const char* ht_op_name(const ht_pack* pack, int index); /* NULL beyond the last */
 ht_status ht_op_find(ht_pack* pack, const char* name, ht_op** out, ht_error* error);
 
-/* Pack a float32 weight (n, k), any strides, and copy an optional bias (n). The tensors may be freed afterwards. */
+/* Pack a float32 weight (n, k), any strides, and copy an optional bias (n). The tensors may be freed afterwards.
+ * On a device: a compact weight and bias of the op's dtype there, which are not copied and must outlive the linear, what was queued
+ * with it, and every graph that captured a call. Not while a stream is captured. */
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error);
 void ht_linear_free(ht_linear* linear);
 
 /* out (..., n) = x (..., k) . weight^T + bias. Rows evenly spaced, inner stride 1, out apart from x. Allocates nothing.
- * `stream` is for device packs; a CPU pack computes before it returns and wants NULL. */
+ * A CPU pack computes before it returns and wants NULL for `stream`. On a device the call is queued on `stream`, a CUstream or
+ * cudaStream_t of the device's primary context (NULL: its legacy default stream), and nothing is waited for or loaded: it may be
+ * captured in a graph. x and out must live until it was computed. */
 ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, ht_error* error);
+
+/* On a device: have memory ready for calls on this stream, so that they may split the sum over k where that was planned; without it
+ * they are computed unsplit, and counted as fallbacks. It stays for the process. Not while a stream is captured. On a CPU: nothing. */
+ht_status ht_prepare(const ht_linear* linear, void* stream, ht_error* error);
 
 /* The same with another thread count for this call. */
 ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,

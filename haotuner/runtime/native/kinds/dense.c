@@ -1,6 +1,8 @@
 /* dense: its check, and its place among the kinds. */
 #include "dense.h"
 
+#include "door.h"
+
 static int check_bias(const ht_dense* dense, const DLTensor* bias, ht_dense_call* call, ht_error* error) {
   call->bias = NULL;
   if (bias == NULL) return 0;
@@ -115,4 +117,25 @@ static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int th
 
 static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_dense*)op->data)->kernels[index].name; }
 
-const ht_kind ht_dense_kind = {"dense", check, run, kernel_name};
+static void look_up(const ht_op* op, const ht_plan* plan, int64_t m, int64_t out[2 + 2 * HT_MAX_PARTS]) {
+  const ht_dense* dense = op->data;
+  ht_composition found;
+  ht_dense_look_up(dense, plan, m, &found);
+  out[0] = found.count;
+  out[1] = found.split;
+  for (int i = 0; i < found.count; ++i) {
+    out[2 + 2 * i] = found.part[i].kernel - dense->kernels;
+    out[3 + 2 * i] = found.part[i].tiles;
+  }
+}
+
+static void describe(const ht_op* op, ht_door_op* out) {
+  const ht_dense* dense = op->data;
+  out->n = dense->n;
+  out->k = dense->k;
+  out->panels = dense->panels;
+  out->pw = dense->pw;
+  out->weight_kn = dense->weight_kn;
+}
+
+const ht_kind ht_dense_kind = {"dense", check, run, kernel_name, look_up, describe, NULL};

@@ -4,8 +4,6 @@
 
 #include "ht.h"
 
-enum { HT_AXIS_M = 0, HT_AXIS_N = 1, HT_AXIS_K = 2 }; /* in the op's axes */
-
 typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns from panels of pw columns */
   const char* name;
   ht_kernel_fn fn;

@@ -1,0 +1,198 @@
+"""A dense op of a CUDA pack: which kernels serve which rows, and into how many parts the sum over k is split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.backends.backend import Choice
+from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.plan.cells import CellTable
+from haotuner.plan.table import PlanTable
+from haotuner.words.composition import WHOLE, Composition
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+
+REGIONS = 2  # of a cell; native/kinds/cuda_dense.h
+MOST_SPLITS = 64  # of k in a plan
+DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
+_SPLITS = re.compile(r"k([1-9][0-9]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaEntry:
+    """How the rows of a cell are computed: regions as (kernel index, row tiles), the last one takes what is left."""
+
+    regions: tuple[tuple[int, int], ...]
+    splits: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedCudaDense:
+    """Everything the library holds about a dense op on a CUDA device; implements ``Packed``.
+
+    ``bounds``: the largest number of rows of each cell, ascending; the last cell goes on beyond it.
+    """
+
+    name: str
+    first_m: int
+    last_m: int
+    kernels: Sequence[MicroKernel]
+    launches: Sequence[Launch]
+    bounds: Sequence[int]
+    entries: Sequence[CudaEntry]
+
+    @staticmethod
+    def of(choice: Choice) -> PackedCudaDense:
+        """What tuning found. ValueError where a table has what this device's loops cannot look up."""
+        (axis,) = choice.op.dynamic
+        (table,) = choice.tables
+        index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
+        bounds, entries = _cells(table, axis, index)
+        first, last = choice.ranges[axis]
+        launches = [_family_of(choice, kernel).launch(kernel) for kernel in choice.kernels]
+        return PackedCudaDense(
+            name=choice.op.name, first_m=first, last_m=last, kernels=tuple(choice.kernels), launches=launches,
+            bounds=bounds, entries=entries,
+        )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) != len(self.entries) or list(self.bounds) != sorted(set(self.bounds)) or min(self.bounds) < 1:
+            raise ValueError(f"{self.name}: a plan needs one ascending bound for each cell")
+        for entry in self.entries:
+            self._check(entry)
+
+    def _check(self, entry: CudaEntry) -> None:
+        *before, last = entry.regions
+        if len(before) >= REGIONS or any(tiles < 1 for _, tiles in before) or not 1 <= entry.splits <= MOST_SPLITS:
+            raise ValueError(f"{self.name}: {entry} is not one or two regions and 1..{MOST_SPLITS} parts of k")
+        for kernel, _ in entry.regions:
+            if entry.splits > 1 and not self.launches[kernel].splits:
+                raise ValueError(
+                    f"{self.name}: {self.kernels[kernel].name} cannot split k, the plan asks for {entry.splits}"
+                )
+
+    @property
+    def kind(self) -> str:
+        """Its kind of operator."""
+        return "dense"
+
+    @property
+    def dtype(self) -> str:
+        """Of x, weight, bias and y."""
+        return Op.parse(self.name).dtype
+
+    @property
+    def axes(self) -> tuple[PackedAxis, ...]:
+        """m, n and k."""
+        return axes_of(Op.parse(self.name), {"m": (self.first_m, self.last_m)})
+
+    @property
+    def operands(self) -> tuple[PackedOperand, ...]:
+        """x, the weight as its owner stores it, y and the optional bias."""
+        x, weight, y = operands_of(Op.parse(self.name))
+        kept = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
+        bias = PackedOperand(name="bias", role="constant", axes=("n",), dtype=y.dtype, optional=True, compact=True)
+        return x, kept, y, bias
+
+    @property
+    def micro_kernels(self) -> tuple[MicroKernel, ...]:
+        """What the compiler has to build."""
+        return tuple(self.kernels)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names in the order of the op's table."""
+        return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def tiles(self) -> tuple[Mapping[str, int], ...]:
+        """Rows and columns of each kernel's tile."""
+        return tuple({"m": launch.tile_m, "n": launch.tile_n} for launch in self.launches)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """One plan: a device has no thread counts."""
+        return (1,)
+
+    @property
+    def reads_kn(self) -> bool:
+        """Whether users store the weight as (k, n)."""
+        return "".join(Op.parse(self.name).option("weight")) == "kn"
+
+    @property
+    def splits(self) -> bool:
+        """Whether any cell sums k in parts."""
+        return any(entry.splits > 1 for entry in self.entries)
+
+    def declarations(self) -> str:
+        """Nothing: kernels are found in the device code by their names."""
+        return ""
+
+    def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The op's entry in the manifest."""
+        return entry_of(self, facts)
+
+    def tables(self, index: int, places: Mapping[str, int]) -> list[str]:
+        """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
+        op = Op.parse(self.name)
+        own = ", ".join(str(places[kernel.name]) for kernel in self.kernels)
+        return [
+            f"static const int32_t kernels_{index}[] = {{{own}}};",
+            f"static const int32_t bounds_{index}[] = {{{', '.join(map(str, self.bounds))}}};",
+            f"static const ht_cuda_entry entries_{index}[] = {{",
+            *(_row(entry) for entry in self.entries),
+            "};",
+            f"static const ht_plan plans_{index}[] = {{",
+            plan_row(1, [(0, f"bounds_{index}", len(self.bounds))], f"entries_{index}"),
+            "};",
+            f"static const ht_cuda_dense data_{index} = "
+            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {DTYPES.index(op.dtype)}, kernels_{index}}};",
+        ]
+
+
+def splits_of(composition: Composition) -> int:
+    """Parts of the sum over k that a composition asks for: its share is k4 for four, anything else for one."""
+    found = _SPLITS.fullmatch(composition.share)
+    return int(found[1]) if found else 1
+
+
+def _family_of(choice: Choice, kernel: MicroKernel) -> Any:
+    if kernel.family == choice.family.name:
+        return choice.family
+    from haotuner.microkernels.index import family_named
+
+    return family_named(kernel.family)  # a search may compare several families
+
+
+def _cells(table: PlanTable, axis: str, index: Mapping[str, int]) -> tuple[list[int], list[CudaEntry]]:
+    if isinstance(table, CellTable):
+        if list(table.bounds) != [axis]:
+            raise ValueError(f"a table over {', '.join(table.bounds)}; this device's loops look up {axis} alone")
+        pairs = list(zip(table.bounds[axis], (_entry(one, index) for one in table.entries), strict=True))
+    else:
+        pairs = [(row, _entry(one.composition, index)) for row, one in enumerate(table.entries, start=1)]
+    bounds: list[int] = []
+    entries: list[CudaEntry] = []
+    for bound, entry in pairs:
+        if entries and entries[-1] == entry:
+            bounds[-1] = bound
+        else:
+            bounds.append(bound)
+            entries.append(entry)
+    return bounds, entries
+
+
+def _entry(composition: Composition, index: Mapping[str, int]) -> CudaEntry:
+    *before, last = composition.parts
+    regions = (*((index[part.kernel], part.tiles) for part in before), (index[last.kernel], WHOLE))
+    return CudaEntry(regions=regions, splits=splits_of(composition))
+
+
+def _row(entry: CudaEntry) -> str:
+    kernels = [kernel for kernel, _ in entry.regions] + [0] * (REGIONS - len(entry.regions))
+    tiles = entry.regions[0][1] if len(entry.regions) > 1 else 0
+    return f"  {{{tiles}, {{{', '.join(map(str, kernels))}}}, {entry.splits}}},"

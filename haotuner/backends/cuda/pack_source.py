@@ -1,0 +1,116 @@
+"""The C source of a CUDA pack: device code as bytes, how its kernels are launched, and plan tables, all constant data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.backends.backend import CompileObject
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
+from haotuner.backends.cpu.pack_op import head, row
+from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cuda.launch import Launch, reduce_symbol
+from haotuner.words.kernel import MicroKernel
+
+# What every pack has, then what only one with CUDA code has.
+CUDA_SOURCES = ("driver.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
+PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", "kinds/cuda_dense.c", "kinds/cuda_queue.c",
+                *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
+KIND = "ht_cuda_dense_kind"
+ELF_ABI_OF_CUDA_13 = 8  # e_ident[EI_ABIVERSION] of a cubin
+
+
+def capability(arch: str) -> tuple[int, int, bool]:
+    """Major and minor of ``sm_90a``, and whether the code runs on exactly that. ValueError for another text."""
+    digits = arch.removeprefix("sm_")
+    number = digits.rstrip("af")
+    if not arch.startswith("sm_") or not number.isdigit() or len(number) < 2:
+        raise ValueError(f"{arch!r} is no architecture of a CUDA device, such as sm_80 or sm_90a")
+    return int(number[:-1]), int(number[-1]), number != digits
+
+
+def driver_of(cubin: bytes) -> int:
+    """The oldest CUDA whose driver takes a cubin, as the driver says versions: 13000 for code of a CUDA 13 compiler.
+
+    Device code runs on any driver of its compiler's major release (CUDA compatibility guide, minor version compatibility).
+    """
+    if cubin[:4] != b"\x7fELF" or len(cubin) < 16:
+        raise ValueError("the device code is no cubin")
+    return 13000 if cubin[8] >= ELF_ABI_OF_CUDA_13 else 12000
+
+
+def reduced(ops: Sequence[PackedCudaDense]) -> tuple[str, ...]:
+    """Dtypes whose partial sums some plan adds up: what the device code must have reductions for."""
+    return tuple(dtype for dtype in DTYPES if any(op.dtype == dtype and op.splits for op in ops))
+
+
+def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
+    """``pack_data.c``: device code, kernels, plans and ops of a pack, and one exported function an op."""
+    kernels = {kernel.name: (kernel, launch, op) for op in ops
+               for kernel, launch in zip(op.kernels, op.launches, strict=True)}  # fmt: skip
+    places = {name: place for place, name in enumerate(kernels)}
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/cuda_dense.h")]
+    text += _image(cubin)
+    text.append("static const ht_cuda_kernel kernels[] = {")
+    text += [_kernel(*one) for one in kernels.values()]
+    text.append("};")
+    major, minor, exact = capability(arch)
+    sums = reduced(ops)
+    symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
+    text.append(
+        f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {major}, {minor}, {int(exact)}, '
+        f"{driver_of(cubin.read_bytes())}, {len(kernels)}, kernels, {{{symbols}}}}};"
+    )
+    for index, op in enumerate(ops):
+        text += [*head(op, index), *op.tables(index, places)]
+    text += ["const ht_op ht_ops[] = {", *(row(op, index, KIND) for index, op in enumerate(ops)), "};"]
+    text.append(f"const int ht_op_count = {len(ops)};")
+    text += [
+        f"HT_EXPORT int __tvm_ffi_{op.name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) "
+        f"{{ (void)self; return ht_ffi_queue({index}, args, count, result); }}"
+        for index, op in enumerate(ops)
+    ]
+    return "\n".join(text) + "\n"
+
+
+def pack_library(
+    ops: Sequence[PackedCudaDense], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject
+) -> None:
+    """Build the pack's library; RuntimeError with the compiler's words.
+
+    ``compile_object`` puts a cubin at a path: the kernels under their own names, and the reductions of their dtypes.
+    """
+    with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
+        data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.cubin"
+        compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), arch, code)
+        data.write_text(pack_data(ops, code, arch))
+        toolchain.link([], [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], [RUNTIME_SOURCES], out)
+
+
+def _image(cubin: Path) -> list[str]:
+    path = str(cubin)
+    if not path.isprintable() or '"' in path or "\\" in path:
+        raise ValueError(f"the assembler cannot be told the path {path!r}; use another folder for temporary files")
+    return [
+        '__asm__(".section .rodata\\n.balign 64\\n.hidden ht_cuda_image\\n.globl ht_cuda_image\\nht_cuda_image:\\n"',
+        f'        ".incbin \\"{path}\\"\\n.byte 0\\n.text\\n");',
+        "extern const unsigned char ht_cuda_image[];",
+    ]
+
+
+def _kernel(kernel: MicroKernel, launch: Launch, op: PackedCudaDense) -> str:
+    boxes = {one.operand: one for one in launch.maps}
+    if launch.maps and set(boxes) != {"x", "w"}:
+        raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
+    swizzles = {one.swizzle_bytes for one in launch.maps} or {0}
+    if len(swizzles) > 1:
+        raise ValueError(f"{kernel.name}: its two tensor maps have different swizzles")
+    sides = [f"{{{boxes[side].rows}, {boxes[side].columns}}}" if boxes else "{0, 0}" for side in ("x", "w")]
+    splits, kn = MOST_SPLITS if launch.splits else 1, int(op.reads_kn)
+    return (
+        f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
+        f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "
+        f"{splits}}},"
+    )

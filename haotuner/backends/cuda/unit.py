@@ -1,0 +1,149 @@
+"""CUDA micro-kernels as one translation unit of device code: kernels and reductions alone, by one argument structure.
+
+TVM writes each program as CUDA C++; of its text only the kernels and the helpers that they call are kept. A kernel becomes
+an inlined function under an ``extern "C" __global__ void SYMBOL(ht_cuda_args[, x_map, w_map])``. The unit includes
+nothing: ``nvcc -cubin`` and NVRTC (``-default-device``) compile it as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from haotuner.errors import HaotunerError
+from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
+from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol
+from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL_TWICE
+from haotuner.words.kernel import MicroKernel
+
+ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_args.h"
+# Text and instructions do not depend on it; it has those of every family.
+GENERATED_FOR = {
+    "kind": "cuda", "arch": "sm_90a",
+    "max_threads_per_block": 1024, "max_shared_memory_per_block": 232448, "thread_warp_size": 32,
+}  # fmt: skip
+# Unrolled loops stay loops with a pragma: a third of the text, half of nvcc's time, the same machine code.
+PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
+# What TVM calls a kernel's parameters, as the fields of the argument.
+FIELDS = {"m": "m", "n": "n", "k": "k", "x_stride": "ldx", "x_ptr": "x", "x_rows_ptr": "x", "wf_ptr": "w", "w_ptr": "w"}
+OWN_TYPES = {
+    "half": "ht_half", "__float2half_rn": "ht_half", "CUtensorMap": "ht_tensor_map",
+    "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
+}  # fmt: skip
+WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|ht_store_\w+(?:<[^>]*>)?)\("  # device functions that read it
+_HELPER = re.compile(r"^__forceinline__ __device__ [^;{]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
+_KERNEL = re.compile(
+    r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
+    r"(?P<symbol>\w+)_kernel\((?P<parameters>[^;{]*)\) \{\n(?P<body>.*?)^\}\n",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class NotAUnit(HaotunerError):
+    """TVM's text is not as this version of haotuner reads it."""
+
+
+def device_unit(
+    programs: Mapping[str, tuple[CudaDense, MicroKernel]], *, reduces: Sequence[str] = (), bounds: bool = True
+) -> str:
+    """CUDA C++ of the programs by symbol, and of ``haotuner_reduce_DTYPE`` for each dtype of ``reduces``.
+
+    ``bounds=False`` leaves out the least number of resident blocks: ptxas then takes the registers that it wants.
+    Raises NotAUnit where TVM writes what cannot be read.
+    """
+    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in ("prelude", "epilogue"))]
+    # The argument's types come first, its text after them.
+    parts[0], parts[1] = _types_first(parts[1], parts[0])
+    if programs:
+        parts += _generated(programs, bounds)
+    if reduces:
+        parts.append(_device_text("reduce"))
+        parts += [_reduction(dtype) for dtype in reduces]
+    return "\n".join(parts)
+
+
+def kernel_part(unit: str) -> str:
+    """The kernels of a unit alone, without what they share."""
+    kernel = r"^HT_DEVICE void \w+_kernel\([^;{]*\{\n.*?^\}\n" + r'extern "C" __global__ [^;{]*\{\n.*?^\}\n'
+    return "".join(re.findall(kernel, unit, re.MULTILINE | re.DOTALL))
+
+
+def _device_text(name: str) -> str:
+    return (DEVICE / f"{name}.cuh").read_text()
+
+
+def _types_first(prelude: str, arguments: str) -> tuple[str, str]:
+    end = prelude.index("#endif\n") + len("#endif\n")
+    return prelude[:end] + arguments, prelude[end:]
+
+
+def _generated(programs: Mapping[str, tuple[CudaDense, MicroKernel]], bounds: bool) -> list[str]:
+    source = _tvm_source(programs)
+    device, _, _ = source.partition("#include <tvm/ffi/c_api.h>")
+    found = {kernel["symbol"]: kernel for kernel in _KERNEL.finditer(device)}
+    if found.keys() != programs.keys():
+        raise NotAUnit(f"asked TVM for {', '.join(programs)}, read {', '.join(found) or 'none'}; is it the pinned TVM?")
+    helpers = [text for text in _HELPER.findall(device) if "GmmaDescriptor" not in text]
+    return [_own_types("".join(helpers)), *(_kernel(found[symbol], source, bounds) for symbol in programs)]
+
+
+def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
+    import tvm
+    from tvm.backend.cuda import export_cuda_host
+
+    target = tvm.target.Target(GENERATED_FOR, host="cuda_host")
+    functions: dict[object, object] = {}
+    for symbol, (family, kernel) in programs.items():
+        functions.update(family.schedule(kernel, symbol).functions.items())
+    with target, tvm.transform.PassContext(config=PASSES):
+        return str(export_cuda_host(tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx").mod))
+
+
+def _kernel(found: re.Match[str], source: str, bounds: bool) -> str:
+    """One kernel: TVM's as an inlined function, and ours above it that unpacks the argument."""
+    symbol, maps = found["symbol"], ""
+    parameters: list[str] = []
+    passed: list[str] = []
+    launcher = re.search(rf" __tvm_ffi_{symbol}\([^;{{]*\) {{\n(.*?)TVM_FFI_SAFE_CALL_END", source, re.DOTALL)
+    host = "" if launcher is None else launcher[1]
+    for parameter in found["parameters"].split(", "):
+        *kind, name = parameter.split()
+        if "__grid_constant__" in kind:
+            parameters.append(f"const ht_tensor_map& {name}")
+            passed.append(name)
+            continue
+        parameters.append(_own_types(parameter))
+        if name in FIELDS:
+            passed.append(f"({_own_types(kind[0])})ht_args.{FIELDS[name]}")
+        elif expression := re.search(rf"^  int32_t {name} = ([^;]*);$", host, re.MULTILINE):
+            passed.append(re.sub(r"\b[mnk]\b", lambda extent: f"ht_args.{extent[0]}", expression[1]))
+        else:
+            raise NotAUnit(f"{symbol}: TVM passes {parameter!r}, which nothing says the value of; is it the pinned TVM?")
+    if "x_map" in passed:
+        maps = ", const __grid_constant__ ht_tensor_map x_map, const __grid_constant__ ht_tensor_map w_map"
+    body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", _own_types(found["body"]))
+    # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
+    body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
+    body = body.replace(f"{UNROLL_TWICE}();", "#pragma unroll 2")
+    limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
+    taken = f"const __grid_constant__ ht_cuda_args ht_args{maps}"
+    return (
+        f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {', '.join(parameters)}) {{\n{body}}}\n"
+        f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
+        f"  {symbol}_kernel(ht_args, {', '.join(passed)});\n}}\n"
+    )
+
+
+def _own_types(text: str) -> str:
+    return re.sub(rf"\b({'|'.join(OWN_TYPES)})\b", lambda name: OWN_TYPES[name[0]], text)
+
+
+def _reduction(dtype: str) -> str:
+    if dtype not in TVM_DTYPES:
+        raise ValueError(f"no reduction for dtype {dtype!r}; known: {', '.join(TVM_DTYPES)}")
+    return (
+        f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {reduce_symbol(dtype)}'
+        f"(const __grid_constant__ ht_cuda_args ht_args) {{\n"
+        f"  ht_reduce<{ELEMENT_TYPES[TVM_DTYPES[dtype]]}>(ht_args);\n}}\n"
+    )

@@ -1,0 +1,121 @@
+"""A CUDA device of this host, as its driver describes it. Standard library only; no context is made."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.errors import EnvironmentMissing, PackMismatch, UsageError
+from haotuner.pack.levels import runs
+from haotuner.pack.manifest import Manifest
+
+LIBRARY = "libcuda.so.1"
+_DEVICE = re.compile(r"cuda(?::([0-9]{1,3}))?")
+# cuda.h, CUdevice_attribute
+_MAJOR, _MINOR, _UNITS, _MEMORY_KHZ, _BUS_BITS = 75, 76, 16, 36, 37
+_NOT_INITIALIZED, _NO_DEVICE = 3, 100  # CUresult
+_NEAR = 0.1  # bandwidths within a tenth are one device's: clocks differ a little between boards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What decides whose code and whose plans a device is served with."""
+
+    ordinal: int
+    name: str
+    major: int
+    minor: int
+    units: int  # streaming multiprocessors; of a MIG instance those that it has
+    gbps: float | None  # memory bandwidth, from clock and bus width; None where the driver does not say
+
+    def choose(self, held: Mapping[str, Manifest]) -> str:
+        """The level of a pack for this device; PackMismatch if the pack has none that it can run."""
+        fitting = [level for level, manifest in held.items() if manifest.placed and self.runs(manifest)]
+        if not fitting:
+            raise PackMismatch(self._no_code(", ".join(held)))
+        return min(fitting, key=lambda level: (self._distance(held[level]), level))
+
+    def runs(self, manifest: Manifest) -> bool:
+        """Whether a pack's code runs here."""
+        return runs(manifest.arch, self.major, self.minor)
+
+    def check(self, manifest: Manifest) -> None:
+        """PackMismatch unless a pack's code runs here."""
+        if not self.runs(manifest):
+            raise PackMismatch(self._no_code(f"{manifest.arch} ({manifest.device_id})"))
+
+    def is_planned_for(self, manifest: Manifest) -> bool:
+        """Whether the pack's plans were made for this kind of device, not for another of the same architecture."""
+        return self._distance(manifest) <= _NEAR
+
+    def _distance(self, manifest: Manifest) -> float:
+        device = manifest.document["device"]
+        pairs = [(self.units, device.get("compute_units")), (self.gbps, device.get("memory_gbps"))]
+        return max(
+            (max(here, there) / min(here, there) - 1 for here, there in pairs if here and _positive(there)), default=0.0
+        )
+
+    def _no_code(self, held: str) -> str:
+        return (
+            f"cuda:{self.ordinal} is {self.name} (compute capability {self.major}.{self.minor}); the pack holds code "
+            f"for {held}. Tune for this device and merge the packs, or serve on the CPU"
+        )
+
+
+def ordinal_of(device: Any) -> int | None:
+    """Number of a device named "cuda" or "cuda:1" (also as torch names it); None of the CPU. UsageError for another."""
+    if device is None or str(device) == "cpu":
+        return None
+    found = _DEVICE.fullmatch(str(device))
+    if found is None:
+        raise UsageError(f"device={device!r}: name cuda, cuda:0, cuda:1 and so on, or None for the CPU")
+    return int(found[1] or 0)
+
+
+def find_gpu(ordinal: int, library: str = LIBRARY) -> Gpu:
+    """The device of that number as CUDA counts them. EnvironmentMissing says what is not there, and what to do."""
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError as error:
+        raise EnvironmentMissing(
+            f"cuda:{ordinal}: no CUDA driver ({error}); install the NVIDIA driver, or load the pack without a device"
+        ) from error
+    status = cuda.cuInit(0)
+    if status == _NOT_INITIALIZED:
+        raise EnvironmentMissing(
+            f"cuda:{ordinal}: the driver cannot begin (CUDA_ERROR_NOT_INITIALIZED, 3): CUDA was used before this process "
+            "was forked, and a fork cannot use it: start the process with spawn, or load the pack only after the fork"
+        )
+    count = ctypes.c_int(0)
+    if status not in (0, _NO_DEVICE):
+        raise EnvironmentMissing(f"cuda:{ordinal}: cuInit answers CUDA error {status}; `nvidia-smi` must work first")
+    if status == _NO_DEVICE or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or ordinal >= count.value:
+        raise EnvironmentMissing(
+            f"there is no device cuda:{ordinal}: the CUDA driver shows {count.value}; see nvidia-smi, CUDA_VISIBLE_DEVICES"
+        )
+    device = ctypes.c_int(0)
+    cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+    name = ctypes.create_string_buffer(256)
+    named = cuda.cuDeviceGetName(name, len(name), device) == 0
+    numbers = {code: _attribute(cuda, device, code) for code in (_MAJOR, _MINOR, _UNITS, _MEMORY_KHZ, _BUS_BITS)}
+    twice = 2 * numbers[_MEMORY_KHZ] * 1e3 * numbers[_BUS_BITS] / 8 / 1e9  # both edges of the clock
+    return Gpu(
+        ordinal=ordinal,
+        name=name.value.decode("utf-8", "replace") if named else "a CUDA device",
+        major=numbers[_MAJOR],
+        minor=numbers[_MINOR],
+        units=numbers[_UNITS],
+        gbps=twice or None,
+    )
+
+
+def _attribute(cuda: ctypes.CDLL, device: ctypes.c_int, code: int) -> int:
+    value = ctypes.c_int(0)
+    return value.value if cuda.cuDeviceGetAttribute(ctypes.byref(value), code, device) == 0 else 0
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, int | float) and number > 0

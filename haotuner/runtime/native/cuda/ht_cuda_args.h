@@ -1,0 +1,22 @@
+/* What every CUDA kernel of a pack is given: by value, 80 bytes, the same for the host's compiler, nvcc and NVRTC. */
+#ifndef HT_CUDA_ARGS_H
+#define HT_CUDA_ARGS_H
+
+#ifndef __CUDACC_RTC__ /* NVRTC has no <stdint.h>; a unit of kernels defines the types itself */
+#include <stdint.h>
+#endif
+
+enum { HT_ACT_NONE, HT_ACT_RELU, HT_ACT_GELU_ERF, HT_ACT_GELU_TANH, HT_ACT_SILU };
+
+/* Y = act(X * W^T + bias + residual). Kernels whose operands come by tensor maps take two CUtensorMap after it: x, then w. */
+typedef struct {
+    const void* x;        /* (m, k), inner stride 1, row stride ldx */
+    const void* w;        /* (n, k) compact, or (k, n) compact */
+    const void* bias;     /* n elements of Y's dtype, or NULL */
+    const void* residual; /* (m, n) of Y's dtype with row stride ldy, or NULL; may be y itself */
+    void* y;              /* (m, n), inner stride 1, row stride ldy */
+    float* partial;       /* splits > 1: fp32 [splits][m][n], compact, 16-byte aligned; else NULL */
+    int32_t m, n, k, ldx, ldy, splits, act, zero; /* m, n, k, splits >= 1; strides in elements */
+} ht_cuda_args;
+
+#endif

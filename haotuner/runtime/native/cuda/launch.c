@@ -1,0 +1,78 @@
+/* See launch.h. */
+#include "launch.h"
+
+#include <string.h>
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int aligned(const void* address, int64_t bytes) { return (uintptr_t)address % (uintptr_t)bytes == 0; }
+
+int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_error* error) {
+  const int64_t element = ht_cuda_bytes(kernel->dtype), step = kernel->maps ? 16 / element : 1;
+  const int64_t vector = kernel->vector > step ? kernel->vector : step; /* elements */
+  const int32_t w_stride = kernel->kn ? args->n : args->k;
+  if (!aligned(args->x, vector * element) || (args->m > 1 && args->ldx % vector != 0))
+    return ht_refuse(error, "ValueError",
+                     "x begins at an address, or has a row stride (%d), that is no multiple of %d elements, which this pack's kernels "
+                     "need: pass a contiguous copy",
+                     (int)args->ldx, (int)vector);
+  if (!aligned(args->w, vector * element))
+    return ht_refuse(error, "ValueError", "weight begins at an address that is no multiple of %d elements: pass a copy of it", (int)vector);
+  if (args->k % vector != 0 || w_stride % vector != 0)
+    return ht_refuse(error, "ValueError", "%.60s needs extents that are multiples of %d: the pack is damaged, run haotuner verify",
+                     kernel->name, (int)vector);
+  if (kernel->maps && args->m > 1 && args->ldx < args->k)
+    return ht_refuse(error, "ValueError", "rows of x overlap (row stride %d under k = %d): pass a contiguous copy", (int)args->ldx,
+                     (int)args->k);
+  if (!kernel->maps && ((int64_t)args->m * args->ldx > HT_CUDA_OPERAND_ELEMENTS || (int64_t)args->n * args->k > HT_CUDA_OPERAND_ELEMENTS))
+    return ht_refuse(error, "ValueError", "x (m * row stride) or weight (n * k) holds over 2^31-1 elements: pass fewer rows at a time");
+  return 0;
+}
+
+int ht_cuda_encode(CUtensorMap* map, uint8_t dtype, const void* data, int64_t rows, int64_t columns, int64_t stride,
+                   const int32_t box[2], int32_t swizzle, ht_error* error) {
+  static const int types[] = {CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16};
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  if (cu->TensorMapEncodeTiled == NULL)
+    return ht_refuse(error, "RuntimeError", "the CUDA driver is too old: it lacks cuTensorMapEncodeTiled; install one for CUDA 12 or later");
+  const uint64_t extents[2] = {(uint64_t)columns, (uint64_t)rows}; /* innermost first */
+  const uint64_t strides[1] = {(uint64_t)(stride * ht_cuda_bytes(dtype))};
+  const uint32_t boxes[2] = {(uint32_t)box[1], (uint32_t)box[0]}, steps[2] = {1, 1};
+  const int swizzled = swizzle == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                       : swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                       : CU_TENSOR_MAP_SWIZZLE_NONE;
+  CUresult result = cu->TensorMapEncodeTiled(map, types[dtype], 2, (void*)data, extents, strides, boxes, steps, 0, swizzled,
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, 0);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "cuTensorMapEncodeTiled");
+}
+
+int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void* w, int64_t n, int64_t k, ht_error* error) {
+  const int64_t rows = kernel->kn ? k : n, columns = kernel->kn ? n : k;
+  return ht_cuda_encode(map, kernel->dtype, w, rows, columns, columns, kernel->box_w, kernel->swizzle, error);
+}
+
+int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const CUtensorMap* w_map,
+                   CUstream stream, CUfunction reduce, ht_error* error) {
+  if (args->m == 0 || args->n == 0) return 0;
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  const int64_t blocks = up(args->m, kernel->tile_m) * up(args->n, kernel->tile_n), outputs = (int64_t)args->m * args->n;
+  if (blocks > HT_EXTENT_LIMIT || args->splits < 1 || args->splits > 65535)
+    return ht_refuse(error, "ValueError", "m = %d times n = %d needs more blocks than a launch may have: pass fewer rows at a time",
+                     (int)args->m, (int)args->n);
+  CUtensorMap x_map;
+  if (kernel->maps && ht_cuda_encode(&x_map, kernel->dtype, args->x, args->m, args->k, args->m > 1 ? args->ldx : args->k, kernel->box_x,
+                                     kernel->swizzle, error) != 0)
+    return -1;
+  void* params[3] = {(void*)args, &x_map, (void*)w_map};
+  CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)args->splits, 1, (unsigned)kernel->threads, 1, 1,
+                                     (unsigned)kernel->shared_bytes, stream, params, NULL);
+  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "launching a kernel");
+  if (args->splits == 1) return 0;
+  const int64_t shares = up(outputs, HT_CUDA_REDUCE_THREADS * HT_CUDA_REDUCE_ELEMENTS);
+  result = cu->LaunchKernel(reduce, (unsigned)(shares > HT_EXTENT_LIMIT ? HT_EXTENT_LIMIT : shares), 1, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0,
+                            stream, params, NULL);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the sum of the parts");
+}

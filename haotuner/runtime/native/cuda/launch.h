@@ -1,0 +1,42 @@
+/* One kernel launch, for packs and for the library that times: what is timed is what is served. */
+#ifndef HT_CUDA_LAUNCH_H_
+#define HT_CUDA_LAUNCH_H_
+
+#include "driver.h"
+#include "ht_cuda_args.h"
+
+enum { HT_CUDA_FP32 = 0, HT_CUDA_FP16 = 1, HT_CUDA_BF16 = 2 };
+
+typedef struct { /* a compiled kernel, as its family describes it */
+  const char* name;              /* its symbol in the cubin */
+  int32_t tile_m, tile_n, threads, shared_bytes; /* shared_bytes: dynamic */
+  int32_t vector;                /* elements: base addresses of x and w, ldx and k (kn: n) must be multiples of it */
+  int32_t maps;                  /* 0, or 2: x's tensor map and w's follow the arguments */
+  int32_t box_x[2], box_w[2];    /* of the maps: rows, columns */
+  int32_t swizzle;               /* of the maps, in bytes: 0, 32, 64 or 128 */
+  int32_t kn;                    /* w is (k, n) */
+  uint8_t dtype;                 /* HT_CUDA_FP32 and on */
+  int32_t splits_max;            /* 1: it cannot split k */
+} ht_cuda_kernel;
+
+#define HT_CUDA_REDUCE_THREADS 256
+#define HT_CUDA_REDUCE_ELEMENTS 4           /* of y that one of its threads takes at a time */
+#define HT_CUDA_OPERAND_ELEMENTS 2147483647 /* offsets into x (rows * stride) and w (n * k) are 32-bit without tensor maps */
+
+static inline int64_t ht_cuda_bytes(uint8_t dtype) { return dtype == HT_CUDA_FP32 ? 4 : 2; }
+
+/* Whether operands at these addresses and strides suit the kernel; *error says which does not. Extents of args count as well. */
+int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_error* error);
+
+/* A tensor map of (rows, columns) elements at `data` with row stride `stride` elements, in boxes of box[0] rows x box[1] columns.
+ * Host memory only, no context needed. */
+int ht_cuda_encode(CUtensorMap* map, uint8_t dtype, const void* data, int64_t rows, int64_t columns, int64_t stride,
+                   const int32_t box[2], int32_t swizzle, ht_error* error);
+int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void* w, int64_t n, int64_t k, ht_error* error);
+
+/* Launch on `stream`, of the context that is current: the kernel, and with args->splits > 1 the reduction behind it. Fits were
+ * checked. Encodes x's map where the kernel wants maps. Allocates nothing, waits for nothing. m = 0 launches nothing. */
+int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const CUtensorMap* w_map,
+                   CUstream stream, CUfunction reduce, ht_error* error);
+
+#endif /* HT_CUDA_LAUNCH_H_ */

@@ -1,0 +1,31 @@
+/* A pack's device code, loaded once a device and kept for the process: captured graphs may replay it at any time. */
+#ifndef HT_CUDA_LOADED_H_
+#define HT_CUDA_LOADED_H_
+
+#include "launch.h"
+
+#define HT_CUDA_DTYPES 3
+
+typedef struct {
+  const void* image; /* a cubin: all kernels, and the reductions of the dtypes that split k */
+  const char* arch;  /* sm_90a */
+  int32_t major, minor;
+  int32_t exact;  /* runs on (major, minor) alone; otherwise also on later minors of the same major */
+  int32_t driver; /* the oldest CUDA, as cuDriverGetVersion says it, whose driver takes the image */
+  int32_t kernel_count;
+  const ht_cuda_kernel* kernels;
+  const char* reduces[HT_CUDA_DTYPES]; /* symbols; NULL: no kernel of the dtype splits k */
+} ht_cuda_code;
+
+extern const ht_cuda_code ht_cuda_pack_code; /* in pack_data.c */
+
+typedef struct {
+  const ht_cuda_device* device;
+  CUfunction* functions; /* of each kernel */
+  CUfunction reduces[HT_CUDA_DTYPES];
+} ht_cuda_loaded;
+
+/* The code on device `ordinal`, loaded at the first call: not for a call under capture. NULL with *error filled. */
+const ht_cuda_loaded* ht_cuda_load(int ordinal, ht_error* error);
+
+#endif /* HT_CUDA_LOADED_H_ */

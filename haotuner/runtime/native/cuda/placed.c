@@ -1,0 +1,114 @@
+/* The doors of a pack's library for tvm-ffi, for ops whose weight stays on a device and whose calls are queued there.
+ *
+ * call(x, bound, out, setting[, stream]): as in ffi.c, with what `ht_bind` filled for a weight. Without a stream it is the one that
+ * tvm-ffi was told for x's device: that of x's framework, or of tvm_ffi.use_raw_stream. */
+#include <stdio.h>
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include "ht_pack.h"
+
+#pragma weak TVMFFIEnvGetStream
+#pragma weak TVMFFIObjectDecRef
+
+/* Argument `index` as a stream; 0 if it is none. */
+static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void** stream) {
+  if (index >= count) return 0;
+  if (args[index].type_index == kTVMFFIInt) *stream = (void*)(uintptr_t)args[index].v_int64;
+  else if (args[index].type_index == kTVMFFIOpaquePtr) *stream = args[index].v_ptr;
+  else return 0;
+  return 1;
+}
+
+int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  static const char* const names[3] = {"x", "weight", "out"};
+  const ht_op* op = &ht_ops[index];
+  const DLTensor* given[3] = {NULL};
+  TVMFFIAny made = {.type_index = kTVMFFINone};
+  void* stream = NULL;
+  if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt ||
+      (count_args == 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream])");
+  const DLTensor* x = ht_ffi_tensor(&args[0]);
+  if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCUDA, x, &made) != 0) return -1;
+  for (int i = 0; i < 3; ++i) {
+    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i]);
+    if (given[i] != NULL) continue;
+    if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
+    char text[128];
+    snprintf(text, sizeof text, "%s is not a tensor: pass a tensor of a CUDA device", names[i]);
+    return ht_ffi_raise("TypeError", op->name, text);
+  }
+  if ((count_args == 4 || args[4].type_index == kTVMFFINone) && TVMFFIEnvGetStream != NULL)
+    stream = TVMFFIEnvGetStream((int32_t)x->device.device_type, x->device.device_id);
+  ht_error error;
+  if (ht_call_op(index, given, 3, args[3].v_int64, stream, &error) != 0) {
+    if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
+    return ht_ffi_raise(error.kind, op->name, error.text);
+  }
+  *result = made;
+  return 0;
+}
+
+/* Argument 0 as an op of this kind, or NULL. */
+static const ht_op* placed_op(const TVMFFIAny* args, int32_t count_args) {
+  int64_t index = ht_ffi_whole(args, count_args, 0, ht_op_count);
+  return index < 0 || ht_ops[index].kind->placed == NULL ? NULL : &ht_ops[index];
+}
+
+/* The bytes of argument `place`, if it is what `bind` fills for the op; else NULL. */
+static void* bound_of(const ht_op* op, const TVMFFIAny* args, int32_t count_args, int32_t place) {
+  const DLTensor* t = place < count_args ? ht_ffi_tensor(&args[place]) : NULL;
+  if (t == NULL || t->device.device_type != kDLCPU || t->dtype.bits != 8 || t->dtype.lanes != 1 || t->ndim != 1 || t->data == NULL ||
+      t->shape[0] != op->kind->placed->bound_bytes(op) || (uintptr_t)ht_data(t) % HT_BOUND_ALIGNMENT != 0)
+    return NULL;
+  return ht_data(t);
+}
+
+/* open(device): load the code on device number `device`. */
+HT_EXPORT int __tvm_ffi_ht_open(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  ht_error error;
+  if (count_args != 1 || args[0].type_index != kTVMFFIInt || args[0].v_int64 < 0 || args[0].v_int64 > 1 << 20)
+    return ht_ffi_raise("TypeError", "open", "expected the number of a device");
+  if (ht_ops[0].kind->placed->open((int)args[0].v_int64, &error) != 0) return ht_ffi_raise(error.kind, "open", error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
+/* bound_bytes(op): what `bind` fills, at an address that is a multiple of 128. */
+HT_EXPORT int __tvm_ffi_ht_bound_bytes(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const ht_op* op = placed_op(args, count_args);
+  if (op == NULL) return ht_ffi_raise("ValueError", "bound_bytes", "no such op on a device");
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = op->kind->placed->bound_bytes(op);
+  return 0;
+}
+
+/* bind(op, weight, bias or None, bound uint8[bound_bytes]): weight and bias must outlive every call and every graph with them. */
+HT_EXPORT int __tvm_ffi_ht_bind(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const ht_op* op = placed_op(args, count_args);
+  void* bound = op == NULL ? NULL : bound_of(op, args, count_args, 3);
+  const DLTensor* weight = count_args == 4 ? ht_ffi_tensor(&args[1]) : NULL;
+  const DLTensor* bias = count_args == 4 ? ht_ffi_tensor(&args[2]) : NULL;
+  if (bound == NULL || weight == NULL || (bias == NULL && args[2].type_index != kTVMFFINone))
+    return ht_ffi_raise("TypeError", op == NULL ? "bind" : op->name, "expected (op, weight, bias or None, bytes) with tensors of a device");
+  ht_error error;
+  if (op->kind->placed->bind(op, weight, bias, bound, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
+/* prepare(op, bound, stream): memory that calls on this stream may want. */
+HT_EXPORT int __tvm_ffi_ht_prepare(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  const ht_op* op = placed_op(args, count_args);
+  void *bound = op == NULL ? NULL : bound_of(op, args, count_args, 1), *stream = NULL;
+  if (bound == NULL || !stream_of(args, count_args, 2, &stream))
+    return ht_ffi_raise("TypeError", "prepare", "expected (op, bytes of a bound weight, stream)");
+  ht_error error;
+  if (op->kind->placed->prepare(op, bound, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}

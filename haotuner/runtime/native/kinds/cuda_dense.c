@@ -1,0 +1,196 @@
+/* dense on CUDA: what it checks, binds and prepares, and its place among the kinds. */
+#include "cuda_dense.h"
+
+#include <string.h>
+
+#include "cuda/workspace.h"
+#include "cuda_queue.h"
+#include "door.h"
+
+#define MARK 0x68612d6375646131u /* of a filled ht_cuda_bound */
+
+static const char* place_name(int device_type) {
+  return device_type == kDLCPU ? "the CPU" : device_type == kDLCUDAHost ? "pinned memory of the CPU" : "another kind of device";
+}
+
+static int check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
+  const ht_operand* x = &op->operands[0];
+  if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
+  if (t->device.device_type != kDLCUDA)
+    return ht_refuse(error, "ValueError", "%s lives on %s; this pack computes on CUDA devices: copy it to one first", name,
+                     place_name((int)t->device.device_type));
+  if (device >= 0 && t->device.device_id != device)
+    return ht_refuse(error, "ValueError", "%s lives on cuda:%d, the weight on cuda:%d: copy it there, or bind a weight on its device",
+                     name, (int)t->device.device_id, device);
+  if (t->dtype.code != x->code || t->dtype.bits != x->bits || t->dtype.lanes != 1)
+    return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
+                     (int)t->dtype.bits, (int)t->dtype.lanes, x->code == kDLBfloat ? "bfloat16" : x->bits == 16 ? "float16" : "float32");
+  if (t->ndim < 1 || t->ndim > HT_MAX_RANK || t->shape == NULL)
+    return ht_refuse(error, "ValueError", "%s has rank %d; expected 1 to %d axes", name, (int)t->ndim, HT_MAX_RANK);
+  return 0;
+}
+
+static int check_rows(const char* name, const DLTensor* t, int64_t inner, ht_view* view, ht_error* error) {
+  const int64_t expected[2] = {0, inner};
+  if (ht_fold(name, t, 2, expected, view, error) != 0) return -1;
+  if (view->extents[0] > 1 && view->strides[0] < 0)
+    return ht_refuse(error, "ValueError", "%s has the row stride %lld; expected none below 0: pass a contiguous copy", name,
+                     (long long)view->strides[0]);
+  return 0;
+}
+
+static int meets(const void* y, int64_t y_bytes, const void* other, int64_t bytes) {
+  uintptr_t a = (uintptr_t)y, b = (uintptr_t)other;
+  return other != NULL && a < b + (uintptr_t)bytes && b < a + (uintptr_t)y_bytes;
+}
+
+static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, const ht_call* call, ht_error* error) {
+  const ht_view *x = &call->views[0], *y = &call->views[2];
+  const int64_t element = ht_cuda_bytes(dense->dtype), m = x->extents[0];
+  const int64_t x_bytes = ((m - 1) * x->strides[0] + dense->k) * element, y_bytes = ((m - 1) * y->strides[0] + dense->n) * element;
+  if (m > 1 && y->strides[0] < dense->n)
+    return ht_refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)y->strides[0],
+                     (long long)dense->n);
+  if (meets(y->data, y_bytes, x->data, x_bytes))
+    return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
+  if (meets(y->data, y_bytes, bound->w, dense->n * dense->k * element) || meets(y->data, y_bytes, bound->bias, dense->n * element))
+    return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
+  return 0;
+}
+
+static int64_t bound_bytes(const ht_op* op) {
+  return (int64_t)(offsetof(ht_cuda_bound, maps) + (size_t)op->kernel_count * sizeof(CUtensorMap));
+}
+
+static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
+  const ht_cuda_dense* dense = op->data;
+  if (count != 3) return ht_refuse(error, "TypeError", "expected x, a bound weight, and out");
+  const DLTensor *x = tensors[0], *w = tensors[1], *y = tensors[2];
+  if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) ||
+      w->data == NULL || (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound*)ht_data(w))->mark != MARK ||
+      ((const ht_cuda_bound*)ht_data(w))->op != op)
+    return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
+  const ht_cuda_bound* bound = (const ht_cuda_bound*)ht_data(w);
+  const int device = bound->loaded->device->ordinal;
+  if (check_tensor(op, "x", x, device, error) != 0 || check_tensor(op, "out", y, device, error) != 0) return -1;
+  if (check_rows("x", x, dense->k, &call->views[0], error) != 0) return -1;
+  if (y->ndim != x->ndim)
+    return ht_refuse(error, "ValueError", "out has rank %d, x has rank %d; they must be equal", (int)y->ndim, (int)x->ndim);
+  for (int i = 0; i < x->ndim - 1; ++i)
+    if (x->shape[i] != y->shape[i])
+      return ht_refuse(error, "ValueError", "out has extent %lld in axis %d, x has %lld; they must be equal", (long long)y->shape[i], i,
+                       (long long)x->shape[i]);
+  if (check_rows("out", y, dense->n, &call->views[2], error) != 0) return -1;
+  call->views[1].data = (char*)bound;
+  call->extents[HT_AXIS_M] = call->views[0].extents[0];
+  call->extents[HT_AXIS_N] = dense->n;
+  call->extents[HT_AXIS_K] = dense->k;
+  call->empty = call->extents[HT_AXIS_M] == 0;
+  if (call->empty) return 0;
+  if (x->data == NULL || y->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", x->data == NULL ? "x" : "out");
+  return check_apart(dense, bound, call, error);
+}
+
+static int check_constants(const ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_error* error) {
+  const ht_cuda_dense* dense = op->data;
+  const int64_t rows = dense->kn ? dense->k : dense->n, columns = dense->kn ? dense->n : dense->k;
+  if (check_tensor(op, "weight", weight, -1, error) != 0) return -1;
+  if (weight->ndim != 2 || weight->shape[0] != rows || weight->shape[1] != columns)
+    return ht_refuse(error, "ValueError", "weight has rank %d and shape (%lld, %lld); expected (%lld, %lld)", (int)weight->ndim,
+                     (long long)weight->shape[0], (long long)(weight->ndim > 1 ? weight->shape[1] : 0), (long long)rows,
+                     (long long)columns);
+  if (weight->data == NULL || !ht_contiguous(weight))
+    return ht_refuse(error, "ValueError", "weight must be contiguous and have data, for it is not copied: bind a contiguous copy of it");
+  if (bias == NULL) return 0;
+  if (check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
+  if (bias->ndim != 1 || bias->shape[0] != dense->n || bias->data == NULL || !ht_contiguous(bias))
+    return ht_refuse(error, "ValueError", "bias has rank %d and extent %lld; expected one contiguous axis of %lld", (int)bias->ndim,
+                     (long long)bias->shape[0], (long long)dense->n);
+  return 0;
+}
+
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
+  const ht_cuda_dense* dense = op->data;
+  ht_cuda_bound* bound = memory;
+  if ((uintptr_t)memory % HT_BOUND_ALIGNMENT != 0) return ht_refuse(error, "ValueError", "bound must be aligned to %d bytes", HT_BOUND_ALIGNMENT);
+  bound->mark = 0;
+  if (check_constants(op, weight, bias, error) != 0) return -1;
+  const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);
+  if (loaded == NULL) return -1;
+  bound->w = ht_data(weight);
+  bound->bias = bias == NULL ? NULL : ht_data(bias);
+  for (int i = 0; i < op->kernel_count; ++i) {
+    const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[dense->kernels[i]];
+    const ht_cuda_args args = {.w = bound->w, .m = 1, .n = (int32_t)dense->n, .k = (int32_t)dense->k, .ldx = (int32_t)dense->k};
+    if (ht_cuda_fits(kernel, &args, error) != 0) return -1;
+    memset(&bound->maps[i], 0, sizeof bound->maps[i]);
+    if (kernel->maps && ht_cuda_encode_w(&bound->maps[i], kernel, bound->w, dense->n, dense->k, error) != 0) return -1;
+  }
+  bound->op = op;
+  bound->loaded = loaded;
+  bound->mark = MARK;
+  return 0;
+}
+
+/* Bytes of partial sums that the plans' cells ask for, at their largest shapes. */
+static int64_t most_partial(const ht_op* op) {
+  int64_t most = 0;
+  for (int p = 0; p < op->plan_count; ++p) {
+    const ht_table* table = &op->plans[p].table;
+    const ht_cuda_entry* entries = op->plans[p].data;
+    for (int32_t i = 0; i < table->count[0]; ++i) {
+      int64_t rows = table->bounds[0] == NULL ? i + 1 : table->bounds[0][i];
+      int64_t bytes = entries[i].splits > 1 ? rows * entries[i].splits * ((const ht_cuda_dense*)op->data)->n * (int64_t)sizeof(float) : 0;
+      if (bytes > most) most = bytes;
+    }
+  }
+  return most;
+}
+
+static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* error) {
+  const ht_cuda_bound* bound = memory;
+  const int64_t bytes = most_partial(op);
+  ht_cuda_scope scope;
+  if (bound->mark != MARK || bound->op != op) return ht_refuse(error, "ValueError", "the weight was not bound by this pack: bind it again");
+  if (bytes == 0) return 0;
+  if (ht_cuda_open(bound->loaded->device->ordinal, error) == NULL) return -1; /* forked since */
+  if (ht_cuda_enter(bound->loaded->device, &scope, error) != 0) return -1;
+  int rc = ht_cuda_workspace_prepare(bound->loaded->device, stream, bytes, error);
+  ht_cuda_leave(&scope);
+  return rc;
+}
+
+static int no_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) { /* it is launched instead */
+  (void)op, (void)plan, (void)call, (void)threads;
+  return -1;
+}
+
+static const char* kernel_name(const ht_op* op, int32_t index) {
+  return ht_cuda_pack_code.kernels[((const ht_cuda_dense*)op->data)->kernels[index]].name;
+}
+
+static void look_up(const ht_op* op, const ht_plan* plan, int64_t m, int64_t out[2 + 2 * HT_MAX_PARTS]) {
+  const ht_cuda_dense* dense = op->data;
+  ht_cuda_regions found;
+  ht_cuda_look_up(dense, plan, m, &found);
+  out[0] = found.count;
+  out[1] = found.splits;
+  for (int i = 0; i < found.count; ++i) {
+    const int64_t tile = ht_cuda_pack_code.kernels[dense->kernels[found.kernel[i]]].tile_m;
+    out[2 + 2 * i] = found.kernel[i];
+    out[3 + 2 * i] = (found.rows[i] + tile - 1) / tile;
+  }
+}
+
+static void describe(const ht_op* op, ht_door_op* out) {
+  const ht_cuda_dense* dense = op->data;
+  out->n = dense->n;
+  out->k = dense->k;
+  out->weight_kn = dense->kn;
+}
+
+static int open_device(int device, ht_error* error) { return ht_cuda_load(device, error) == NULL ? -1 : 0; }
+
+static const ht_placed placed = {open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch};
+
+const ht_kind ht_cuda_dense_kind = {"dense", check, no_run, kernel_name, look_up, describe, &placed};

@@ -1,0 +1,41 @@
+/* dense on CUDA: Y[m,n] = X[m,k] . W[n,k]^T + bias, with W where the caller has it. */
+#ifndef HT_CUDA_DENSE_H_
+#define HT_CUDA_DENSE_H_
+
+#include "cuda/loaded.h"
+
+#define HT_CUDA_REGIONS 2
+
+typedef struct { /* a cell of the plan: the first region takes `tiles` row tiles (0: all rows), the second the rest */
+  int32_t tiles;
+  int16_t kernel[HT_CUDA_REGIONS]; /* of the op's */
+  int16_t splits;                  /* of k, in both regions */
+} ht_cuda_entry;
+
+typedef struct {
+  int64_t n, k;
+  int32_t kn; /* users store this op's weight as (k, n) instead of (n, k) */
+  uint8_t dtype;
+  const int32_t* kernels; /* places in ht_cuda_pack_code.kernels */
+} ht_cuda_dense;
+
+typedef struct {
+  int32_t count, splits;
+  int32_t kernel[HT_CUDA_REGIONS];
+  int64_t rows[HT_CUDA_REGIONS];
+} ht_cuda_regions;
+
+typedef struct { /* a weight on a device; `maps` has one of each kernel of the op, filled where the kernel takes maps */
+  uint64_t mark;
+  const ht_op* op;
+  const ht_cuda_loaded* loaded;
+  const void *w, *bias;
+  CUtensorMap maps[];
+} ht_cuda_bound;
+
+/* The regions of m >= 1 rows. Never fails: beyond the table the last cell's first region grows. plan->data: entries. */
+void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m, ht_cuda_regions* out);
+
+extern const ht_kind ht_cuda_dense_kind;
+
+#endif /* HT_CUDA_DENSE_H_ */

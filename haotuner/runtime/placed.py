@@ -1,0 +1,254 @@
+"""A dense op of a pack on a device: the weight stays where its owner has it, calls are queued on the caller's stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.pack.op import PackOp
+from haotuner.runtime.linear import Closed
+from haotuner.runtime.refusal import REFUSED
+from haotuner.runtime.streams import Unclear, still, stream_of
+from haotuner.words.composition import Composition, Part
+from haotuner.words.limits import MAX_PARTS
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+ALIGNMENT = 128  # of what the library works out once for a weight (native/ht.h, HT_BOUND_ALIGNMENT)
+
+
+class PlacedOp:
+    """One op of a pack that was opened for a device."""
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self._op = pack, op
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self._op.name
+
+    @property
+    def entry(self) -> PackOp:
+        """The op's entry in the manifest."""
+        return self._op
+
+    @property
+    def n(self) -> int:
+        """Columns of the output."""
+        return self._op.n
+
+    @property
+    def k(self) -> int:
+        """Columns of the input."""
+        return self._op.k
+
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> PlacedLinear:
+        """Serve a weight (n, k) ((k, n) for weight=kn) and a bias (n,) that lie on the pack's device; nothing is copied.
+
+        Later changes to them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
+        """
+        if threads is not None:
+            raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
+        linear = PlacedLinear(PlacedBound.of(self._pack, self._op, weight, bias))
+        self._pack.own(linear)
+        return linear
+
+    def composition(self, m: Any, threads: int | None = None) -> Composition:
+        """How m rows are served, from the library's own look-up; its share is k4 where k is summed in four parts."""
+        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
+            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
+        values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
+        self._pack.library().function("ht_look_up")(self._pack.place(self._op), 0, int(m), values)
+        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
+        parts = tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs)
+        return Composition(parts, f"k{int(values[1])}" if values[1] > 1 else "serial")
+
+
+class PlacedLinear:
+    """``y = linear(x)`` or ``linear(x, out=y)``; x is ``(…, k)`` of the op's dtype, inner stride 1, rows evenly spaced.
+
+    Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. The call is queued on the
+    current stream of x's framework, or on ``stream``. Safe while that stream is captured: nothing is loaded, allocated or
+    waited for (without ``out`` the framework gives the memory). A graph replays the weight: it is kept as long as this
+    linear, also when the pack is closed or handed over.
+    """
+
+    __slots__ = ("__weakref__", "_bound", "_n", "_state", "owner")
+    owner: Pack  # the pack that serves it now; set by ``Pack.own``
+
+    def __init__(self, bound: PlacedBound) -> None:
+        self.serve(bound)
+
+    def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
+        """The product; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
+        call, record, setting = self._state
+        given = x
+        if stream is None:
+            stream = self._stream_of(x)
+        self._check_lazy(x)
+        x = still(x, stream)
+        try:
+            if out is None and x is given and self._allocates(x):
+                return call(x, record, None, setting, stream)
+            if out is None:
+                out = self._empty(given)
+            call(x, record, still(out, stream), setting, stream)
+        except REFUSED as error:
+            raise self._explained(error, given, out) from error
+        return out
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self._bound.op.name
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory that binding took beside the weight: none."""
+        return 0
+
+    @property
+    def bound(self) -> PlacedBound:
+        """What serves this linear now."""
+        return self._bound
+
+    def prepare(self, stream: int | None = None) -> None:
+        """Have memory ready for calls on a stream (None: that of the weight's framework), so that they may split k.
+
+        Not needed with torch, which gives it to each call. Not while a stream is captured.
+        """
+        bound = self._bound
+        bound.prepare(self.owner, self._stream_of(bound.weight) if stream is None else stream)
+
+    def warm(self) -> None:
+        """What ``Pack.warmup`` does: code was loaded with the pack, what is left is memory for the current stream."""
+        if _exchange(self._bound.weight) is None:
+            self.prepare()
+
+    def serve(self, bound: PlacedBound) -> None:
+        """Serve later calls from ``bound``; calls that run now finish as they began."""
+        self._bound, self._n = bound, bound.op.n
+        self._state = bound.call, bound.record, bound.setting  # one tuple: a call sees all old or all new
+
+    def rebind(self, weight: Any, bias: Any = None) -> None:
+        """Serve another weight and bias from the next call on. Graphs captured before replay the old ones: keep those."""
+        self.serve(PlacedBound.of(self.owner, self._bound.op, weight, bias))
+
+    def twin(self) -> PlacedLinear:
+        """Another linear with the same weight; ``rebind`` of one leaves the other as it is."""
+        twin = PlacedLinear(self._bound)
+        self.owner.own(twin)
+        return twin
+
+    def close(self) -> None:
+        """Let go of the library; later calls raise PackClosed. The weight stays, for graphs may replay it."""
+        self.serve(self._bound.closed())
+
+    def _stream_of(self, x: Any) -> int | None:
+        try:
+            return stream_of(x)
+        except Unclear as error:
+            raise ValueError(f"{self.name}: {error}") from error
+
+    def _check_lazy(self, x: Any) -> None:
+        """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
+        negated = getattr(x, "is_neg", None)
+        if negated is None:
+            return
+        if negated():
+            raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
+        if x.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise ValueError(f"{self.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
+
+    def _allocates(self, x: Any) -> bool:
+        """Whether the library can ask x's framework for the output."""
+        return _exchange(x) is not None and not getattr(x, "requires_grad", False)
+
+    def _empty(self, x: Any) -> Any:
+        shape = getattr(x, "shape", None)
+        if shape is None or len(shape) == 0:
+            op = self._bound.op
+            raise TypeError(f"{op.name}: x must be a tensor (..., {op.k}) of the pack's device, got {type(x).__name__}")
+        size = (*(int(extent) for extent in shape[:-1]), self._n)
+        if hasattr(x, "new_empty"):
+            return x.new_empty(size)
+        cupy = sys.modules.get("cupy")
+        if cupy is not None and isinstance(x, cupy.ndarray):
+            return cupy.empty(size, dtype=x.dtype)
+        raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
+
+    def _explained(self, error: Exception, x: Any, out: Any) -> Exception:
+        """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
+        for name, value in {"x": x, "out": out}.items():
+            if value is not None and not hasattr(value, "__dlpack__") and _exchange(value) is None:
+                return TypeError(f"{self.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
+        return error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}")
+
+
+def _exchange(value: Any) -> Any:
+    return getattr(type(value), "__dlpack_c_exchange_api__", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedBound:
+    """A weight on a device, what the library worked out for it, and the native call that takes both."""
+
+    op: PackOp
+    call: Callable[..., Any]
+    setting: int  # plan, and whether it was made for this device: see ``Pack.entry``
+    record: Any  # tvm_ffi tensor: bytes on the host that the library filled
+    weight: Any  # the caller's own
+    bias: Any
+
+    @staticmethod
+    def of(pack: Pack, op: PackOp, weight: Any, bias: Any) -> PlacedBound:
+        """Check and register a weight; ValueError or TypeError say what is wrong, RuntimeError what the driver said."""
+        call, setting = pack.entry(op)
+        place = pack.place(op)
+        record = _record(pack.library().function("ht_bound_bytes")(place))
+        try:
+            pack.library().function("ht_bind")(place, _kept(op, "weight", weight), _kept(op, "bias", bias), record)
+        except REFUSED as error:
+            raise error if str(error).startswith(op.name) else type(error)(f"{op.name}: {error}") from error
+        return PlacedBound(op=op, call=call, setting=setting, record=record, weight=weight, bias=bias)
+
+    def moved(self, pack: Pack, op: PackOp) -> PlacedBound:
+        """The same weight for the same op of another pack."""
+        if self.record is None:
+            self.call()
+        return PlacedBound.of(pack, op, self.weight, self.bias)
+
+    def prepare(self, pack: Pack, stream: int | None) -> None:
+        """Memory for calls on a stream."""
+        pack.library().function("ht_prepare")(pack.place(self.op), self.record, stream or 0)
+
+    def closed(self) -> PlacedBound:
+        """Nothing left but the refusal, and the weight that graphs may replay."""
+        return replace(self, call=Closed(self.op.name), setting=0, record=None)
+
+
+def _record(size: int) -> Any:
+    import tvm_ffi
+
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    offset = -memory.ctypes.data % ALIGNMENT
+    return tvm_ffi.from_dlpack(memory[offset : offset + size])
+
+
+def _kept(op: PackOp, name: str, value: Any) -> Any:
+    """A weight or bias as the library takes it, without copying or waiting."""
+    if value is None and name == "bias":
+        return None
+    detach = getattr(value, "detach", None)
+    if detach is not None:
+        return detach()
+    if not hasattr(value, "__dlpack__") and _exchange(value) is None:
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
+    return value

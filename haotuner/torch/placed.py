@@ -1,0 +1,149 @@
+"""Layers and operators of a pack on a device: the weight stays torch's own tensor, calls go to torch's current stream."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from haotuner.ops.dtypes import DTYPES
+from haotuner.runtime.pack import Pack
+from haotuner.runtime.placed import PlacedBound
+from haotuner.runtime.refusal import REFUSED
+from haotuner.runtime.streams import stream_of
+
+MOST_RECORDS = 4096  # of one op: weights at so many addresses; then they are worked out anew
+
+
+class PlacedCall:
+    """Calls of one op with any weight: what binding works out follows from addresses alone, so it is kept by them."""
+
+    def __init__(self, pack: Pack, name: str) -> None:
+        self._pack, self.entry = pack, pack.op_entry(name)
+        self.name, self.n, self.k = name, self.entry.n, self.entry.k
+        self.dtype: torch.dtype = getattr(torch, DTYPES[self.entry.operands[0].dtype].numpy)
+        self._call, self._setting = pack.entry(self.entry)
+        self._records: dict[tuple[int, int], Any] = {}
+
+    def bind(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+        """The record of a weight; ValueError or TypeError say what is wrong with it. Safe while a stream is captured."""
+        key = weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+        found = self._records.get(key)
+        if found is None:
+            if len(self._records) >= MOST_RECORDS:
+                self._records.clear()
+            found = self._records[key] = PlacedBound.of(self._pack, self.entry, weight, bias).record
+        return found
+
+    def into(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
+        """Queue the call; x of any strides, as torch's own operators take it."""
+        _refuse_grad(self.name, x, weight, bias)
+        record, stream = self.bind(weight, bias), stream_of(x)
+        try:
+            self._call(x, record, out, self._setting, stream)
+        except ValueError:
+            if x.is_contiguous():
+                raise
+            self._call(x.contiguous(), record, out, self._setting, stream)
+
+    def fresh(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The product as a new tensor."""
+        _refuse_grad(self.name, x, weight, bias)
+        try:
+            found: torch.Tensor = self._call(x, self.bind(weight, bias), None, self._setting, stream_of(x))
+            return found
+        except REFUSED:  # or torch has no exchange table, and the output comes from here
+            if x.dim() == 0:
+                raise
+        out = x.new_empty((*x.shape[:-1], self.n))
+        self.into(x, weight, bias, out=out)
+        return out
+
+    def shape(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """What ``fresh`` gives, without numbers."""
+        self._check(x, weight)
+        return x.new_empty((*x.shape[:-1], self.n))
+
+    def nothing(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
+        """What ``into`` checks, without numbers."""
+        self._check(x, weight)
+
+    def _check(self, x: torch.Tensor, weight: torch.Tensor) -> None:
+        torch._check(x.dim() >= 1 and x.shape[-1] == self.k, lambda: f"{self.name}: x must be (..., {self.k})")
+        torch._check(x.dtype == self.dtype, lambda: f"{self.name}: x has dtype {x.dtype}; expected {self.dtype}")
+        torch._check(weight.device == x.device, lambda: f"{self.name}: x is on {x.device}, the weight on {weight.device}")
+
+
+def define(library: Any, call: PlacedCall) -> None:
+    """``torch.ops.haotuner.<op>(x, weight, bias=None)`` and ``.out`` for CUDA tensors, and their fakes."""
+    name, tags = call.name, (torch.Tag.pt2_compliant_tag,)
+    library.define(f"{name}(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", tags=tags)
+    library.define(f"{name}.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()", tags=tags)
+    library.impl(name, call.fresh, "CUDA")
+    library.impl(f"{name}.out", call.into, "CUDA")
+    torch.library.register_fake(f"haotuner::{name}", call.shape, lib=library)
+    torch.library.register_fake(f"haotuner::{name}.out", call.nothing, lib=library)
+
+
+class PlacedLayer(torch.nn.Linear):  # type: ignore[misc]
+    """An ``nn.Linear`` whose products come from a pack on its device; inference only.
+
+    Weight and bias are the parameters that the layer had: they can be read, loaded, moved and saved as before. Where they or
+    x are no longer what the pack serves (another dtype or device, a strided weight), torch itself computes. Pickled, it
+    becomes the ``nn.Linear`` that it stands for: swap again after loading.
+    """
+
+    def __init__(self, source: torch.nn.Linear, call: PlacedCall, operator: Any = None) -> None:
+        torch.nn.Module.__init__(self)
+        self.in_features, self.out_features = source.in_features, source.out_features
+        self.weight, self.bias = source.weight, source.bias
+        self._served = call
+        self._operator = operator
+        self.train(source.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` times the weight, plus the bias."""
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        if x.dtype is not self._served.dtype or not self._is_served(x):
+            return torch.nn.functional.linear(x, self.weight, self.bias)
+        weight, bias = self.weight.detach(), None if self.bias is None else self.bias.detach()
+        if self._operator is not None and torch.compiler.is_compiling():
+            result: torch.Tensor = self._operator(x, weight, bias)
+            return result
+        return self._served.fresh(x, weight, bias)
+
+    def _is_served(self, x: torch.Tensor) -> bool:
+        weight = self.weight
+        return weight.dtype is x.dtype and weight.device == x.device and x.device.type == "cuda" and weight.is_contiguous()
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return f"{super().extra_repr()}, op={self._served.name}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlacedLayer:
+        copy = PlacedLayer(deepcopy(plain(self), memo), self._served, self._operator)
+        memo[id(self)] = copy
+        return copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _linear, (self.weight, self.bias, self.training)
+
+
+def plain(layer: torch.nn.Linear) -> torch.nn.Linear:
+    """An ``nn.Linear`` with the same parameters."""
+    return _linear(layer.weight, layer.bias, layer.training)
+
+
+def _linear(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None, training: bool) -> torch.nn.Linear:
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
+    layer.weight = weight
+    if bias is not None:
+        layer.bias = bias
+    return layer.train(training)
+
+
+def _refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
+        raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")

@@ -1,0 +1,176 @@
+// What becomes of a tile's sums: bias, residual, activation and rounding into Y, or fp32 partial sums of a share of k.
+// Whole 16-byte pieces where Y's pointer and stride (and bias and residual, if any) are so aligned, else single elements.
+
+HT_DEVICE float ht_activated(int act, float v) {
+    if (act == HT_ACT_NONE) return v;
+    if (act == HT_ACT_RELU) return v < 0.0f ? 0.0f : v;  // keeps NaN
+    if (act == HT_ACT_GELU_ERF) return 0.5f * v * (1.0f + erff(v * 0.70710678f));
+    // x * sigmoid(t); GELU's 0.5 x (1 + tanh(t / 2)) is one, too.
+    const float t = act == HT_ACT_SILU ? v : 1.5957691f * (v + 0.044715f * v * v * v);
+    return __fdividef(v, 1.0f + expf(-t));  // 0 where the divisor is beyond 2^126
+}
+
+template <class T>
+HT_DEVICE bool ht_aligned(const ht_cuda_args& a) {
+    const uint64_t pointers = (uint64_t)a.y | (uint64_t)a.residual | (uint64_t)a.bias;
+    return pointers % 16 == 0 && a.ldy % ht_wide<T>::elements == 0;
+}
+
+// Nothing but whole pieces in Y, all of k summed here.
+template <class T>
+HT_DEVICE bool ht_whole(const ht_cuda_args& a) {
+    return a.splits == 1 && a.n % ht_wide<T>::elements == 0 && ht_aligned<T>(a);
+}
+
+template <class T, bool ACT>
+HT_DEVICE void ht_put_whole(const ht_cuda_args& a, float* v, int row, int column) {
+    constexpr int N = ht_wide<T>::elements;
+    if (row >= a.m || column >= a.n) return;
+    const int64_t at = (int64_t)row * a.ldy + column;
+    float other[N];
+    if (a.bias) {
+        ht_wide<T>::load(other, (const T*)a.bias + column);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] += other[i];
+    }
+    if (a.residual) {
+        ht_wide<T>::load(other, (const T*)a.residual + at);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] += other[i];
+    }
+    if (ACT) {
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = ht_activated(a.act, v[i]);
+    }
+    ht_wide<T>::store((T*)a.y + at, v);
+}
+
+template <class T>
+HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, bool partial) {
+    if (row >= a.m || column >= a.n) return;
+    if (partial) {
+        a.partial[((int64_t)blockIdx.y * a.m + row) * a.n + column] = v;
+        return;
+    }
+    const int64_t at = (int64_t)row * a.ldy + column;
+    if (a.bias) v += (float)((const T*)a.bias)[column];
+    if (a.residual) v += (float)((const T*)a.residual)[at];
+    ((T*)a.y)[at] = (T)ht_activated(a.act, v);
+}
+
+// ---- accumulators of mma.m16n8 and wgmma: FRAGMENTS of 16 rows, ROW_STEP apart, by COLUMNS, all of one warp
+// Eight rows at a time go through the warp's own shared memory (8 * ht_pitch<COLUMNS>::floats floats). The pitch makes the four rows
+// that half a warp stores at once meet different banks; readers of 32 bytes take the halves in turns.
+template <int COLUMNS>
+struct ht_pitch {
+    enum { floats = COLUMNS % 16 == 8 ? COLUMNS : COLUMNS + 8 };
+};
+
+template <int COLUMNS>
+HT_DEVICE void ht_stage(float* stage, const float* sums, int lane) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+        const float2 pair = {sums[j * 4], sums[j * 4 + 1]};
+        *(float2*)(stage + lane / 4 * ht_pitch<COLUMNS>::floats + j * 8 + lane % 4 * 2) = pair;
+    }
+}
+
+template <int N>
+HT_DEVICE void ht_unstage(float* v, const float* stage, bool turned) {
+#pragma unroll
+    for (int part = 0; part < N / 4; part++) {
+        const float4 raw = *(const float4*)(stage + (part ^ (int)(turned && N == 8)) * 4);
+        v[part * 4] = raw.x, v[part * 4 + 1] = raw.y, v[part * 4 + 2] = raw.z, v[part * 4 + 3] = raw.w;
+    }
+    if (N == 8) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float low = v[i], high = v[i + 4];
+            v[i] = turned ? high : low, v[i + 4] = turned ? low : high;
+        }
+    }
+}
+
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
+HT_DEVICE void ht_store_fragments(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
+    constexpr int N = ht_wide<T>::elements, PIECES = 8 * COLUMNS / N, PITCH = ht_pitch<COLUMNS>::floats;
+    const int lane = ht_thread_again() % 32;
+    float* stage = (float*)shared + warp * 8 * PITCH;
+    const bool whole = ht_whole<T>(a);
+    if (whole && a.act == HT_ACT_NONE) {
+#pragma unroll
+        for (int half = 0; half < 2 * FRAGMENTS; half++) {
+            __syncwarp();
+            ht_stage<COLUMNS>(stage, sums + half / 2 * COLUMNS / 2 + half % 2 * 2, lane);
+            __syncwarp();
+#pragma unroll 2  // more at once would not fit the registers beside the sums
+            for (int first = 0; first < PIECES; first += 32) {
+                const int piece = first + lane, r = piece / (COLUMNS / N), c = piece % (COLUMNS / N) * N;
+                if (PIECES % 32 && piece >= PIECES) continue;
+                float v[N];
+                ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
+                ht_put_whole<T, false>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c);
+            }
+        }
+        return;
+    }
+    const bool partial = a.splits > 1;
+#pragma unroll 1
+    for (int half = 0; half < 2 * FRAGMENTS; half++) {
+        const int row = row0 + half / 2 * ROW_STEP + half % 2 * 8;
+        __syncwarp();
+#pragma unroll
+        for (int same = 0; same < 2 * FRAGMENTS; same++)
+            if (same == half) ht_stage<COLUMNS>(stage, sums + same / 2 * COLUMNS / 2 + same % 2 * 2, lane);
+        __syncwarp();
+        if (whole) {
+#pragma unroll 1
+            for (int piece = lane; piece < PIECES; piece += 32) {
+                const int r = piece / (COLUMNS / N), c = piece % (COLUMNS / N) * N;
+                float v[N];
+                ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
+                ht_put_whole<T, true>(a, v, row + r, column0 + c);
+            }
+        } else {
+#pragma unroll 1
+            for (int one = lane; one < 8 * COLUMNS; one += 32)
+                ht_put_one<T>(a, stage[one / COLUMNS * PITCH + one % COLUMNS], row + one / COLUMNS, column0 + one % COLUMNS, partial);
+        }
+    }
+}
+
+// ---- fp32 sums of one thread: ROWS x COLUMNS, both in strips that lie ROW_STEP and COLUMN_STEP apart; four columns a strip
+// Eight neighbours of a warp hold 128 bytes of a row of Y: stores are whole as they are.
+template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP>
+HT_DEVICE void ht_store_strips(const ht_cuda_args& a, const float* sums, int row0, int column0) {
+    const bool whole = ht_whole<float>(a);
+    if (whole && a.act == HT_ACT_NONE) {
+#pragma unroll
+        for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
+            const int r = i / (COLUMNS / 4), s = i % (COLUMNS / 4);
+            float v[4] = {sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]};
+            ht_put_whole<float, false>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP);
+        }
+        return;
+    }
+    const bool partial = a.splits > 1;
+#pragma unroll 1
+    for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
+        const int r = i / (COLUMNS / 4), s = i % (COLUMNS / 4);
+        const int row = row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column = column0 + s * COLUMN_STEP;
+        float v[4];
+#pragma unroll
+        for (int same = 0; same < ROWS * COLUMNS / 4; same++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) v[q] = same == i ? sums[same * 4 + q] : v[q];
+        if (whole) {
+            ht_put_whole<float, true>(a, v, row, column);
+        } else {
+#pragma unroll 1
+            for (int q = 0; q < 4; q++) {
+                ht_put_one<float>(a, v[0], row, column + q, partial);
+                v[0] = v[1], v[1] = v[2], v[2] = v[3];
+            }
+        }
+    }
+}

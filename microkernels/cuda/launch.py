@@ -1,0 +1,46 @@
+"""How the host launches a compiled CUDA micro-kernel: all that its C code must know of it.
+
+Every kernel is ``extern "C" __global__ void SYMBOL(ht_cuda_args[, x_map, w_map])`` (``ht_cuda_args.h``) and is launched
+with ``grid = (ceil(m / tile_m) * ceil(n / tile_n), splits)`` blocks of ``threads`` threads; m = 0 is never launched.
+With ``splits`` > 1 block row s sums the s-th share of k into ``partial[s]``, and ``haotuner_reduce_DTYPE`` adds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Offsets into X and W are 32-bit inside the kernels that take no tensor maps; those into Y and the partial sums 64-bit.
+# The host refuses X (rows * stride) and W (n * k) of more elements.
+OPERAND_ELEMENTS = 2**31 - 1
+REDUCE_THREADS = 256  # of haotuner_reduce_DTYPE; it walks its elements with the whole grid, so any grid is right
+REDUCE_ELEMENTS = (
+    4  # of Y that one of its threads takes at a time: ceil(m * n / (threads * elements)) blocks leave none idle
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Box of a tensor map over a row-major 2-D operand of 2-byte elements, 128-byte L2 promotion, zeros outside."""
+
+    operand: str  # "x" (m, k; rows ldx apart) or "w" ((n, k), or (k, n))
+    rows: int
+    columns: int  # neighbours in memory
+    swizzle_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a launch of one micro-kernel asks."""
+
+    tile_m: int
+    tile_n: int
+    threads: int
+    shared_bytes: int  # dynamic
+    vector: int  # elements: base addresses of x and w, ldx and k (w stored (k, n): n) must be multiples of it
+    maps: tuple[Map, ...] = ()  # x, then w; the kernel takes them after its arguments
+    splits: bool = True  # whether it can split k
+
+
+def reduce_symbol(dtype: str) -> str:
+    """Name of the kernel that adds up partial sums and writes Y of a dtype."""
+    return f"haotuner_reduce_{dtype}"

@@ -1,0 +1,59 @@
+"""Calls of the device functions in ``device/*.cuh``, as TIRx expressions: what programs share and TVM has no words for.
+
+A unit of kernels (``haotuner/backends/cuda/unit.py``) defines them, and passes those that ask for it the kernel's argument.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+DEVICE = Path(__file__).parent / "device"
+ELEMENT_TYPES = {"float32": "float", "float16": "ht_half", "bfloat16": "ht_bf16"}  # of device/prelude.cuh, by TVM dtype
+UNROLL_TWICE = "ht_unroll_twice"  # TVM's loops have no such pragma: the unit puts it where this call stands
+STAGED_ROWS = 8  # of a warp's accumulators, on their way to Y
+
+
+def call(tirx: Any, function: str, *args: Any, gives: str = "void") -> Any:
+    """A call of a device function or macro; ``gives`` is the dtype of its result."""
+    return tirx.cuda.func_call(function, *args, source_code="", return_type=gives)
+
+
+def first_step(tirx: Any, steps: Any) -> Any:
+    """The first of ``steps`` steps along k that this block row sums."""
+    return call(tirx, "ht_first_step", steps, gives="int32")
+
+
+def last_step(tirx: Any, steps: Any) -> Any:
+    """One past the last step along k that this block row sums; not below the first."""
+    return call(tirx, "ht_last_step", steps, gives="int32")
+
+
+def warp(tirx: Any) -> Any:
+    """The thread's warp in its block; the compiler knows that it is one for all lanes."""
+    return call(tirx, "ht_warp", gives="int32")
+
+
+def unroll_twice(tirx: Any) -> Any:
+    """A statement before a loop, which the compiler then unrolls twice."""
+    return call(tirx, UNROLL_TWICE)
+
+
+def thread_again(tirx: Any) -> Any:
+    """The thread's number, not known to be the one before: what comes of it after a loop takes no register in the loop."""
+    return call(tirx, "ht_thread_again", gives="int32")
+
+
+def block_again(tirx: Any) -> Any:
+    """The block's number along the first axis, likewise."""
+    return call(tirx, "ht_block_again", gives="int32")
+
+
+def pitch(columns: int) -> int:
+    """Floats between the rows of staged accumulators, as ``ht_pitch``."""
+    return columns if columns % 16 == 8 else columns + 8
+
+
+def staged_bytes(warps: int, columns: int) -> int:
+    """Shared memory through which ``warps`` warps store accumulators of ``columns`` columns."""
+    return warps * STAGED_ROWS * pitch(columns) * 4

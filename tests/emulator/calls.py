@@ -1,0 +1,142 @@
+"""Calls of kernels on the emulator as a host makes them (``ht_cuda_args.h``), judged against float64 numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.memory import DTYPES, matrix
+from tests.emulator.run import Call, Case, Verdict
+
+ACTS = ("none", "relu", "gelu_erf", "gelu_tanh", "silu")  # by their number in ht_cuda_args
+SLOPE = 1.13  # the steepest of them: what an error before the activation may grow to
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+ACT_ROUNDOFFS = 8  # of fp32: erff, expf and a quotient (CUDA guide, mathematical functions: 2 ulp each) and some products
+UNTOUCHED = -7.0  # exact in every dtype; what lies between the rows of Y
+REDUCE_THREADS = 256
+REDUCE_BLOCKS = 3  # any number is right
+MAP_BYTES, MAP_TYPES = 128, {"fp16": 6, "bf16": 9}  # CUtensorMapDataType
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle
+
+
+class Arguments(ctypes.Structure):
+    """``ht_cuda_args``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "residual", "y", "partial")),
+        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "zero")),
+    ]
+
+
+def judge(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> Verdict:
+    """The largest error of a case's calls in each mode."""
+    random = np.random.default_rng(seed)
+    worst = max(_judge_call(case, call, library, machine, random, seed) for call in case.calls)
+    return Verdict(worst=worst, conflicts=machine.emulator_bank_conflicts())
+
+
+def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, random: Any, seed: int) -> float:
+    m, n, k = call.m, call.n, call.k
+    x, x_at = matrix(machine, m, k, k + call.x_gap, case.dtype)
+    w, w_at = matrix(machine, *((k, n, n) if case.kn else (n, k, k)), case.dtype)
+    y, y_at = matrix(machine, m, n, n + call.y_gap, case.dtype, call.y_alignment)
+    bias, bias_at = matrix(machine, 1, n, n, case.dtype, call.y_alignment) if call.bias else (None, None)
+    residual, residual_at = (
+        matrix(machine, m, n, n + call.y_gap, case.dtype, call.y_alignment) if call.residual else (None, None)
+    )
+    partial, partial_at = matrix(machine, call.splits * m, n, n, "fp32") if call.splits > 1 else (None, None)
+    for operand in (x, w, bias, residual):
+        if operand is not None:
+            operand[...] = random.standard_normal(operand.shape)
+    x64, w64 = x.astype(np.float64), w.astype(np.float64).T if case.kn else w.astype(np.float64)
+    before = x64 @ w64.T + (0 if bias is None else bias.astype(np.float64))
+    before += 0 if residual is None else residual.astype(np.float64)
+    exact = _activated(before, call.act)
+    allowed = _tolerance(x64, w64, before, exact, case.dtype, call)
+    arguments = Arguments(
+        x_at, w_at, bias_at, residual_at, y_at, partial_at,
+        m, n, k, k + call.x_gap, n + call.y_gap, call.splits, ACTS.index(call.act), 0,
+    )  # fmt: skip
+    whole_rows = np.lib.stride_tricks.as_strided(y, (m - 1, n + call.y_gap), y.strides)  # the last row has no gap behind it
+    worst = 0.0
+    for mode in case.modes:
+        machine.emulator_set(int(mode == "late"), seed)
+        whole_rows[...], y[...] = UNTOUCHED, np.nan
+        if partial is not None:
+            partial[...] = np.nan
+        _launch(case, library, machine, arguments)
+        share = np.abs(y.astype(np.float64) - exact) / allowed
+        strayed = bool((whole_rows[:, n:] != UNTOUCHED).any())
+        worst = max(worst, math.inf if strayed else float(np.where(np.isnan(share), np.inf, share).max()))
+    return worst
+
+
+def _launch(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, arguments: Arguments) -> None:
+    launch = case.launch
+    maps = [_tensor_map(one, arguments, case, machine) for one in launch["maps"]]
+    x_map, w_map = (ctypes.addressof(one) for one in maps) if maps else (0, 0)
+    tiles = -(-arguments.m // launch["tile_m"]) * -(-arguments.n // launch["tile_n"])
+    _run(
+        library, case.symbol, arguments, (x_map, w_map), (tiles, arguments.splits), launch["threads"], launch["shared_bytes"]
+    )
+    if arguments.splits > 1:
+        _run(library, f"haotuner_reduce_{case.dtype}", arguments, (0, 0), (REDUCE_BLOCKS, 1), REDUCE_THREADS, 0)
+
+
+def _run(
+    library: ctypes.CDLL,
+    symbol: str,
+    arguments: Arguments,
+    maps: tuple[int, int],
+    grid: tuple[int, int],
+    threads: int,
+    shared: int,
+) -> None:
+    function = library[f"emulator_run_{symbol}"]
+    function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_uint] * 4
+    error = function(ctypes.addressof(arguments), *maps, *grid, threads, shared)
+    if error:
+        raise RuntimeError(f"launch of {symbol}, grid {grid}, {threads} threads, {shared} bytes: error {error}")
+
+
+def _tensor_map(one: Mapping[str, Any], arguments: Arguments, case: Case, machine: ctypes.CDLL) -> Any:
+    """The map that the host encodes of a ``Map``."""
+    m, n, k = arguments.m, arguments.n, arguments.k
+    size = DTYPES[case.dtype].itemsize
+    of_w = (n, k, n) if case.kn else (k, n, k)
+    columns, rows, pitch = (k, m, arguments.ldx) if one["operand"] == "x" else of_w
+    buffer = ctypes.create_string_buffer(2 * MAP_BYTES)
+    encoded = (ctypes.c_char * MAP_BYTES).from_buffer(buffer, -ctypes.addressof(buffer) % MAP_BYTES)
+    error = machine.cuTensorMapEncodeTiled(
+        ctypes.c_void_p(ctypes.addressof(encoded)), MAP_TYPES[case.dtype], 2,
+        ctypes.c_void_p(arguments.x if one["operand"] == "x" else arguments.w),
+        (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(pitch * size),
+        (ctypes.c_uint32 * 2)(one["columns"], one["rows"]), (ctypes.c_uint32 * 2)(1, 1),
+        0, SWIZZLES[one["swizzle_bytes"]], 2, 0,
+    )  # fmt: skip
+    if error:
+        raise RuntimeError(f"cuTensorMapEncodeTiled({one}) for m={m} n={n} k={k}: error {error}")
+    return encoded
+
+
+def _activated(before: Any, act: str) -> Any:
+    """The activations in float64."""
+    if act == "relu":
+        return np.maximum(before, 0.0)
+    if act == "gelu_erf":
+        return 0.5 * before * (1.0 + np.vectorize(math.erf)(before / math.sqrt(2.0)))
+    if act == "gelu_tanh":
+        return 0.5 * before * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (before + 0.044715 * before**3)))
+    return before / (1.0 + np.exp(-before)) if act == "silu" else before
+
+
+def _tolerance(x: Any, weight: Any, before: Any, exact: Any, dtype: str, call: Call) -> Any:
+    """The rounding of the result, and of an fp32 sum of k products and more in any order (Higham 2002, eq. 3.5)."""
+    terms = x.shape[1] + 4 + call.splits
+    summed = terms * UNIT_ROUNDOFF["fp32"] * (np.abs(x) @ np.abs(weight).T + np.abs(before))
+    acted = 0.0 if call.act == "none" else ACT_ROUNDOFFS * UNIT_ROUNDOFF["fp32"] * (1.0 + np.abs(before))
+    return UNIT_ROUNDOFF[dtype] * np.abs(exact) + (1.0 if call.act == "none" else SLOPE) * summed + acted + 1e-30

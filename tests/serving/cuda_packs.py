@@ -1,0 +1,97 @@
+"""CUDA packs built without tuning: real device code, made-up plans, through the real writer and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
+from haotuner.backends.cuda.pack_source import pack_library
+from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.index import family_named
+from haotuner.pack.write import write_pack
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from tests.standin.cubins import cubin_of
+
+FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pick:
+    """An architecture, an op for it, and its kernels: the first is planned, the second takes the rest of two regions."""
+
+    arch: str
+    op: str
+    kernels: tuple[MicroKernel, ...]
+    dtype: str  # numpy's name
+
+    @property
+    def cells(self) -> tuple[tuple[int, CudaEntry], ...]:
+        """Three parts of k, then one region, then two."""
+        one = CudaEntry(regions=((0, 0),))
+        return (4, CudaEntry(regions=((0, 0),), splits=3)), (100, one), (LAST, CudaEntry(regions=((0, 1), (1, 0))))
+
+
+_SIMT, _WGMMA, _MMA = (
+    CudaSimt("cuda_simt_fp32", "fp32"),
+    CudaWgmma("cuda_wgmma_fp16", "fp16"),
+    CudaMma("cuda_mma_fp16", "fp16"),
+)
+SIMT = Pick(  # wide loads, and single ones that take any alignment
+    arch="sm_80",
+    op="dense_n72_k52",
+    kernels=(_SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), _SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1)),
+    dtype="float32",
+)
+WGMMA = Pick(  # tensor maps, and a kernel without
+    arch="sm_90a",
+    op="dense_n72_k136_fp16",
+    kernels=(_WGMMA.kernel(bm=64, bn=64, st=2), _MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1)),
+    dtype="float16",
+)
+PICKS = (SIMT, WGMMA)
+
+
+def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[int, CudaEntry]]) -> PackedCudaDense:
+    """An op with one plan: (largest rows, how they are computed) of each cell."""
+    return PackedCudaDense(
+        name=name,
+        first_m=FIRST,
+        last_m=LAST,
+        kernels=kernels,
+        launches=[family_named(kernel.family).launch(kernel) for kernel in kernels],
+        bounds=[bound for bound, _ in cells],
+        entries=[entry for _, entry in cells],
+    )
+
+
+def document(ops: Sequence[PackedCudaDense], arch: str, **device: Any) -> dict[str, Any]:
+    """The manifest's content, as `haotuner tune` writes it."""
+    told = {"id": f"stand-in-{arch.replace('_', '-')}", "arch": arch, "kind": "cuda", "name": f"stand-in {arch}"}
+    return {"haotuner": "0", "device": told | device, "ops": [op.entry({}) for op in ops]}
+
+
+def make_pack(out: Path, ops: Sequence[PackedCudaDense], arch: str, cubin: Path, **device: Any) -> Path:
+    """Build the library around device code and publish the pack at ``out``."""
+    library = out.with_suffix(".so")
+    pack_library(ops, arch, Toolchain.find(), library, lambda _kernels, _arch, to: to.write_bytes(cubin.read_bytes()))
+    write_pack(out, library, document(ops, arch, **device), lambda _: None)
+    library.unlink()
+    return out
+
+
+def build_pack(out: Path, pick: Pick, code: Path) -> Path:
+    """A pack of a pick, with device code that lies below ``code`` as the code cache leaves it."""
+    programs = {kernel.name: (family_named(kernel.family), kernel) for kernel in pick.kernels}
+    dtype = Op.parse(pick.op).dtype
+    code.mkdir(parents=True, exist_ok=True)
+    unit = code / f"{pick.op}.cu"
+    unit.write_text(device_unit(programs, reduces=(dtype,)))  # type: ignore[arg-type]
+    return make_pack(out, [packed_op(pick.op, pick.kernels, pick.cells)], pick.arch, cubin_of(unit, code, pick.arch))

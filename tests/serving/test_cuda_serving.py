@@ -1,0 +1,141 @@
+"""CUDA packs served over the stand-in driver: real device code and the host code of packs, a scenario a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.cuda_packs import PICKS, SIMT, WGMMA, Pick, build_pack
+from tests.standin import ROOT, environment, toolchain_missing
+
+pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+SECONDS = 110
+BOTH = pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cuda")
+
+
+def pack(folder: Path, pick: Pick) -> Path:
+    out = folder / f"pack-{pick.arch}"
+    return out if out.exists() else build_pack(out, pick, folder / "code")
+
+
+def run(
+    folder: Path, pick: Pick, scenario: str, *more: str, device: str = "", **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """A scenario in a child process on the stand-in; its output is shown where it fails."""
+    where = environment(folder / "images", device=device or pick.arch, sources=folder / "code", **how)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.serving.cuda_scenarios", scenario, str(pack(folder, pick)), *more],
+        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
+    return ran
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["late", "early"])
+def test_every_cell_and_beyond_is_right(folder, pick, mode):
+    run(folder, pick, "numbers", mode=mode)
+
+
+@BOTH
+@pytest.mark.parametrize("scenario", ["alignment", "unprepared", "refusals", "frameworks", "counted"])
+def test_one_device(folder, pick, scenario):
+    run(folder, pick, scenario)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_graph_is_replayed_after_hand_over_and_close(folder, pick, seed):
+    run(folder, pick, "captured", seed=seed)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_threads_and_streams_while_the_pack_is_handed_over(folder, seed):
+    run(folder, SIMT, "threads", seed=seed)
+
+
+@BOTH
+@pytest.mark.parametrize("scenario", ["devices", "context"])
+def test_two_devices(folder, pick, scenario):
+    run(folder, pick, scenario, more_devices=(pick.arch,))
+
+
+def test_a_fork_is_refused(folder):
+    run(folder, SIMT, "forked")
+
+
+@BOTH
+def test_loading_refuses_what_is_not_there(folder, pick):
+    run(folder, pick, "loading")
+
+
+@pytest.mark.parametrize("pick, device", [(WGMMA, "sm_80"), (SIMT, "sm_75"), (SIMT, "sm_90a")], ids=str)
+def test_another_architecture_is_a_mismatch(folder, pick, device):
+    run(folder, pick, "mismatch", device=device)
+
+
+def test_later_minors_run_older_code(folder):
+    run(folder, SIMT, "numbers", device="sm_89")
+
+
+FAILURES = {
+    "cuInit:1+=999": ("EnvironmentMissing", "cuInit answers CUDA error 999; `nvidia-smi` must work first"),
+    "cuDevicePrimaryCtxRetain:1+=2": (
+        "PackMismatch",
+        r"cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY \(2\): free memory",
+    ),
+    "cuModuleLoadData:1+=2": ("PackMismatch", r"cuModuleLoadData: CUDA_ERROR_OUT_OF_MEMORY \(2\): free memory"),
+    "cuModuleLoadData:1+=222": ("PackMismatch", r"\(222\): update the driver"),
+    "cuModuleGetFunction:1+=500": (
+        "PackMismatch",
+        r"cuModuleGetFunction: CUDA_ERROR_NOT_FOUND \(500\): the pack is damaged",
+    ),
+    "cuFuncGetAttribute:1+=2": ("PackMismatch", "loading a kernel"),
+    "cuCtxPushCurrent:1+=709": ("PackMismatch", r"cuCtxPushCurrent: .*\(709\): the device is lost to this process"),
+}
+
+
+@pytest.mark.parametrize("fail", FAILURES, ids=lambda fail: re.sub(r"\W", "-", fail))
+def test_what_the_driver_refuses_while_loading_is_said(folder, fail):
+    run(folder, SIMT, "cannot", *FAILURES[fail], fail=fail)
+
+
+@pytest.mark.parametrize(
+    "driver, kind, words",
+    [
+        (0, "EnvironmentMissing", "there is no device cuda:0: the CUDA driver shows 0"),
+        (12040, "PackMismatch", r"the driver serves CUDA 12.4, this pack's code wants 13.0 or later: update the driver"),
+    ],
+)
+def test_a_driver_that_is_too_old_or_shows_nothing(folder, driver, kind, words):
+    run(folder, SIMT, "cannot", kind, words, driver=driver)
+
+
+CALLS = {
+    "cuLaunchKernel=700": r"launching a kernel: CUDA_ERROR_ILLEGAL_ADDRESS \(700\): the device is lost to this process",
+    "cuLaunchKernel=701": r"\(701\): the kernel wants more registers or shared memory than the device has",
+    "cuLaunchKernel=906": r"\(906\): a stream is being captured: load, bind and warm up before the capture",
+    "cuCtxGetCurrent=4": r"cuCtxGetCurrent: .* \(4\)",
+    "cuCtxPushCurrent=201": r"cuCtxPushCurrent: CUDA_ERROR_INVALID_CONTEXT \(201\): is the stream alive",
+    "cuTensorMapEncodeTiled=1": r"cuTensorMapEncodeTiled: CUDA_ERROR_INVALID_VALUE \(1\)",
+}
+
+
+@pytest.mark.parametrize("fail", CALLS)
+def test_what_the_driver_refuses_in_a_call_is_said_and_does_not_stick(folder, fail):
+    run(folder, WGMMA, "failing", *fail.split("="), CALLS[fail])
+
+
+def test_partial_sums_without_memory_are_refused_while_preparing(folder):
+    run(folder, SIMT, "preparing")

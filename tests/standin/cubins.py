@@ -1,0 +1,19 @@
+"""Cubins of hand-written device code, each as ``unit.cubin`` beside its ``unit.cu``, as the code cache leaves them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.standin.library import run
+
+
+def cubin_of(source: Path, folder: Path, arch: str) -> Path:
+    """``folder/ARCH/unit.cubin``, compiled by nvcc where it is not there yet; RuntimeError with what nvcc said."""
+    place = folder / f"{source.stem}-{arch}"
+    made = place / "unit.cubin"
+    if not made.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, place / "unit.cu")
+        run(["nvcc", "-cubin", f"-arch={arch}", str(place / "unit.cu"), "-o", str(made)])
+    return made

@@ -1,0 +1,90 @@
+"""``libcuda.so.1``, built once for each state of its sources and shared by all processes of this user."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.emulator.build import NATIVE as EMULATOR
+from tests.emulator.build import cuda_include
+
+NATIVE = Path(__file__).parent / "native"
+MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc")
+LIBRARY = "libcuda.so.1"
+COMPILE_SECONDS = 900  # about 25 s of one core in all; a machine that others use may take minutes
+# -O1: half the compile time of -O2. Nothing but the driver's functions, the machine's and the tests' is visible.
+FLAGS = ("-O1", "-std=c++17", "-fPIC", "-Wall", "-Wno-unused-function", "-fno-strict-aliasing", "-pthread")
+RENAMED = "-DcuTensorMapEncodeTiled=emulated_cuTensorMapEncodeTiled"  # the emulator's; ours checks and calls it
+
+
+def cache_folder() -> Path:
+    """Where libraries and images are kept between runs: in the temporary folder, for this user alone."""
+    folder = Path(tempfile.gettempdir()) / f"haotuner-standin-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else")
+    return folder
+
+
+def driver_library(*, bare: bool = False, sanitize: str = "") -> Path:
+    """The folder of a ``libcuda.so.1``; built where it is not there yet.
+
+    ``bare``: its cuLaunchKernel does nothing, for host overhead. ``sanitize``: as g++'s -fsanitize.
+    """
+    sources = [*sorted(NATIVE.glob("*.cc")), *(EMULATOR / name for name in MACHINE)]
+    headers = [NATIVE / "standin.h", *sorted(EMULATOR.glob("*.h"))]
+    extra = [*(["-DSTANDIN_BARE"] if bare else []), *([f"-fsanitize={sanitize}", "-g"] if sanitize else [])]
+    key = _hash([path.read_bytes() for path in (*sources, *headers)], [*FLAGS, *extra])
+    folder = cache_folder() / f"driver-{key}"
+    with locked(cache_folder() / f"driver-{key}.lock"):
+        if not (folder / LIBRARY).exists():
+            _build(sources, extra, folder)
+    return folder
+
+
+def _build(sources: list[Path], extra: list[str], folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
+        units = [str(Path(made) / f"{source.stem}.o") for source in sources]
+
+        def compile_one(source: Path, unit: str) -> None:
+            renamed = [RENAMED] if source.name == "async_copy.cc" else []
+            warnings = ["-w", "-fpermissive"] if source.parent == EMULATOR or source.stem == "launch" else []
+            run(["g++", *FLAGS, *extra, *warnings, *renamed, "-isystem", str(cuda_include()), "-c", str(source), "-o", unit])
+
+        with ThreadPoolExecutor(max_workers=2) as two:
+            list(two.map(compile_one, sources, units))
+        whole = Path(made) / "whole"
+        whole.mkdir()
+        library = whole / LIBRARY
+        run(["g++", "-shared", *extra, "-pthread", f"-Wl,-soname,{LIBRARY}", *units, "-o", str(library), "-ldl"])
+        shutil.move(whole, folder)
+
+
+def run(command: list[str]) -> None:
+    """A compiler's run; raises RuntimeError with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)[:400]}\n{done.stderr[:4000]}")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time; others wait for what it makes."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _hash(contents: list[bytes], words: list[str]) -> str:
+    digest = hashlib.sha256("\0".join(words).encode())
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()[:16]

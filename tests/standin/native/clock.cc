@@ -1,0 +1,86 @@
+// What a launch takes on the virtual clock. Not a claim about hardware: an analytic surface that depends on the device's table,
+// on the cubin's registers, shared memory and instructions, and on the problem, so that search and plans have something to find.
+//
+// A block costs the longer of its arithmetic and its loads, plus a fixed start; blocks run in rounds of what is resident on
+// all units, and the last round is shorter where a unit holds fewer. All of it is at least the time of reading W, X once.
+// The tile of a block is read off the kernel's name (bm32_bn64, 128x64), else guessed from its registers.
+#include "standin.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <regex>
+
+namespace standin {
+namespace {
+
+struct Tile {
+    double m, n;
+};
+Tile tile_of(const Kernel& kernel, int threads) {
+    static const std::regex words("bm(\\d+)_bn(\\d+)|[^0-9a-z](\\d+)x(\\d+)");
+    static auto* known = new std::map<std::string, Tile>;
+    auto found = known->find(kernel.name);
+    if (found != known->end()) return found->second;
+    std::smatch match;
+    Tile tile{};
+    if (std::regex_search(kernel.name, match, words)) {
+        const int first = match[1].matched ? 1 : 3;
+        tile = {std::stod(match[first]), std::stod(match[first + 1])};
+    } else {  // accumulators are about half of the registers
+        tile.m = tile.n = std::max(8.0, std::sqrt(threads * std::max(kernel.facts.registers, 16) * 0.5));
+    }
+    return (*known)[kernel.name] = tile;
+}
+
+std::mt19937_64& noise() {
+    static auto* made = new std::mt19937_64(0x9e3779b97f4a7c15ull ^ std::strtoull(setting("STANDIN_SEED", "0"), nullptr, 10));
+    return *made;
+}
+
+}  // namespace
+
+// STANDIN_NOISE (0.01): the relative spread; one launch in 200 takes half as long again.
+double noisy(double us) {
+    static const double spread = std::atof(setting("STANDIN_NOISE", "0.01"));
+    if (spread <= 0) return us;
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    const double factor = 1 + spread * (uniform(noise()) + uniform(noise()));
+    return us * factor * (noise()() % 200 == 0 ? 1.5 : 1);
+}
+
+double launch_us(const Launch& launch) {
+    const Device& device = device_of(launch.context);
+    const Facts& facts = launch.kernel->facts;
+    const int threads = static_cast<int>(launch.block[0] * launch.block[1] * launch.block[2]);
+    const double blocks = double(launch.grid[0]) * launch.grid[1] * launch.grid[2], units = std::max(device.units(), 1);
+    const double held = std::max(resident_blocks(device, facts, threads, launch.shared), 1);
+    const double mhz = std::max(device.at(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1e3, 100.0);
+    // Bytes a microsecond of the memory, and of the L2 cache to one unit.
+    const double memory = std::max(2e-3 * device.at(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * device.at(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8, 1e4);
+    const double cache = 64 * mhz;
+    const double start = 1.5;  // of a launch
+    const Arguments* arguments = arguments_of(launch);
+    if (!arguments) return start + 0.5 * std::ceil(blocks / (held * units));
+    const double m = arguments->m, n = arguments->n, k = arguments->k, splits = std::max(arguments->splits, 1);
+    if (!facts.matrix && facts.scalar_fma * 4 < 64 && arguments->partial && launch.grid[1] == 1 && splits > 1)
+        return start + (splits * 4 + 4) * m * n / std::min(memory * 3, cache * units) + 0.5;  // a reduction
+    const Tile tile = tile_of(*launch.kernel, threads);
+    const double bytes = facts.matrix ? 2 : 4;
+    // Multiply-adds a cycle of a unit: 128 scalar ones; tensor cores of 8.0 a thousand, of 9.0 with wgmma two.
+    const double rate = !facts.matrix ? 128 : facts.warpgroup ? 2048 : 1024;
+    const double share = std::ceil(k / splits);
+    // With few warps a unit waits for its loads: half of the rate at four resident warps.
+    const double warps = held * ((threads + 31) / 32), hidden = warps / (warps + 4);
+    const double arithmetic = tile.m * tile.n * share / (rate * mhz * hidden);
+    const double loads = (tile.m + tile.n) * share * bytes / cache;
+    const double stores = tile.m * tile.n * (splits > 1 ? 4 : bytes) / cache;
+    auto round = [&](double on_a_unit) { return 0.4 + on_a_unit * (std::max(arithmetic, loads) + stores) + share * 4e-4; };
+    const double whole = std::floor(blocks / (held * units)), rest = blocks - whole * held * units;
+    double us = whole * round(held);
+    if (rest > 0) us += round(std::ceil(rest / units));
+    const double once = (n * k + m * k + m * n) * bytes / memory;
+    return start + std::max(us, once);
+}
+
+}  // namespace standin
