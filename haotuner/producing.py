@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import Backend, Choice
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Choice
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.plan.cells import CellTable
+from haotuner.plan.cells import CellTable, Considered
 from haotuner.plan.table import PlanTable
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
@@ -121,7 +122,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
     budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
-    start = start_of(request.model, device, backend.families(request.ops[0])[0].name, seed=request.seed)
+    start = start_of(request.model, device, backend.searched(request.ops[0], device)[0].name, seed=request.seed)
     with _laboratory(request, backend, device) as lab:
         ready = time.monotonic()
         tuned: list[Tuned] = []
@@ -138,8 +139,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
                 among=tuned[-1].kernels if _stopped(tuned) == SIGNAL else (),
             )
-            family = backend.families(op)[0]
-            found = tune_op(task, lab, family, _named(watch, op), start.model)
+            found = tune_op(task, lab, backend.searched(op, device), _named(watch, op), start.model)
             tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         watch("", "building the pack", None)
@@ -148,7 +148,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
-            write_pack(request.out, library, document, _check_of(device, request.environment, hurried=hurried))
+            write_pack(request.out, library, document, _check_of(_lacking(backend, device), request.environment, hurried=hurried))
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
     stopped = _stopped(tuned)
@@ -178,13 +178,16 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 @contextmanager
 def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Laboratory]:
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
+    environment = {**request.environment, DEVICE_WORD: request.device}
+    if request.cache is not None:
+        environment[CACHE_WORD] = str(request.cache / "device-code")
     if request.zero_measure:
-        with closing(PredictionsOnly(backend, device, environment=request.environment)) as nothing:
+        with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:
             yield nothing
         return
     with closing(open_store(request.records)) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
-        lab = Lab(device, store, environment=request.environment, resume=request.resume, seed=request.seed, what=what)
+        lab = Lab(device, store, environment=environment, resume=request.resume, seed=request.seed, what=what)
         with closing(lab):
             lab.start()
             yield lab
@@ -205,19 +208,20 @@ def _building(request: Request) -> Iterator[None]:
         ) from error
 
 
-def _check_of(device: Device, environment: Mapping[str, str], *, hurried: bool) -> Callable[[Path], None]:
+def _check_of(lacking: str, environment: Mapping[str, str], *, hurried: bool) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
     options = ("--most-flops", str(HURRIED_FLOPS)) if hurried else ()
-    return _read if _lacking(device) else lambda aside: _verify(aside, environment, options)
+    return _read if lacking else lambda aside: _verify(aside, environment, options)
 
 
 def _read(aside: Path) -> None:
     read_manifest(aside)
 
 
-def _lacking(device: Device) -> str:
+def _lacking(backend: Backend, device: Device) -> str:
     """Why this host cannot run the device's code; empty if it can."""
-    return " ".join(missing_flags(device.arch) or ())
+    flags = missing_flags(device.arch)
+    return backend.lacking(device) if flags is None else " ".join(flags)
 
 
 def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
@@ -244,7 +248,7 @@ def _choice(tuned: Tuned) -> Choice:
 def _document(
     request: Request, device: Device, tuned: Sequence[Tuned], lab: Laboratory, start: Start, seconds: float
 ) -> dict[str, Any]:
-    lacking = _lacking(device)
+    lacking, dtype = _lacking(lab.backend, device), DTYPES[request.ops[0].dtype]
     return {
         "haotuner": __version__,
         "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
@@ -263,7 +267,7 @@ def _document(
         # True: nothing was measured on the device, plans and times are predictions.
         "unverified": request.zero_measure,
         "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=_stopped(tuned) == SIGNAL)},
-        "contract": {"dtype": "float32", "alignment": 4, "aliasing": "out must not overlap x", "inner_stride": 1},
+        "contract": {"dtype": dtype.numpy, "alignment": dtype.size, "aliasing": "out must not overlap x", "inner_stride": 1},
         # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
         "batch_invariant": request.batch_invariant,
         "ops": [_op_document(t, lab) for t in tuned],
@@ -282,6 +286,7 @@ def _plan_document(table: PlanTable) -> dict[str, Any]:
             "cells": {
                 "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
                 "entries": [one.label for one in table.entries],
+                **({"considered": [[_considered(one) for one in cell] for cell in table.considered]} if table.considered else {}),
             },
             "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
         }
@@ -293,6 +298,11 @@ def _plan_document(table: PlanTable) -> dict[str, Any]:
             for way, curves in table.curves.items()
         },
     }
+
+
+def _considered(one: Considered) -> dict[str, Any]:
+    us = float(f"{one.us:.{PREDICTED_DIGITS}g}")
+    return {"way": one.way, "composition": one.composition.label, "us": us, "from": "measured" if one.measured else "predicted"}
 
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:

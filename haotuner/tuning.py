@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import UsageError
 from haotuner.measure.laboratory import Laboratory
-from haotuner.search import cells, rows
+from haotuner.search import cells, rows, waves
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -17,27 +17,35 @@ from haotuner.words.op import Op
 __all__ = ["STRATEGIES", "Effort", "Strategy", "Task", "Tuned", "Watch", "tune"]
 
 
+Families = Sequence[Family]  # that a search may look at, best first; never empty
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to search and to plan: which ops it suits, in code and in words, and what it does."""
 
     name: str
-    suits: Callable[[Op, Family, Device], bool]
+    suits: Callable[[Op, Families, Device], bool]
     words: str
-    tune: Callable[[Task, Laboratory, Family, Watch, CostModel | None], Tuned]
+    tune: Callable[[Task, Laboratory, Families, Watch, CostModel | None], Tuned]
 
 
 # The first that suits an op tunes it.
 STRATEGIES = (
     Strategy(rows.NAME, rows.suits, "one dynamic axis, which tiles end exactly", rows.tune),
+    Strategy(waves.NAME, waves.suits, "one dynamic axis, whose end many tiles at a time mask", waves.tune),
     Strategy(cells.NAME, cells.suits, "any dynamic axes, one micro-kernel a cell of shapes", cells.tune),
 )
 
 
 def tune(
-    task: Task, lab: Laboratory, family: Family, watch: Watch = lambda *_: True, model: CostModel | None = None
+    task: Task,
+    lab: Laboratory,
+    family: Family | Families,
+    watch: Watch = lambda *_: True,
+    model: CostModel | None = None,
 ) -> Tuned:
-    """Tune one op for its traffic.
+    """Tune one op for its traffic, with one family or with several in one search, best first.
 
     ``watch`` is told the phase and each record; False asks to stop. ``model``: learnt elsewhere, to start from.
 
@@ -45,11 +53,12 @@ def tune(
         HaotunerError: every candidate failed. In all other cases there is a plan that can be served.
         UsageError: no strategy suits the op.
     """
+    families = tuple(family) if isinstance(family, Sequence) else (family,)
     for strategy in STRATEGIES:
-        if strategy.suits(task.op, family, lab.device):
-            return strategy.tune(task, lab, family, watch, model)
+        if strategy.suits(task.op, families, lab.device):
+            return strategy.tune(task, lab, families, watch, model)
     known = "; ".join(f"{strategy.name}: {strategy.words}" for strategy in STRATEGIES)
     raise UsageError(
-        f"{task.op.name}: no strategy tunes an op of the dynamic axes {', '.join(task.op.dynamic)} with {family.name}; "
+        f"{task.op.name}: no strategy tunes an op of the dynamic axes {', '.join(task.op.dynamic)} with {families[0].name}; "
         f"known are {known}; give all other axes an extent"
     )

@@ -32,6 +32,7 @@ FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", 
 ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/producing.py", "haotuner/bundle/")  # the doors
 LINE_LIMIT, MEDIAN_LIMIT = 400, 150
 IMPORT_NAMES = {
+    "nvidia-cuda-nvrtc": "libnvrtc",
     "apache-tvm": "tvm",
     "apache-tvm-ffi": "tvm_ffi",
     "scikit-learn": "sklearn",

@@ -23,6 +23,8 @@ from haotuner.words.op import Op
 from haotuner.words.record import Failed, Timed, Trial
 
 Facts = Mapping[str, float | str]
+# What a request tells child processes through their environment: the device as it was asked for, a folder that outlives them.
+DEVICE_WORD, CACHE_WORD = "HAOTUNER_DEVICE", "HAOTUNER_CODE_CACHE"
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 
@@ -98,6 +100,7 @@ class Backend(Protocol):
     """One kind of device: how its micro-kernels are built, timed, shared among threads, and packed."""
 
     name: str
+    libraries_mix: bool  # whether one composition may use kernels that were built apart
 
     def owns(self, device: Device) -> bool:
         """Whether this backend tunes and packs for the device; the first in the index that does is asked."""
@@ -107,12 +110,20 @@ class Backend(Protocol):
         """The families that compute an op here, best first. NothingLegal if there is none."""
         ...
 
+    def searched(self, op: Op, device: Device) -> tuple[Family, ...]:
+        """Those that one search for the device looks at together, best first. NothingLegal if there is none."""
+        ...
+
     def own_device(self, text: str, *, measure: bool, cache_dir: Path | None) -> Device | None:
         """A device that only this backend knows by that name; None: ``haotuner/hw_profiles`` is asked."""
         ...
 
     def check(self, device: Device, asked: str, *, measures: bool) -> None:
         """UsageError unless packs can be made for the device, and, if it ``measures``, this host has it."""
+        ...
+
+    def lacking(self, device: Device) -> str:
+        """What this host lacks beside instructions of its CPU to run the device's code, in words; empty if it can."""
         ...
 
     def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from haotuner.backends.backend import Backend
 from haotuner.backends.cpu.backend import CpuBackend
+from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 
-BACKENDS: tuple[Backend, ...] = (CpuBackend(),)
+BACKENDS: tuple[Backend, ...] = (CpuBackend(), CudaBackend())
 
 
 def backend_for(device: Device, asked: str = "") -> Backend:
@@ -20,9 +21,9 @@ def backend_for(device: Device, asked: str = "") -> Backend:
         if backend.owns(device):
             return backend
     raise UsageError(
-        f"--device {asked or device.id}: packs are written for CPUs so far, {device.id} is a GPU; look at what its "
-        f"kernels may reach with `haotuner candidates --op dense:n=2304,k=768 --device {device.id}`, or build them with "
-        "`make gpu-bundle`"
+        f"--device {asked or device.id}: packs are written for {' and '.join(b.name for b in BACKENDS)} devices so far, "
+        f"{device.id} is of another kind ({device.kind}); see what its kernels may reach with `haotuner candidates --op "
+        f"dense:n=2304,k=768 --device {device.id}`"
     )
 
 

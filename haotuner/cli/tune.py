@@ -22,6 +22,8 @@ from haotuner.errors import UsageError
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
 from haotuner.trace import arrivals_of
 
+PEERS_HERE = "torch,onnxruntime,numpy"
+
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
     from haotuner.cli.speed import Speed
     from haotuner.producing import Report
@@ -38,9 +40,11 @@ def tune(
         str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
     ] = "dynamic",
     device: Annotated[
-        str, typer.Option("--device", help="cpu, or cpu:avx512, cpu:avx2, cpu:sse; with --zero-measure also a CPU profile.")
+        str, typer.Option("--device", help="cpu, cpu:avx512, cpu:avx2, cpu:sse, cuda:0; with --zero-measure also a profile (h200).")
     ] = "cpu",
-    threads: Annotated[str, typer.Option("--threads", help="Thread counts, each with a plan of its own.")] = "1,all",
+    threads: Annotated[
+        str | None, typer.Option("--threads", help="Thread counts of a CPU, each with a plan of its own [default: 1,all].")
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option("--budget", help=f"Time for all ops, e.g. 60s or 5m [default: {BUDGET_PER_OP_S:.0f}s an op]."),
@@ -71,8 +75,8 @@ def tune(
         bool, typer.Option("--zero-measure", help="Measure nothing: a pack from predictions, marked unverified; exit 3.")
     ] = False,
     against: Annotated[
-        str, typer.Option("--against", help="Peers for the closing table, or none.")
-    ] = "torch,onnxruntime,numpy",
+        str | None, typer.Option("--against", help=f"Peers on a CPU for the closing table, or none [default: {PEERS_HERE}].")
+    ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -81,13 +85,13 @@ def tune(
     cores = len(os.sched_getaffinity(0))
     if op and workload:
         raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
-    peers = peers_of(against)
+    peers = peers_of(PEERS_HERE if against is None else against)
     arrivals = arrivals_of(shapes)
     request = Request(
         ops=ops_asked(op or None, workload, arrivals),
         arrivals=arrivals,
         device=device,
-        threads=threads_of(threads),
+        threads=() if threads is None else threads_of(threads),
         budget_s=None if budget is None else seconds_of(budget),
         out=out,
         db=db,
@@ -104,7 +108,8 @@ def tune(
     budget_s = request.budget_s or BUDGET_PER_OP_S * len(request.ops)
     if not quiet:
         what = ", ".join(o.name for o in request.ops)
-        how = "from predictions alone" if zero_measure else f"{cores} cores, at most {budget_s:.0f} s"
+        here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
+        how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
         tell(f"tuning {what} for {shapes} on {device}, {how}")
     from haotuner.cli.speed import compare, times_table
     from haotuner.producing import produce
@@ -113,6 +118,10 @@ def tune(
     with watcher, _signals(watcher):
         report = produce(request, watcher)
     speed = None
+    if report.device.kind != "cpu":  # peers run on this host's CPU
+        if peers and against is not None:
+            tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
+        peers = ()
     if peers and report.stopped != "signal" and not zero_measure:
         speed = compare(request, report, peers, quiet=quiet)
     if json_output:

@@ -106,7 +106,8 @@ class Lab:
     def gather(self, names: Sequence[str]) -> None:
         """Build kernels into one library, so that any composition of them can be timed without another build."""
         sound = sorted({name for name in names if name not in self._broken})
-        if len({self._places[name].library if name in self._places else name for name in sound}) > 1:
+        apart = {self._places[name].library if name in self._places else name for name in sound}
+        if len(apart) > 1 and not self.backend.libraries_mix:
             self._build_batch(self._builders[0], sound)  # if it fails, the kernels stay where they were
 
     def compile_object(self, kernels: Sequence[MicroKernel], arch: str, out: Path) -> None:
@@ -208,7 +209,7 @@ class Lab:
         for name in names:
             if name in self._broken:
                 return self._broken[name]
-        if len({self._places[name].library for name in names}) > 1:  # a composition of kernels built apart
+        if not self.backend.libraries_mix and len({self._places[name].library for name in names}) > 1:  # a composition of kernels built apart
             failed = self._build_batch(self._builders[0], sorted(set(names)))
             if failed is not None:
                 return failed

@@ -24,7 +24,11 @@ PLAN: dict[str, Any] = {
     "predicted_us": [NUMBER],
     "measured_us": {str: {str: NUMBER}},
     "curves": {str: [{"kernel": str, "lead_us": [PAIR], "follow_us": NUMBER}]},
-    "cells": {"bounds": {str: [int]}, "entries": [str]},
+    "cells": {
+        "bounds": {str: [int]},
+        "entries": [str],
+        "considered": [[{"way": str, "composition": str, "us": NUMBER, "from": str}]],
+    },
 }
 REGRET = (*NUMBER, type(None))  # null: not known, for nothing was measured
 OP: dict[Any, Any] = {"packed_ratio": NUMBER, "regret_mean": REGRET, "regret_max": REGRET, "plans": {str: PLAN}}

@@ -20,10 +20,21 @@ Times = Mapping[Shape, Mapping[Composition, float]]  # microseconds; every compo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """The best of one way to compose a cell: what it takes at the cell's largest extents, and how that is known."""
+
+    way: str  # "one region", "two regions", "sum in parts"
+    composition: Composition
+    us: float
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellTable:
     """One thread count: ``entries`` of all cells, row-major in the order of ``bounds``' axes.
 
     ``bounds``: the largest extent of each cell along an axis, ascending; the first and the last cell go on beyond them.
+    ``considered``: of each cell what was weighed, the chosen one first; empty where cells are not weighed one by one.
     """
 
     threads: int
@@ -32,6 +43,7 @@ class CellTable:
     measured: Times = field(default_factory=dict)
     regret_mean: float = 0.0  # fraction lost at the timed shapes against the best composition timed there
     regret_max: float = 0.0
+    considered: tuple[tuple[Considered, ...], ...] = ()
 
     def at(self, shape: Shape) -> Composition:
         """What is planned for a shape; there is always something."""

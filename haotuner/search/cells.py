@@ -40,14 +40,14 @@ ALWAYS = 4  # candidates that stay in any case
 Us = dict[Composition, dict[Shape, float]]
 
 
-def suits(op: Op, family: Family, device: Device) -> bool:
+def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
     """Any op of the family that leaves something to know at run time."""
-    return bool(op.dynamic) and family.serves(op)
+    return bool(op.dynamic) and families[0].serves(op)
 
 
-def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostModel | None) -> Tuned:
+def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
-    begin, effort = now(), task.effort
+    begin, effort, family = now(), task.effort, families[0]
     funnel = select(task.op, family, lab.device, task.traffic, expectation(task, family, lab.device, model))
     clock = Clock(begin + task.budget_s * effort.confirm_share, watch)
     race = Race(task, lab, family, [c.kernel for c in funnel.kept], model, clock)

@@ -38,17 +38,18 @@ NAME = "rows"
 Floats = NDArray[np.float64]
 
 
-def suits(op: Op, family: Family, device: Device) -> bool:
+def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
     """One dynamic axis, which the family's tiles end exactly."""
     if len(op.dynamic) != 1:
         return False
+    family = families[0]
     first = next(family.points(op, device), None)
     return first is None or family.tile(first).edge[op.dynamic[0]] == "exact"  # of no point selection says what is wrong
 
 
-def tune(task: Task, lab: Laboratory, family: Family, watch: Watch, model: CostModel | None) -> Tuned:
+def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
-    begin, effort = now(), task.effort
+    begin, effort, family = now(), task.effort, families[0]
     expected = expectation(task.op, family, lab.device, task.cache, model)
     funnel = _selected(task, lab, family, expected)
     search = Search(task, lab, family, funnel, model, Clock(begin + task.budget_s * effort.search_share, watch))

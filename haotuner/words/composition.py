@@ -1,6 +1,7 @@
 """Composition: how one shape is put together from micro-kernels, and how threads share it.
 
-It is the value that travels. Text is for records, manifests and people: ``A*3+B*2@n``.
+It is the value that travels. Text is for records, manifests and people: ``A*3+B*2@n``; ``A@k4`` sums k in four parts that
+run side by side, and adds them up in a fixed order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ WAYS: Mapping[str, str] = {
 MAX_REGIONS = 3  # more never paid in trials: the third region is already a remainder of a few rows
 WHOLE = 0  # tiles of a micro-kernel that covers the shape by itself, however many these are
 
-_TILES, _SHARE = re.compile(r"[1-9][0-9]*"), re.compile(r"[a-z]+")
+_TILES, _SHARE = re.compile(r"[1-9][0-9]*"), re.compile(r"[a-z]+(?:[1-9][0-9]{0,3})?")
+_PARTS = re.compile(rf"{TERMS}([1-9][0-9]{{0,3}})")
 
 
 class Part(NamedTuple):
@@ -105,8 +107,21 @@ class Composition:
         return tuple(found)
 
 
+def in_parts(parts: int) -> str:
+    """The share whose sum over k is cut into so many parts, whatever the number of threads; one part is ``SERIAL``."""
+    return SERIAL if parts == 1 else f"{TERMS}{parts}"
+
+
+def sum_parts(share: str) -> int:
+    """Parts into which a share cuts the sum over k by itself: 4 of ``k4``, else 1."""
+    match = _PARTS.fullmatch(share)
+    return int(match[1]) if match else 1
+
+
 def share_in_words(share: str) -> str:
-    """How threads share a call, for people."""
+    """How a call is shared, for people."""
+    if sum_parts(share) > 1:
+        return f"the sum over k in {sum_parts(share)} parts"
     return WAYS.get(share, f"threads share axis {share}")
 
 

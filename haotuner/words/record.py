@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haotuner.words.composition import COLUMNS, SERIAL, Composition
+from haotuner.words.composition import COLUMNS, SERIAL, Composition, sum_parts
 from haotuner.words.shape import Shape
 
 RECORD_SCHEMA = 1
@@ -95,7 +95,11 @@ class Trial:
     @property
     def composition(self) -> Composition:
         """What is timed, as a value; ValueError where the text of the kernel is no composition's."""
-        return Composition(Composition.parse(self.kernel).parts, self.split if self.threads > 1 else SERIAL)
+        return Composition(Composition.parse(self.kernel).parts, self.split if self._shared else SERIAL)
+
+    @property
+    def _shared(self) -> bool:
+        return self.threads > 1 or sum_parts(self.split) > 1
 
     def key(self) -> str:
         """Stable text that names the trial; the first time has none of a repeat, as records from before there were any."""

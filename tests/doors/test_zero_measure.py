@@ -70,7 +70,7 @@ def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_chec
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"device": "h200", "zero_measure": True}, "h200 is a GPU"),
+        ({"device": "w7800", "zero_measure": True}, "w7800 is of another kind"),
         ({"device": "xeon-8380"}, "--zero-measure"),
         ({"zero_measure": True, "resume": True}, "exclude each other"),
         ({"zero_measure": True, "model": "no-such-model.txt"}, "no-such-model.txt"),

@@ -40,6 +40,7 @@ class CpuBackend:
     """x86-64 CPUs."""
 
     name = "cpu"
+    libraries_mix = False  # one loop runs all regions
 
     def owns(self, device: Device) -> bool:
         """Any CPU."""
@@ -48,6 +49,10 @@ class CpuBackend:
     def families(self, op: Op) -> tuple[Family, ...]:
         """The CPU families that compute an op."""
         return families_for(op, self.name)
+
+    def searched(self, op: Op, device: Device) -> tuple[Family, ...]:
+        """The best one."""
+        return self.families(op)[:1]
 
     def family_of(self, kernel: MicroKernel) -> Family:
         """The family of a micro-kernel."""
@@ -64,6 +69,10 @@ class CpuBackend:
                 f"--device {asked}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
                 "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
             )
+
+    def lacking(self, device: Device) -> str:
+        """Nothing beside instructions of its CPU, which the serving side knows by level."""
+        return ""
 
     def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
         """One and all cores, unless others are asked for; 0 is all."""

@@ -1,0 +1,167 @@
+"""The CUDA backend: compile with nvcc or NVRTC, time through the serving launch code, pack cubins for one architecture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileObject, Follow
+from haotuner.backends.cuda import ways
+from haotuner.backends.cuda.pack_dense import PackedCudaDense
+from haotuner.backends.cuda.pack_source import pack_library
+from haotuner.backends.cuda.processes import BUILDING, TIMING, process
+from haotuner.backends.cuda.timer import CudaTimer
+from haotuner.backends.policy import Policy
+from haotuner.backends.sources import fingerprint
+from haotuner.backends.toolchain import Toolchain
+from haotuner.errors import NothingLegal, UsageError
+from haotuner.hw_profiles.driver import query_driver
+from haotuner.hw_profiles.gpu import gpu_devices
+from haotuner.hw_profiles.host import Host
+from haotuner.isolate.child import Child
+from haotuner.microkernels.index import families_for, family_named
+from haotuner.plan.curves import Curve
+from haotuner.words.cold import GPU_CACHES
+from haotuner.words.device import Device
+from haotuner.words.family import Family
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_HERE = Path(__file__).resolve().parent
+_NATIVE = _PACKAGE / "runtime" / "native" / "cuda"
+_ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?")
+_NO_CURVES = "CUDA tiles are masked, so no plan is made of curves of exact tiles"
+
+
+def ordinal_of(asked: str) -> int | None:
+    """The number in ``cuda:1``, 0 of ``cuda``; None of a text that names no device of this host."""
+    match = _ORDINAL.fullmatch(asked.strip().lower())
+    return int(match[1] or 0) if match else None
+
+
+class CudaBackend:
+    """NVIDIA GPUs from compute capability 7.5 on."""
+
+    name = "cuda"
+    libraries_mix = True
+
+    def owns(self, device: Device) -> bool:
+        """Any CUDA GPU."""
+        return device.kind == self.name
+
+    def families(self, op: Op) -> tuple[Family, ...]:
+        """Every CUDA family of the op; NothingLegal for more than one dynamic axis, which no pack looks up so far."""
+        found = families_for(op, self.name)
+        if op.dynamic != ("m",):
+            raise NothingLegal(
+                f"{op.name} leaves {', '.join(op.dynamic)} to run time; on {self.name} devices plans are by m alone: "
+                "give every other axis an extent, as in dense:n=2304,k=768,dtype=fp16"
+            )
+        return found
+
+    def searched(self, op: Op, device: Device) -> tuple[Family, ...]:
+        """All whose instructions the device has, in one search."""
+        every = self.families(op)
+        return tuple(family for family in every if family.suits(device)) or every  # of none, selection says what is lacking
+
+    def own_device(self, text: str, *, measure: bool, cache_dir: Path | None) -> Device | None:
+        """None: ``haotuner.hw_profiles`` knows GPUs by their names."""
+        return None
+
+    def check(self, device: Device, asked: str, *, measures: bool) -> None:
+        """Code must exist for the architecture; only a GPU of this host is measured."""
+        if not re.fullmatch(r"sm_[0-9]+[af]?", device.arch) or ways.capability_number(device.arch) < ways.OLDEST:
+            raise UsageError(
+                f"--device {asked}: {device.id} is {device.arch or 'of an unknown architecture'}; kernels are built from "
+                f"compute capability {ways.OLDEST // 10}.{ways.OLDEST % 10} on"
+            )
+        if measures and ordinal_of(asked) is None:
+            raise UsageError(
+                f"--device {asked}: tuning measures on a GPU of this host, cuda:0 or cuda:N; add --zero-measure for a pack "
+                f"from predictions for {device.id}"
+            )
+
+    def lacking(self, device: Device) -> str:
+        """A GPU of the architecture and its driver."""
+        seen = query_driver()
+        if not isinstance(seen, tuple):
+            return f"a GPU that runs {device.arch} ({seen.detail})"
+        here = [gpu.arch for gpu in gpu_devices(Host.here()) if isinstance(gpu, Device)]
+        if any(ways.runs(device.arch, arch) for arch in here):
+            return ""
+        return f"a GPU that runs {device.arch} (it has {', '.join(here) or 'none'})"
+
+    def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
+        """One plan: a device has no thread counts."""
+        if set(asked) - {1}:
+            raise UsageError(
+                f"--threads {','.join('all' if not count else str(count) for count in asked)}: {device.id} is a GPU, whose "
+                "calls are not shared among threads; leave --threads out"
+            )
+        return (1,)
+
+    def fingerprint(self, device: Device, policy: Policy) -> str:
+        """Of the kernels' programs, the launch code that serves them, what times them, and the compilers."""
+        kernels = _PACKAGE / "microkernels" / "cuda"
+        timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
+        timed += [_NATIVE / name for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h")]
+        timed += [_HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py")]
+        timed += [_HERE / "native" / "timing_cuda.c"]
+        return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
+
+    def toolchain(self) -> dict[str, str]:
+        """Versions of the C compiler, TVM and tvm-ffi, and of the CUDA compilers that are there."""
+        return {**Toolchain.find().words(), **ways.compilers()}
+
+    def builder(self, environment: Mapping[str, str]) -> Child:
+        """A process that compiles. It keeps cubins by content where the environment names a cache."""
+        return process(BUILDING, environment, {"cache": environment.get(CACHE_WORD)})
+
+    def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
+        """For a cubin that is timed."""
+        return {"do": "build", "kernels": [kernel.name for kernel in kernels], "arch": device.arch, "out": out}
+
+    def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
+        """For the cubin of a pack."""
+        return {"do": "build", "kernels": [kernel.name for kernel in kernels], "arch": arch, "out": out}
+
+    def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CudaTimer:
+        """What verifies and times on a GPU of this host: the one that the environment names, else the first."""
+        ordinal = ordinal_of(environment.get(DEVICE_WORD, "")) or 0
+        told = {"ordinal": ordinal, "arch": device.arch, "caches": GPU_CACHES}
+        return CudaTimer(device, policy, process(TIMING, environment, told), seed=seed)
+
+    def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
+        """ValueError: there is no such trial."""
+        raise ValueError(f"{kernel.name}: {_NO_CURVES}")
+
+    def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
+        """The sum over k whole, or in some numbers of parts. ``one_order``: whole."""
+        return ways.ways(op, one_order=one_order)
+
+    def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
+        """Rows up to which partial sums fit the workspace."""
+        return ways.rows_of(way, op, limit)
+
+    def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
+        """ValueError: there are no curves."""
+        raise ValueError(f"{curve.kernel}: {_NO_CURVES}")
+
+    def packed(self, choice: Choice, device: Device) -> PackedCudaDense:
+        """Regions and parts of the sum by cells of m."""
+        return PackedCudaDense.of(choice)
+
+    def packed_ratio(self, choice: Choice, device: Device) -> float:
+        """Weights are used where the caller has them."""
+        return 1.0
+
+    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
+        """Cubins, plan tables and the serving runtime in one library."""
+        pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)
+
+    def family_of(self, kernel: MicroKernel) -> Family:
+        """The family of a micro-kernel."""
+        return family_named(kernel.family)

@@ -1,0 +1,52 @@
+"""What a child process that builds does for CUDA: named kernels to one cubin, failures as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.cuda.compiler import Compiler
+from haotuner.backends.cuda.device_code import Programs, build_cubin
+from haotuner.errors import EnvironmentMissing
+from haotuner.isolate.answers import Refusal
+from haotuner.isolate.program import described
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.kernel import MicroKernel
+
+STAGE, REASON = "build", "compile_error"
+
+
+def programs_of(kernels: Sequence[str]) -> Programs:
+    """Programs of micro-kernels by name, which is the symbol, too. ValueError for a name that is none of CUDA's."""
+    families = {family.name: family for family in CUDA_FAMILIES}
+    parsed = [MicroKernel.parse(name) for name in kernels]
+    strays = sorted({kernel.family for kernel in parsed} - families.keys())
+    if strays:
+        raise ValueError(f"no CUDA family is called {', '.join(strays)}; known: {', '.join(families)}")
+    return {kernel.name: (families[kernel.family], kernel) for kernel in parsed}
+
+
+def build(
+    kernels: Sequence[str], arch: str, out: str, cache: str | None, *, compiler: Compiler | None = None
+) -> dict[str, Any]:
+    """Build micro-kernels, by name, and the reductions of their types into the cubin ``out``.
+
+    Returns:
+        ``out``, ``compiler``, ``seconds`` and ``resources`` of each kernel (see ``Cubin``), ready for JSON.
+
+    Raises:
+        Refusal: what is wrong with the kernels, ``compile_error`` with the compiler's words.
+        EnvironmentMissing: there is no compiler.
+    """
+    try:
+        programs = programs_of(kernels)
+        dtypes = sorted({family.dtype for family, _ in programs.values()})
+        place = None if cache is None else Path(cache)
+        built = build_cubin(programs, Path(out), arch=arch, reduces=dtypes, compiler=compiler, cache=place)
+    except EnvironmentMissing:
+        raise  # no kernel's fault
+    except Exception as error:  # a compiler's error is data
+        raise Refusal(STAGE, REASON, described(error)) from error
+    resources: Mapping[str, Mapping[str, float]] = {name: dict(facts) for name, facts in built.resources.items()}
+    return {"out": str(built.path), "compiler": built.compiler, "seconds": built.seconds, "resources": resources}

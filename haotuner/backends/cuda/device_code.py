@@ -1,0 +1,153 @@
+"""CUDA micro-kernels to a cubin: generated, compiled, judged by what the compiler reports, and kept by content.
+
+A kernel's launch bounds hold it to the registers with which a given number of blocks fits an SM. Where that makes it
+spill, it is compiled without the bound as well, and the better of the two is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from haotuner.backends.cuda.code_cache import CodeCache, Entry
+from haotuner.backends.cuda.compiler import FLAGS, Compiler, first_for
+from haotuner.backends.cuda.nvcc import find_nvcc
+from haotuner.backends.cuda.nvrtc import find_nvrtc
+from haotuner.backends.cuda.residency import resident_blocks, typical_of
+from haotuner.backends.cuda.toolkit import CompileFailed
+from haotuner.backends.cuda.unit import device_unit
+from haotuner.errors import EnvironmentMissing
+from haotuner.files import written_aside
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.words.kernel import MicroKernel
+
+Programs = Mapping[str, tuple[CudaDense, MicroKernel]]  # by exported symbol
+Resources = Mapping[str, Mapping[str, float]]  # by symbol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cubin:
+    """Machine code of one unit, its text beside it, and what is known of its kernels.
+
+    ``resources`` by symbol: registers, stack_bytes, spill_bytes, static_shared_bytes, resident_blocks (of an SM of the
+    architecture), and ``bounded``: 1 where the launch bounds ask for a number of resident blocks.
+    """
+
+    path: Path
+    arch: str
+    compiler: str  # "nvcc 13.0" or "nvrtc 13.0"
+    resources: Resources
+    seconds: float  # generating and compiling; next to nothing from a cache
+
+
+def find_compiler(arch: str) -> Compiler:
+    """A compiler for the architecture, nvcc before NVRTC; EnvironmentMissing says how to get one."""
+    found: list[Compiler] = []
+    missing: list[str] = []
+    for find in (find_nvcc, find_nvrtc):
+        try:
+            found.append(find())
+        except EnvironmentMissing as error:
+            missing.append(str(error))
+        if found and found[-1].builds_for(arch):
+            return found[-1]
+    return first_for(arch, found, missing)
+
+
+def build_cubin(
+    programs: Programs,
+    out: Path,
+    *,
+    arch: str,
+    reduces: Sequence[str] = (),
+    compiler: Compiler | None = None,
+    cache: Path | None = None,
+) -> Cubin:
+    """Write the cubin of programs and reductions to ``out``, and the text of the unit beside it as ``.cu``.
+
+    Args:
+        programs: family and micro-kernel by exported symbol.
+        out: the cubin's path; its folder exists.
+        arch: as ``sm_90a``.
+        reduces: dtypes whose reduction of partial sums the unit has.
+        compiler: None finds one, nvcc before NVRTC. A cache that has the unit needs none.
+        cache: a folder of units by content (``CodeCache``); None: nothing is kept.
+
+    Raises:
+        EnvironmentMissing: no compiler for the architecture, with what to install.
+        CompileFailed: the compiler refused, or ptxas does not follow the program.
+    """
+    started = time.monotonic()
+    source = device_unit(programs, reduces=reduces)
+    content = json.dumps([source, arch, FLAGS])
+    kept = None if cache is None else CodeCache(cache)
+    entry = None if kept is None else kept.find(content, None if compiler is None else compiler.name)
+    if entry is None:
+        entry = _built(programs, source, arch, compiler or find_compiler(arch))
+        if kept is not None:
+            kept.keep(content, entry.facts["compiler"], entry)
+    for path, data in ((out.with_suffix(".cu"), entry.unit.encode()), (out, entry.cubin)):
+        with written_aside(path) as aside:
+            aside.write_bytes(data)
+    return Cubin(
+        path=out, arch=arch, compiler=entry.facts["compiler"], resources=entry.facts["resources"],
+        seconds=time.monotonic() - started,
+    )  # fmt: skip
+
+
+def unbounded(unit: str, symbols: Sequence[str]) -> str:
+    """The unit's text in which these kernels are free of a least number of resident blocks."""
+    for symbol in symbols:
+        unit = re.sub(rf"(__launch_bounds__\(\d+), \d+\)( {symbol}\()", r"\1)\2", unit)
+    return unit
+
+
+def bounded(unit: str) -> list[str]:
+    """Kernels of a unit whose launch bounds ask for a number of resident blocks."""
+    return re.findall(r"__launch_bounds__\(\d+, \d+\) (\w+)\(", unit)
+
+
+def rank(facts: Mapping[str, float]) -> tuple[float, float, float]:
+    """Order of two builds of one kernel, better first: no spill, then resident blocks, then registers."""
+    return facts["spill_bytes"], -facts["resident_blocks"], facts["registers"]
+
+
+def _built(programs: Programs, source: str, arch: str, compiler: Compiler) -> Entry:
+    held = bounded(source)
+    cubin, resources = _compiled(programs, source, arch, compiler)
+    spilled = [symbol for symbol in held if resources[symbol]["spill_bytes"]]
+    unit = unbounded(source, spilled)
+    if spilled:
+        try:
+            free_cubin, free = _compiled(programs, unit, arch, compiler)
+        except CompileFailed:  # setmaxnreg needs the bound
+            unit = source
+        else:
+            better = [symbol for symbol in spilled if rank(free[symbol]) < rank(resources[symbol])]
+            unit = unbounded(source, better)
+            if better == spilled:
+                cubin, resources = free_cubin, free
+            elif better:
+                cubin, resources = _compiled(programs, unit, arch, compiler)
+    still = bounded(unit)
+    told = {symbol: {**facts, "bounded": float(symbol in still)} for symbol, facts in resources.items()}
+    return Entry(unit=unit, cubin=cubin, facts={"compiler": compiler.name, "arch": arch, "resources": told})
+
+
+def _compiled(programs: Programs, source: str, arch: str, compiler: Compiler) -> tuple[bytes, Resources]:
+    done, device = compiler.compile(source, arch), typical_of(arch)
+    resources: dict[str, Mapping[str, float]] = {}
+    for symbol, facts in done.resources.items():
+        if symbol not in programs:  # a reduction
+            resources[symbol] = facts
+            continue
+        family, kernel = programs[symbol]
+        launch = family.launch(kernel)
+        shared = launch.shared_bytes + int(facts["static_shared_bytes"])
+        held = resident_blocks(device, threads=launch.threads, registers=int(facts["registers"]), shared_bytes=shared)
+        resources[symbol] = {**facts, "resident_blocks": float(held)}
+    return done.cubin, resources

@@ -1,0 +1,43 @@
+"""Programs of the child processes that build and time for CUDA (``haotuner/isolate``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.isolate.answers import Job
+from haotuner.isolate.child import Child
+from haotuner.isolate.program import Program
+
+BUILDING = "haotuner.backends.cuda.processes:building"
+TIMING = "haotuner.backends.cuda.processes:timing"
+
+
+def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any]) -> Child:
+    """A process that builds or times, not yet started. Without limits: a CUDA context reserves terabytes of addresses."""
+    return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})
+
+
+def building(told: Mapping[str, Any]) -> Program:
+    """Compiles kernels; ``told["cache"]``: a folder of cubins by content, or None."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm_ffi imports it where it is: 1.5 s for nothing
+    import tvm  # noqa: F401  # paid for before the first request's clock runs
+
+    from haotuner.backends.cuda.building import build
+
+    cache = told.get("cache")
+
+    def asked(job: Job) -> Job:
+        answer = build(job["kernels"], job["arch"], job["out"], cache)
+        return {"out": answer["out"], "resources": answer["resources"]}
+
+    return Program(verbs={"build": asked})
+
+
+def timing(told: Mapping[str, Any]) -> Program:
+    """Verifies and times kernels of cubins on the GPU ``told["ordinal"]``."""
+    from haotuner.backends.cuda.timer_process import TimerProcess
+
+    found = TimerProcess(int(told["ordinal"]))
+    return Program(verbs={"verify": found.verify, "time": found.time}, greeting=found.greeting)

@@ -1,0 +1,87 @@
+"""Verifies and times micro-kernels on a GPU of this host: the parent's side of the timing process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.backends.backend import Facts, Place
+from haotuner.backends.policy import Policy
+from haotuner.isolate.answers import Unanswered
+from haotuner.isolate.child import Child
+from haotuner.words.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
+from haotuner.words.composition import WHOLE, Composition, sum_parts
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Failed, Timed, Trial
+
+VERIFY_LIMIT_S = 60.0  # a few small products and rows of a large one, and the loading of code
+TIME_LIMIT_S = 60.0  # a trial lasts milliseconds; a kernel that needs seconds more than its arithmetic asks for hangs
+SLOWEST_GFLOPS = 50.0
+TRIAL_CALLS = 64  # of a call that is longer than a sample: warm-up, sizing, samples over all weights
+
+
+class CudaTimer:
+    """One timing process and what it has verified."""
+
+    def __init__(self, device: Device, policy: Policy, process: Child, *, seed: int) -> None:
+        self._device, self._policy, self._process, self._seed = device, policy, process, seed
+        self._verified: dict[tuple[str, str], float | Failed] = {}
+
+    def start(self) -> None:
+        """Have the process ready. WorkerLost if it cannot be had."""
+        self._process.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def renew(self) -> None:
+        """Use a new process from here on: another context, and memory elsewhere."""
+        self._process.close()  # the next request starts it
+
+    def resume(self, facts: Facts) -> None:
+        """Nothing: a GPU's clock is read beside each time, its pace is nobody else's."""
+
+    def verify(self, op: Op, kernel: MicroKernel, place: Place) -> float | Failed:
+        """The largest error of a kernel as a share of the tolerance; looked at once a kernel and op."""
+        key = kernel.name, op.name
+        if key not in self._verified:
+            request = {"do": "verify", "op": op.name, "kernel": kernel.name, "library": place.library, "seed": self._seed}
+            try:
+                self._verified[key] = float(self._process.ask(request, VERIFY_LIMIT_S)["max_error"])
+            except Unanswered as error:
+                self._verified[key] = error.failed("verify")
+        return self._verified[key]
+
+    def time(
+        self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
+    ) -> Failed | tuple[Timed, Facts]:
+        """Samples of a composition; with them how they were taken and what is known of the device meanwhile."""
+        extent, left = trial.shape[op.dynamic[0]], len(composition.parts)
+        parts: list[list[Any]] = []
+        for name, tiles in composition.parts:
+            left -= 1
+            parts.append([name, places[name].library, tiles if left else WHOLE])  # the last region takes what is left
+        request = {
+            "do": "time",
+            "op": op.name,
+            "m": extent,
+            "parts": parts,
+            "splits": sum_parts(composition.share),
+            "cold_bytes": self._cold_bytes() if trial.weights == "cold" else 0,
+            "sample_us": self._policy.sample_us,
+            "limit_us": self._policy.limit_us,
+            "least": self._policy.least,
+            "most": self._policy.most,
+        }
+        limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
+        try:
+            answer = self._process.ask(request, limit_s)
+        except Unanswered as error:
+            return error.failed("time")
+        return Timed(samples_us=tuple(map(float, answer["samples_us"])), max_error=max_error), dict(answer["facts"])
+
+    def _cold_bytes(self) -> int:
+        return GPU_CACHES * (self._device.l2_bytes or UNKNOWN_CACHE_BYTES)

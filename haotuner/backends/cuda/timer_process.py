@@ -1,0 +1,220 @@
+"""State of the timing process: loaded code and operands on the device. Verifies kernels, times compositions."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.backends.cuda.clocks import Clocks
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
+from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
+from haotuner.isolate.answers import Job, Refusal
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.launch import reduce_symbol
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+
+MOST_LAUNCHES = 4096  # of a graph: its nodes take some 10 kB each
+MOST_WEIGHT_BYTES = 8 << 30  # of cold weights; three L2s are far below
+SLOWED_TRIES, SLOWED_PAUSE_S = 3, 0.5  # while the device throttles
+
+
+class TimerProcess:
+    """One device."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._library = TimingLibrary(ordinal)
+        self._clocks = Clocks(ordinal)
+        self._families = {family.name: family for family in CUDA_FAMILIES}
+        self._modules: dict[str, int] = {}
+        self._loaded: dict[tuple[str, str], Loaded] = {}
+        self._operands: Operands | None = None
+
+    @property
+    def greeting(self) -> Job:
+        """What the driver says of the device."""
+        facts = self._library.device
+        return {"units": facts.units, "l2_bytes": facts.l2_bytes, "capability": facts.capability, "driver": facts.driver}
+
+    def _kernel(self, name: str, library: str) -> tuple[Loaded, CudaDense]:
+        kernel = MicroKernel.parse(name)
+        family = self._families[kernel.family]
+        if (library, name) not in self._loaded:
+            launch = family.launch(kernel)
+            words = kernel_words(name, launch, family.dtype, kn=family.reads_kn(kernel))
+            function, (registers, local, shared) = self._library.function(self._module(library), name, launch.shared_bytes)
+            self._loaded[library, name] = Loaded(
+                words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared + launch.shared_bytes
+            )
+        return self._loaded[library, name], family
+
+    def _module(self, library: str) -> int:
+        if library not in self._modules:
+            self._modules[library] = self._library.load(Path(library))
+        return self._modules[library]
+
+    def _reduce(self, library: str, dtype: str) -> int:
+        return self._library.function(self._module(library), reduce_symbol(dtype))[0]
+
+    def verify(self, job: Job) -> Job:
+        """Check one kernel against float64; answers the largest error as a share of the tolerance."""
+        op, name, library = Op.parse(job["op"]), str(job["kernel"]), str(job["library"])
+        loaded, family = self._kernel(name, library)
+        launch = family.launch(MicroKernel.parse(name))
+        depth = family.tile(MicroKernel.parse(name)).step["k"]
+        rng, worst = np.random.default_rng(int(job["seed"])), 0.0
+        reduce = self._reduce(library, family.dtype)
+        for case in (*cases(op, launch, depth), deep_case(op, launch)):
+            worst = max(worst, self._verify(case, loaded, reduce, rng))
+        return {"max_error": worst}
+
+    def _verify(self, case: Case, loaded: Loaded, reduce: int, rng: np.random.Generator) -> float:
+        """One shape: poisoned and guarded output, NaN between the rows of x, NaN in the workspace."""
+        native = self._library
+        inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.op.dtype)
+        x[:, : case.k] = inputs["x"]
+        size = DTYPE_BYTES[case.op.dtype]
+        places: list[int] = []
+
+        def put(values: NDArray[Any]) -> int:
+            places.append(native.allocate(values.nbytes))
+            native.put(places[-1], np.ascontiguousarray(values))
+            return places[-1]
+
+        try:
+            at = put(output.outer)
+            offset = ((output.outer.shape[1]) + judge.GUARD) * size
+            partial = 0
+            if case.splits > 1:
+                partial = native.allocate(case.splits * case.m * case.n * 4)
+                places.append(partial)
+                native.poison(partial, case.splits * case.m * case.n * 4)
+            args = ArgsWords(
+                x=put(x), bias=put(inputs["bias"]) if "bias" in inputs else 0, y=at + offset, partial=partial, m=case.m,
+                n=case.n, k=case.k, ldx=x.shape[1], ldy=output.outer.shape[1], splits=case.splits,
+            )  # fmt: skip
+            weights = np.array([put(inputs["weight"])], np.uint64)
+            native.run(call_words([(loaded, case.m)], reduce, args, weights))
+            native.get(at, output.outer)
+        finally:
+            for place in places:
+                native.free(place)
+        return check(case, inputs, output)
+
+    def time(self, job: Job) -> Job:
+        """Samples in microseconds of one composition, and how they were taken; see ``timer.py`` for the job."""
+        op, m, splits = Op.parse(job["op"]), int(job["m"]), int(job["splits"])
+        regions: list[tuple[Loaded, int]] = []
+        left = m
+        for name, library, tiles in job["parts"]:
+            loaded, _ = self._kernel(name, library)
+            rows = min(int(tiles) * loaded.words.tile_m, left) if tiles else left
+            regions.append((loaded, rows))
+            left -= rows
+        if left or any(rows < 1 for _, rows in regions):
+            raise Refusal("time", "error", f"the regions of {job['parts']} do not cover m={m} once each")
+        operands = self._placed(op, m, int(job["cold_bytes"]), splits)
+        reduce = self._reduce(job["parts"][0][1], op.dtype) if splits > 1 else 0
+        call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights)
+        samples, facts = self._sampled(call, job, operands)
+        first = regions[0][0]
+        facts |= {"registers": first.registers, "local_bytes": first.local_bytes, "shared_bytes": first.shared_bytes}
+        return {"samples_us": samples, "facts": facts}
+
+    def _sampled(self, call: CallWords, job: Job, operands: Operands) -> tuple[list[float], dict[str, float | str]]:
+        """By the policy, in graphs; again where the device was slowed meanwhile, and refused if it stays so."""
+        native = self._library
+        once = max(native.once_us(call), 0.1)
+        launches = max(-(-int(job["sample_us"]) // int(max(once, 1))), operands.count if job["cold_bytes"] else 1)
+        launches = min(launches, MOST_LAUNCHES)
+        native.prepare(call, launches)
+        why = ""
+        for _ in range(SLOWED_TRIES):
+            before, samples, began = self._clocks.look(), [], time.monotonic()
+            spent = 0.0
+            while len(samples) < int(job["most"]) and (len(samples) < int(job["least"]) or spent < float(job["limit_us"])):
+                us = native.replay_us()
+                samples.append(us / launches)
+                spent = max(spent + us, (time.monotonic() - began) * 1e6)
+            after = self._clocks.look()
+            why = self._clocks.slowed(before, after)
+            if not why:
+                break
+            time.sleep(SLOWED_PAUSE_S)
+        if why or min(samples) <= 0:
+            raise Refusal("time", "unstable", why or f"events counted {min(samples)} us")
+        facts: dict[str, float | str] = {
+            "how": "graph", "launches": launches, "weights": operands.count, "cold_bytes": int(job["cold_bytes"]),
+        }  # fmt: skip
+        return samples, {**facts, **self._clocks.facts(before, after)}
+
+    def _placed(self, op: Op, m: int, cold_bytes: int, splits: int) -> Operands:
+        """Operands of the op on the device, kept while they suit."""
+        held = self._operands
+        if held is None or not held.suits(op, m, cold_bytes, splits):
+            if held is not None:
+                held.free()
+            self._operands = None
+            self._operands = held = Operands(self._library, op, m, cold_bytes, splits)
+        return held
+
+
+class Operands:
+    """x, y, weights that take turns, and a workspace."""
+
+    def __init__(self, library: TimingLibrary, op: Op, m: int, cold_bytes: int, splits: int) -> None:
+        self._library, self._op, self.rows, self._cold = library, op, m, cold_bytes
+        size = DTYPE_BYTES[op.dtype]
+        self.partial_bytes = 4 * splits * m * op["n"] if splits > 1 else 0
+        weight = op["n"] * op["k"] * size
+        self.count = max(2, -(-min(cold_bytes, MOST_WEIGHT_BYTES) // weight)) if cold_bytes else 1
+        self._held: list[int] = []
+        try:
+            self.x, self.y = self._drawn(m * op["k"]), self._room(m * op["n"] * size)
+            self.partial = self._room(self.partial_bytes)
+            first = self._drawn(op["n"] * op["k"])
+            step = -(-weight // 256) * 256
+            rest = self._room(step * (self.count - 1))
+            for place in range(self.count - 1):
+                library.copy(rest + place * step, first, weight)
+        except BaseException:
+            self.free()
+            raise
+        self.weights = np.array([first, *(rest + place * step for place in range(self.count - 1))], np.uint64)
+
+    def _room(self, size: int) -> int:
+        self._held.append(self._library.allocate(size))
+        return self._held[-1]
+
+    def _drawn(self, elements: int) -> int:
+        values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
+        filled = np.resize(values, elements).astype(judge.numpy_dtype(self._op.dtype))
+        place = self._room(filled.nbytes)
+        self._library.put(place, filled)
+        return place
+
+    def suits(self, op: Op, m: int, cold_bytes: int, splits: int) -> bool:
+        """Whether a call can use them."""
+        room = self.partial_bytes >= (4 * splits * m * op["n"] if splits > 1 else 0)
+        return op == self._op and m <= self.rows and cold_bytes == self._cold and room
+
+    def args(self, op: Op, m: int, splits: int) -> ArgsWords:
+        """Arguments of a call with so many rows."""
+        partial = self.partial if splits > 1 else 0
+        return ArgsWords(
+            x=self.x, y=self.y, partial=partial, m=m, n=op["n"], k=op["k"], ldx=op["k"], ldy=op["n"], splits=splits
+        )
+
+    def free(self) -> None:
+        """Give all memory back."""
+        held, self._held = self._held, []
+        for place in held:
+            self._library.free(place)
+

@@ -1,0 +1,108 @@
+"""What a CUDA kernel must compute right before it is timed: small ragged products, and rows of the op's own extents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+ALIGNED_BYTES = 16  # rows of x are so many bytes apart, times something: what every kernel takes
+COLUMNS = 48  # of the op's own extents that are compared; a reference of all of them takes seconds
+PARTS = 3  # of the sum, in one of the cases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One product: extents, whether on small whole numbers (no error is allowed), with bias, and the sum in parts."""
+
+    op: Op
+    m: int
+    whole: bool = False
+    bias: bool = False
+    splits: int = 1
+    columns: int = 0  # that are compared, 0 for all
+
+    @property
+    def n(self) -> int:
+        """Columns of y."""
+        return self.op["n"]
+
+    @property
+    def k(self) -> int:
+        """Terms of the sum."""
+        return self.op["k"]
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """x, weight and perhaps bias."""
+        found = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
+        if self.bias:
+            found["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, self.n).astype(judge.numpy_dtype(self.op.dtype))
+        return found
+
+    def padded(self, rng: np.random.Generator) -> NDArray[Any]:
+        """Room for x with NaN between its rows, which are whole vectors of any kernel apart."""
+        step = ALIGNED_BYTES // DTYPE_BYTES[self.op.dtype]
+        columns = (-(-self.k // step) + 1) * step
+        return np.full((self.m, columns), np.nan, judge.numpy_dtype(self.op.dtype))
+
+
+def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
+    """Small ragged products around one kernel's tile; ``depth``: elements of k in a step."""
+    step = launch.vector if not launch.maps else max(launch.vector, ALIGNED_BYTES // DTYPE_BYTES[op.dtype])
+    ragged = 1 if op.option("weight") != "kn" else step
+    last = step * (max(depth // step, 1) - 1) or step  # a last step that is not whole, where there is such a thing
+
+    def small(n: int, k: int) -> Op:
+        return replace(op, static=(("n", n), ("k", k)))
+
+    wide = launch.tile_n + ragged
+    yield Case(op=small(wide, 2 * depth + last), m=launch.tile_m + 1, whole=True, bias=True)
+    yield Case(op=small(max(launch.tile_n // step * step, step), depth), m=1)
+    if launch.splits:
+        yield Case(op=small(wide, PARTS * depth + last), m=max(1, launch.tile_m - 1), splits=PARTS, bias=True, whole=True)
+
+
+def deep_case(op: Op, launch: Launch) -> Case:
+    """The op's own n and k, one tile of rows, some columns of which are compared."""
+    static = dict(op.static)
+    own = replace(op, static=tuple((axis, static[axis]) for axis in ("n", "k")))
+    return Case(op=own, m=min(launch.tile_m, 16), columns=COLUMNS)
+
+
+def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded) -> float:
+    """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
+    op, found, weight = case.op, output.inner, inputs["weight"]
+    kn = op.option("weight") == "kn"
+    picked = np.arange(case.n)
+    if case.columns and case.n > case.columns:
+        picked = np.unique(np.linspace(0, case.n - 1, case.columns).round().astype(int))
+        weight = weight[:, picked] if kn else weight[picked]
+        op = replace(op, static=(("n", len(picked)), ("k", case.k)))
+    asked = {"x": inputs["x"], "weight": weight}
+    want = judge.reference(op, asked)
+    exact = case.whole and op.dtype == "fp32"
+    allowed = 0.0 if exact else judge.tolerance(op, asked, want)
+    if "bias" in inputs:
+        want = want + np.asarray(inputs["bias"], np.float64)[picked]
+        allowed = allowed if exact else allowed + np.finfo(np.float32).eps * np.abs(want) + _step(op.dtype) * np.abs(want)
+    verdict = judge.compare(found[:, picked], want, allowed)
+    where = f"m={case.m} n={case.n} k={case.k} parts={case.splits}"
+    if verdict.wrong:
+        raise Refusal("verify", "wrong", f"{where}: {verdict}")
+    if output.touched():
+        raise Refusal("verify", "out_of_bounds", f"{where}: wrote outside the output")
+    return verdict.worst
+
+
+def _step(dtype: str) -> float:
+    return DTYPES[dtype].eps

@@ -1,0 +1,62 @@
+"""Ways to run one call on a GPU, which GPUs run which code, and which compilers are there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+
+from haotuner.words.composition import SERIAL, in_parts, sum_parts
+from haotuner.words.op import Op
+
+OLDEST = 75  # compute capability 7.5: what CUDA 13 still builds for
+PARTS = (2, 3, 4, 6, 8, 12, 16)  # of the sum over k that are worth timing: a grid of half to a sixteenth of a round
+LEAST_TERMS = 64  # of k in a part; fewer are over before the loads of a part have arrived
+WORKSPACE_BYTES = 64 << 20  # of partial sums, in fp32; beyond it a grid is not short of blocks on any GPU that we know
+PARTIAL_BYTES = 4
+PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13")
+
+
+def ways(op: Op, *, one_order: bool) -> tuple[str, ...]:
+    """The sum over k whole, then in parts."""
+    if one_order:
+        return (SERIAL,)
+    return (SERIAL, *(in_parts(parts) for parts in PARTS if op["k"] >= parts * LEAST_TERMS))
+
+
+def rows_of(way: str, op: Op, limit: int) -> int:
+    """Rows up to which the partial sums of a way fit the workspace, at most ``limit``."""
+    parts = sum_parts(way)
+    return limit if parts == 1 else min(limit, WORKSPACE_BYTES // (PARTIAL_BYTES * parts * op["n"]))
+
+
+def capability_number(arch: str) -> int:
+    """90 of ``sm_90a``; 0 of what is no CUDA architecture."""
+    match = re.fullmatch(r"sm_([0-9]+)[af]?", arch)
+    return int(match[1]) if match else 0
+
+
+def runs(code: str, device: str) -> bool:
+    """Whether machine code of one architecture runs on a device of another: the same major, a later minor; ``a``: the same."""
+    wanted, has = capability_number(code), capability_number(device)
+    if code.endswith(("a", "f")):
+        return wanted == has
+    return wanted // 10 == has // 10 and wanted <= has
+
+
+def compilers() -> dict[str, str]:
+    """CUDA compilers that are there, by name: where nvcc is, versions of NVRTC's packages."""
+    found = {"nvcc": path for path in [shutil.which("nvcc")] if path}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def compiler_words(arch: str) -> dict[str, str]:
+    """The compiler that builds for an architecture here, in a word for fingerprints. EnvironmentMissing if there is none."""
+    from haotuner.backends.cuda.device_code import find_compiler
+
+    return {"device code": find_compiler(arch).name}
