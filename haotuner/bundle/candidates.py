@@ -23,6 +23,9 @@ SHARES = {
     "cuda_wgmma_fp16": 0.30,
     "cuda_mma_bf16": 0.05,
     "cuda_wgmma_bf16": 0.05,
+    "cuda_gemv_fp32": 0.02,
+    "cuda_gemv_fp16": 0.02,
+    "cuda_gemv_bf16": 0.01,
 }
 WARPS_ENOUGH = 16  # resident on an SM: more hide no more latency, the published occupancy rule of thumb for matmuls
 # Ops that reach the other code paths: narrow loads and weights stored (k, n). One kernel each, for correctness.

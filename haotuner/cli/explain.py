@@ -13,9 +13,11 @@ from haotuner.cli.alternative import predicted_us, runner_up
 from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_cell import cell_document, print_cell
+from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
+from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.pack import Pack
 from haotuner.words.composition import share_in_words
 from haotuner.words.op import Op
@@ -31,6 +33,16 @@ def explain(
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     name = Op.parse(op).name
+    manifest = read_manifest(pack)
+    if manifest.placed:
+        entry = next((o for o in manifest.ops if o.name == name), None)
+        if entry is None:
+            raise UsageError(f"the pack has no op {name}; it has {', '.join(o.name for o in manifest.ops)}")
+        m = _extents(shape, [axis.name for axis in entry.dynamic])["m"]
+        with facts_of(pack):
+            document = device_document(manifest, entry, m)
+        say(json.dumps(document, indent=1)) if json_output else print_device(document)
+        return
     with Pack(pack, threads) as opened:
         dense = opened.op(name)
         entry = next(o for o in opened.manifest.ops if o.name == name)
@@ -55,7 +67,7 @@ def explain(
         not_timed = why_not_timed(entry, m)
         measured = None if not_timed else call_us(opened, entry, m, weights, cache)
     regions = composition.boxes(tile_rows.__getitem__, {"m": m, "n": entry.n})
-    document: dict[str, Any] = {
+    document = {
         "op": name,
         "shape": {"m": m},
         "threads": count,

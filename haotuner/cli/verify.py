@@ -8,18 +8,22 @@ import typer
 
 from haotuner.cli.output import say, tell
 from haotuner.cli.requested import Json, PackFolder, Quiet
+from haotuner.pack.verify import not_verified
 from haotuner.pack.verify import verify as problems_of
 
 
 def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) -> None:
     """Check every file's hash, the host, and the results of every op against float64; exit 5 when something is wrong."""
     problems = problems_of(pack)
+    left = [] if problems else not_verified(pack)
     if json_output:
-        say(json.dumps({"ok": not problems, "problems": problems}, indent=1))
+        say(json.dumps({"ok": not problems, "problems": problems, **({"not_checked": left} if left else {})}, indent=1))
     else:
         for problem in problems:
             tell(problem)
+        for why in left:
+            tell(f"{pack}: {why}")
         if not quiet:
-            say(f"{pack}: {'verified' if not problems else f'{len(problems)} problems'}")
+            say(f"{pack}: {f'{len(problems)} problems' if problems else 'verified, but for results' if left else 'verified'}")
     if problems:
         raise typer.Exit(5)

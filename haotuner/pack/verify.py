@@ -11,7 +11,8 @@ import numpy as np
 from haotuner import judge
 from haotuner.errors import HaotunerError
 from haotuner.ops.index import KINDS
-from haotuner.pack.manifest import read_level, read_levels
+from haotuner.pack.device_numbers import check_numbers, unchecked
+from haotuner.pack.manifest import read_level, read_levels, read_manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
@@ -28,7 +29,8 @@ LARGEST_FLOPS = 4e9  # of one check in float64: about a second; larger m are che
 def verify(path: Path, *, seed: int = 0, most_flops: float = LARGEST_FLOPS) -> list[str]:
     """Every problem found, in words; empty when the pack is sound and right.
 
-    Of a pack with several levels, the files of all are checked, and the numbers of those that this CPU can run.
+    Of a pack with several levels, the files of all are checked, and the numbers of those that this host can run;
+    ``not_verified`` says what was left.
     ``most_flops``: of one check; calls of more are not made, but for one tile of each kernel.
     """
     try:
@@ -39,11 +41,21 @@ def verify(path: Path, *, seed: int = 0, most_flops: float = LARGEST_FLOPS) -> l
         for level in levels:
             manifest = read_level(path, level, levels)
             check_library(path, manifest)
-            if not missing_flags(level):
+            if manifest.placed:
+                problems += [f"{level}: {problem}" for problem in check_numbers(path / level, manifest, seed, most_flops)]
+            elif not missing_flags(level):
                 problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed, most_flops)]
     except HaotunerError as error:
         return [str(error)]
     return problems
+
+
+def not_verified(path: Path) -> list[str]:
+    """What of a sound pack cannot be checked on this host, in words."""
+    levels = read_levels(path)
+    if levels is None:
+        return [why for why in [unchecked(read_manifest(path))] if why]
+    return [f"{level}: {why}" for level in levels if (why := unchecked(read_level(path, level, levels)))]
 
 
 def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
@@ -51,6 +63,10 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
 
     problems: list[str] = []
     try:
+        manifest = read_manifest(path)
+        if manifest.placed:
+            check_library(path, manifest)
+            return check_numbers(path, manifest, seed, most_flops)
         with Pack(path) as pack:
             manifest = pack.manifest
             counts = sorted({t for op in pack.manifest.ops for t in op.threads} | {1, usable_cores()})

@@ -33,8 +33,8 @@ def stream_of(x: Any) -> int | None:
         return told
     library = kind.__module__.partition(".")[0]
     raise Unclear(
-        f"a {library} {kind.__name__} does not say its current stream: pass stream=, the handle of the stream that x is ready "
-        "on (0: the legacy one), or call under tvm_ffi.use_raw_stream"
+        f"a {library} {kind.__name__} does not say its current stream: pass stream=, a handle that x is ready on "
+        "(0: the legacy stream), or call under tvm_ffi.use_raw_stream"
     )
 
 

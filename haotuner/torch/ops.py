@@ -37,8 +37,9 @@ class Registered:
                 self._define(pack.op(name))
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it: packed, or on a device
-        the weight itself, which was checked.
+        """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.
+
+        Packed for a CPU; on a device it is the weight itself, which was checked.
         """
         if name in self._placed:
             self._placed[name].bind(weight.detach())
@@ -129,8 +130,8 @@ def share_threads(pack: Pack, share: bool = True) -> bool:
 def register(pack: Pack) -> Registered:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
 
-    x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go through
-    ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
+    x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go
+    through ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
     """
     return Registered(pack)
 

@@ -38,11 +38,11 @@ class Swapped:
 
 
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
-    """Replace, in place, every plain ``nn.Linear`` whose sizes the pack holds: float32 on the CPU, or of a dtype that the pack
-    holds on the device that it was opened for.
+    """Replace, in place, every plain ``nn.Linear`` whose sizes the pack holds.
 
-    Packs on the CPU then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with
-    ``torch.compile``; without it compiled models break the graph at each layer. The model only infers from then on.
+    They are float32 on the CPU, or of a dtype that the pack holds on the device that it was opened for. Packs on the CPU
+    then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``;
+    without it compiled models break the graph at each layer. The model only infers from then on.
     """
     if pack.gpu is None:
         share_threads(pack)
@@ -129,7 +129,7 @@ def _spec(layer: Any) -> str:
 
 
 def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
-    """Why a layer stays torch's whatever a pack in that place (None: where the layer is) holds; empty if it may be served."""
+    """Why a layer stays torch's whatever a pack in that place (None: the layer's) holds; empty if it may be served."""
     if isinstance(layer, torch.nn.MultiheadAttention):
         return "attention's input projection is no layer of its own"
     if isinstance(parent, torch.nn.MultiheadAttention):

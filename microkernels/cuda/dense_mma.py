@@ -254,7 +254,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
             pieces.call(
                 T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",
                 sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), T.truncdiv(again, WARP),
-                at[0] * bm + T.truncdiv(again, wn * WARP) * rows, at[1] * bn + T.truncmod(T.truncdiv(again, WARP), wn) * columns,
+                at[0] * bm + T.truncdiv(again, wn * WARP) * rows,
+                at[1] * bn + T.truncmod(T.truncdiv(again, WARP), wn) * columns,
             )
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
@@ -13,4 +14,7 @@ CUDA_FAMILIES: tuple[CudaDense, ...] = (
     CudaMma("cuda_mma_fp16", "fp16"),
     CudaMma("cuda_mma_bf16", "bf16"),
     CudaSimt("cuda_simt_fp32", "fp32"),
+    CudaGemv("cuda_gemv_fp16", "fp16"),
+    CudaGemv("cuda_gemv_bf16", "bf16"),
+    CudaGemv("cuda_gemv_fp32", "fp32"),
 )

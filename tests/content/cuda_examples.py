@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
@@ -18,7 +19,10 @@ MMA = CudaMma("cuda_mma_fp16", "fp16")
 MMA_BF16 = CudaMma("cuda_mma_bf16", "bf16")
 WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")
 WGMMA_BF16 = CudaWgmma("cuda_wgmma_bf16", "bf16")
-FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16)}
+GEMV = CudaGemv("cuda_gemv_fp16", "fp16")
+GEMV_BF16 = CudaGemv("cuda_gemv_bf16", "bf16")
+GEMV_FP32 = CudaGemv("cuda_gemv_fp32", "fp32")
+FAMILIES = {f.name: f for f in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16, GEMV, GEMV_BF16, GEMV_FP32)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
 # pieces; k in more shares than some have steps.
@@ -36,7 +40,14 @@ FOURS = (
 )
 TWOS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, residual=True))
 ODD = (Call(m=1, n=1, k=1), Call(m=67, n=71, k=33, x_gap=1, y_alignment=2), Call(m=9, n=16, k=65, splits=2, bias=True))
+ODD_FP32 = (Call(m=1, n=1, k=1), Call(m=7, n=71, k=33, x_gap=1), Call(m=9, n=16, k=65, splits=2, bias=True))
 KN_EIGHTS = (Call(m=1, n=8, k=8), Call(m=77, n=136, k=72, x_gap=8, y_gap=1), Call(m=20, n=72, k=152, splits=2))
+SHORT = (
+    Call(m=1, n=8, k=8),
+    Call(m=5, n=67, k=520, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
+    Call(m=16, n=72, k=264, y_gap=8, bias=True, residual=True),
+    Call(m=19, n=67, k=1200, y_gap=3, splits=3, residual=True, act="silu"),
+)
 KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(m=20, n=72, k=52, splits=2))
 
 
@@ -74,6 +85,13 @@ VARIANTS = {
         Variant(MMA.kernel(bm=64, bn=32, bk=32, wm=2, wn=1, st=3, v=2), "4-byte copies", TWOS),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1), "plain loads", ODD),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "W rows along n", KN_EIGHTS),
+    ),
+    "gemv": (
+        Variant(GEMV.kernel(bm=1, c=1, wn=4, wk=1, v=8), "one row, one column a warp", SHORT),
+        Variant(GEMV_BF16.kernel(bm=16, c=4, wn=2, wk=2, v=8), "bf16, two sums of a lane, warps along k", SHORT),
+        Variant(GEMV.kernel(bm=4, c=2, wn=1, wk=8, v=2), "4-byte loads, all warps along k", TWOS),
+        Variant(GEMV_FP32.kernel(bm=8, c=4, wn=4, wk=2, v=4), "fp32, whole pieces", SHORT),
+        Variant(GEMV_FP32.kernel(bm=2, c=1, wn=8, wk=1, v=1), "single loads", ODD_FP32),
     ),
     "wgmma": (
         Variant(WGMMA.kernel(bm=64, bn=64, st=2), "one consumer, shortest ring", EIGHTS),

@@ -97,21 +97,22 @@ def test_a_build_that_was_broken_off_goes_on(tmp_path):
 
 def test_what_changed_is_compiled_again_and_what_is_left_over_goes(tmp_path):
     root = tmp_path / "work"
-    built(root, Copying())
+    built(root, Copying(), count=32)
     (root / "lib" / "sm_80" / "kernels01.so").write_text("damaged")
     (root / "lib" / "sm_75").mkdir()
     (root / "lib" / "sm_75" / "kernels00.so").write_text("of another build")
     (root / "notes.txt").write_text("of nobody")
     again = Copying()
-    built(root, again)
+    built(root, again, count=32)
     assert again.calls == ["kernels01.so"]
     assert not (root / "lib" / "sm_75").exists() and not (root / "notes.txt").exists()
-    bundle = built(root, Copying(), count=12)
-    assert sorted(path.name for path in (root / "lib" / "sm_80").iterdir()) == ["kernels00.so", "kernels01.so", "probe.so"]
-    assert len(bundle.kernels["sm_80"]) == 12
+    bundle = built(root, Copying(), count=23)
+    units = [f"kernels{number:02}.so" for number in range(3)]
+    assert sorted(path.name for path in (root / "lib" / "sm_80").iterdir()) == [*units, "probe.so"]
+    assert len(bundle.kernels["sm_80"]) == 23
     newer = Copying(release="copied again")
-    built(root, newer, count=12)
-    assert len(newer.calls) == 2  # another toolkit, other code
+    built(root, newer, count=23)
+    assert len(newer.calls) == 3  # another toolkit, other code
 
 
 def test_the_archive_holds_one_folder_and_has_a_limit(tmp_path, monkeypatch):

@@ -20,14 +20,14 @@ def asked(device: str, op: str, cache: Path, cwd: Path, *words: str) -> Any:
 def test_fp32_on_an_h200_is_all_cuda_cores(cache: Path, tmp_path: Path) -> None:
     document = asked("h200", "dense:n=2304,k=768", cache, tmp_path, "--json").json()
     assert document["device"] == "h200"
-    assert {MicroKernel.parse(name).family for name in document["kept"]} == {"cuda_simt_fp32"}
-    assert [family["name"] for family in document["families"]] == ["cuda_simt_fp32"]
+    assert {MicroKernel.parse(name).family for name in document["kept"]} == {"cuda_simt_fp32", "cuda_gemv_fp32"}
+    assert [family["name"] for family in document["families"]] == ["cuda_simt_fp32", "cuda_gemv_fp32"]
 
 
-def test_half_precision_on_an_h200_has_both_tensor_families_and_the_counts_add_up(cache: Path, tmp_path: Path) -> None:
+def test_half_precision_on_an_h200_has_all_its_families_and_the_counts_add_up(cache: Path, tmp_path: Path) -> None:
     document = asked("h200", "dense:n=2304,k=768,dtype=bf16", cache, tmp_path, "--json").json()
     families = {family["name"]: family for family in document["families"]}
-    assert list(families) == ["cuda_wgmma_bf16", "cuda_mma_bf16"] and document["without"] == {}
+    assert list(families) == ["cuda_wgmma_bf16", "cuda_mma_bf16", "cuda_gemv_bf16"] and document["without"] == {}
     for family in families.values():
         assert family["points"] == family["kept"] + sum(family["refused"].values())
     for law, count in document["refused"].items():
@@ -37,7 +37,7 @@ def test_half_precision_on_an_h200_has_both_tensor_families_and_the_counts_add_u
 
 def test_a_family_without_its_instructions_is_named_and_the_others_are_kept(cache: Path, tmp_path: Path) -> None:
     document = asked("a100-40gb", "dense:n=2304,k=768,dtype=fp16", cache, tmp_path, "--json").json()
-    assert [family["name"] for family in document["families"]] == ["cuda_mma_fp16"]
+    assert [family["name"] for family in document["families"]] == ["cuda_mma_fp16", "cuda_gemv_fp16"]
     assert "instructions refused" in document["without"]["cuda_wgmma_fp16"]
 
 
@@ -48,10 +48,10 @@ def test_a_device_that_no_code_is_built_for_is_selected_for_and_says_so(
     answer = asked(device, "dense:n=2304,k=768", cache, tmp_path)
     assert answer.code == 0
     assert f"no code is built for {device}: " in answer.out and "can be selected and predicted" in answer.out
-    assert "cuda_simt_fp32__" in answer.out
+    assert "cuda_gemv_fp32__" in answer.out
 
 
 def test_an_op_whose_instructions_a_device_lacks_is_refused(cache: Path, tmp_path: Path) -> None:
-    answer = asked("v100", "dense:n=2304,k=768,dtype=fp16", cache, tmp_path)
+    answer = asked("v100", "dense:n=2304,k=768,dtype=fp16,weight=kn", cache, tmp_path)
     assert answer.code == 2
     assert "instructions refused" in answer.err and "Traceback" not in answer.err

@@ -139,3 +139,9 @@ def test_what_the_driver_refuses_in_a_call_is_said_and_does_not_stick(folder, fa
 
 def test_partial_sums_without_memory_are_refused_while_preparing(folder):
     run(folder, SIMT, "preparing")
+
+
+@BOTH
+def test_torch_knows_what_the_operators_give_and_which_layers_are_served(folder, pick):
+    pytest.importorskip("torch")
+    run(folder, pick, "torch_fakes")

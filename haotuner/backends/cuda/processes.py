@@ -22,10 +22,12 @@ def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any
 def building(told: Mapping[str, Any]) -> Program:
     """Compiles kernels; ``told["cache"]``: a folder of cubins by content, or None."""
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm_ffi imports it where it is: 1.5 s for nothing
-    import tvm  # noqa: F401  # paid for before the first request's clock runs
+    import tvm  # paid for before the first request's clock runs
 
     from haotuner.backends.cuda.building import build
 
+    # Where there is a driver TVM compiles what it generates, with a package that we do not need: only the text is wanted.
+    tvm.register_global_func("tvm_callback_cuda_compile", lambda text: b"", override=True)
     cache = told.get("cache")
 
     def asked(job: Job) -> Job:

@@ -31,7 +31,7 @@ OWN_TYPES = {
     "half": "ht_half", "__float2half_rn": "ht_half", "CUtensorMap": "ht_tensor_map",
     "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
 }  # fmt: skip
-WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|ht_store_\w+(?:<[^>]*>)?)\("  # device functions that read it
+WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv)<[^>]*>)\("  # device functions that read it
 _HELPER = re.compile(r"^__forceinline__ __device__ [^;{]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _KERNEL = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
@@ -52,7 +52,8 @@ def device_unit(
     ``bounds=False`` leaves out the least number of resident blocks: ptxas then takes the registers that it wants.
     Raises NotAUnit where TVM writes what cannot be read.
     """
-    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in ("prelude", "epilogue"))]
+    needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
+    parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
     # The argument's types come first, its text after them.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
     if programs:

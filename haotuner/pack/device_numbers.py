@@ -1,0 +1,100 @@
+"""Numbers of a pack for a device against float64, on a device of this host that runs its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from haotuner import judge
+from haotuner.errors import EnvironmentMissing
+from haotuner.pack.manifest import Manifest
+from haotuner.pack.op import PackOp
+from haotuner.runtime.device_memory import DeviceMemory, with_gaps
+from haotuner.runtime.gpus import find_gpu
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+MOST_DEVICES = 64
+CELLS, RANDOM_SHAPES = 24, 4  # of a plan, evenly, each at both ends; and shapes drawn with a fixed seed
+ROW_STEP_BYTES = 16  # rows of x lie a multiple of it apart: what every kernel takes
+
+
+def unchecked(manifest: Manifest) -> str:
+    """Why no numbers of a pack can be checked on this host; empty if they can, or if it is a pack for CPUs."""
+    if not manifest.placed or ordinal_for(manifest) is not None:
+        return ""
+    return f"no device of this host runs {manifest.arch}: files and plans were checked, results were not"
+
+
+def ordinal_for(manifest: Manifest) -> int | None:
+    """The first device of this host that runs a pack's code; None if there is none, or no driver."""
+    for ordinal in range(MOST_DEVICES):
+        try:
+            if find_gpu(ordinal).runs(manifest):
+                return ordinal
+        except EnvironmentMissing:
+            return None
+    return None
+
+
+def check_numbers(path: Path, manifest: Manifest, seed: int, most_flops: float) -> list[str]:
+    """Every wrong number and every write outside an output; nothing where no device can be asked."""
+    from haotuner.runtime.pack import Pack
+
+    ordinal = ordinal_for(manifest)
+    if ordinal is None:
+        return []
+    problems: list[str] = []
+    with Pack(path, device=f"cuda:{ordinal}") as pack:
+        for op in pack.manifest.ops:
+            with DeviceMemory(ordinal) as memory:
+                problems += _check_op(pack, op, memory, np.random.default_rng(seed), most_flops)
+    return problems
+
+
+def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[int]:
+    """Rows where plans change, and beyond, small enough for a reference; one tile and a row of each kernel in any case."""
+    (axis,) = op.dynamic
+    tiles = [tile[axis.name] for tile in op.tiles]
+    largest = max(most_flops, *(float(meaning.flops(Shape.of({axis.name: tile + 1}))) for tile in tiles))
+    plans = op.facts.get("plans", {})
+    bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
+    picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), CELLS).round().astype(int)).tolist() if bounds else []
+    found = {1, 2, axis.first, axis.last, axis.last + 1, *(tile + 1 for tile in tiles)}
+    found |= {bounds[at] + more for at in picked for more in (0, 1)}
+    found |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(axis.last + 1), RANDOM_SHAPES))}
+    return sorted(m for m in found if m >= 1 and meaning.flops(Shape.of({axis.name: m})) <= largest)
+
+
+def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
+    meaning = Op.parse(op.name)
+    try:
+        dtype = judge.numpy_dtype(meaning.dtype)
+    except TypeError:
+        return [f"{op.name}: numpy has no {meaning.dtype} here, so its numbers cannot be checked; pip install ml_dtypes"]
+    rows = _shapes(op, meaning, rng, most_flops)
+    weight = judge.draw(meaning, Shape.of(m=1), rng)["weight"]
+    placed = memory.tensor(memory.put(np.ascontiguousarray(weight)), weight.shape, weight.shape[1], meaning.dtype)
+    linear = pack.op(op.name).bind(placed)
+    linear.prepare(memory.stream)
+    problems = []
+    gap = -op.k % (ROW_STEP_BYTES // dtype.itemsize) + ROW_STEP_BYTES // dtype.itemsize
+    for m in rows:
+        x = judge.draw(meaning, Shape.of(m=m), rng)["x"]
+        apart, out = with_gaps(x, gap), judge.Guarded((m, op.n), meaning.dtype)
+        y = memory.put(out.outer)
+        width = out.outer.shape[1]
+        tensor = memory.tensor(y + (width + judge.GUARD) * dtype.itemsize, (m, op.n), width, meaning.dtype)
+        linear(memory.tensor(memory.put(apart), (m, op.k), op.k + gap, meaning.dtype), out=tensor, stream=memory.stream)
+        memory.get(y, out.outer)
+        verdict = judge.check(meaning, {"x": x, "weight": weight}, out.inner)
+        if verdict.wrong:
+            problems.append(f"{op.name} m={m}: {verdict}")
+        if out.touched():
+            problems.append(f"{op.name} m={m}: wrote outside the output")
+    return problems

@@ -1,0 +1,125 @@
+"""Dense for few rows on CUDA cores, for every CUDA architecture: W is read once at memory speed.
+
+Below some sixteen rows a product is bound by the bytes of W. No tensor core is needed, nor a tile of 64 rows that are
+mostly padding: each warp takes ``c`` columns, its lanes walk along k with 16-byte loads, and X comes from the L1. On sm_75
+it is what computes fp16 and bf16, for any number of rows.
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# (the program at the end is a script that TVM parses; its functions are never called as Python)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda.dense import (
+    TVM_DTYPES,
+    WARP,
+    CudaDense,
+    grouped_tile,
+    module_of,
+    resident_blocks,
+    rounded_registers,
+    vector_elements,
+)
+from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+ROWS = (1, 2, 4, 8, 16)
+WARP_COLUMNS = (1, 2, 4)
+WARP_GRIDS = ((4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8))  # across columns, along k
+SUMS = 64  # of a lane at most
+LOAD_BYTES = 16
+ADDRESS_REGISTERS = 40
+
+
+class CudaGemv(CudaDense):
+    """Families ``cuda_gemv_DTYPE``; parameters bm rows, bn = wn * c columns, bk, c columns a warp, wn x wk warps, v, kn."""
+
+    device = (*CudaDense.device, "gemv")
+
+    def serves(self, op: Op) -> bool:
+        """Dense of this dtype whose W is (n, k)."""
+        return super().serves(op) and op.option("weight") != "kn"
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every number of rows, columns of a warp, and grid of warps; none for weights (k, n)."""
+        if not self.serves(op):
+            return
+        v = vector_elements(op, LOAD_BYTES // self.bytes_per_element())
+        for bm, c, (wn, wk) in product(ROWS, WARP_COLUMNS, WARP_GRIDS):
+            if bm * c <= SUMS:
+                yield self.kernel(bm=bm, c=c, wn=wn, wk=wk, v=v)
+
+    def kernel(self, *, bm: int, c: int, wn: int, wk: int, v: int) -> MicroKernel:
+        """The micro-kernel of these parameters."""
+        if bm not in ROWS or c not in WARP_COLUMNS or bm * c > SUMS:
+            raise ValueError(f"bm={bm} c={c} is outside the family: rows {ROWS}, columns {WARP_COLUMNS}, {SUMS} sums a lane")
+        if (wn, wk) not in WARP_GRIDS or v not in (1, 2, 4, 8) or v * self.bytes_per_element() > LOAD_BYTES:
+            raise ValueError(f"wn={wn} wk={wk} must be one of {WARP_GRIDS}, v={v} a load of at most {LOAD_BYTES} bytes")
+        params = (("bm", bm), ("bn", wn * c), ("bk", wk * WARP * v), ("c", c), ("wn", wn), ("wk", wk), ("v", v), ("kn", 0))
+        return MicroKernel(self.name, params)
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Sums, the loads of W and half of X's, and addresses; shared memory for the sums of the warps along k."""
+        bm, bn, c, v = (kernel[key] for key in ("bm", "bn", "c", "v"))
+        loads = self.ahead(kernel) * (c * v + -(-bm * v // 2))
+        return Footprint(
+            registers_per_thread=rounded_registers(bm * c + loads + ADDRESS_REGISTERS),
+            shared_bytes=kernel["wk"] * bm * bn * 4,
+            threads=kernel["wn"] * kernel["wk"] * WARP,
+        )
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """Steps that are unrolled together, so that four loads of W are on their way."""
+        return max(1, 4 // kernel["c"])
+
+    def near_bytes(self, kernel: MicroKernel) -> int:
+        """Every warp across reads X's rows, from the L1."""
+        return kernel["bm"] * kernel["wn"] * self.bytes_per_element()
+
+    def step(self, kernel: MicroKernel) -> Step:
+        """A lane has one of 32 elements of k: FMAs, loads of X and W, and their conversion where they are no floats."""
+        bm, c, v = (kernel[key] for key in ("bm", "c", "v"))
+        share = WARP * kernel["wk"]
+        converted = 0.0 if self.dtype == "fp32" else (bm + c) / share
+        loads = (bm + c) / (share * v)
+        return Step(fmas=bm * c / share, loads=loads, checks=loads + converted, rows=bm, columns=c)
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with one function ``symbol(X, W)``."""
+        footprint = self.footprint(kernel)
+        blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
+        return module_of(_program(kernel, TVM_DTYPES[self.dtype], footprint.threads, blocks), symbol)
+
+
+def _program(kernel: MicroKernel, dtype: str, threads: int, blocks: int) -> Any:
+    from tvm.script import tirx as T
+
+    bm, bn, _, c, wn, wk, v, _ = (value for _, value in kernel.params)
+    gemv = f"ht_gemv<{pieces.ELEMENT_TYPES[dtype]}, {bm}, {c}, {wn}, {wk}, {v}>"
+
+    @T.prim_func
+    def program(x_arg: T.handle, w_arg: T.handle):
+        m = T.int32()
+        n = T.int32()
+        k = T.int32()
+        x_stride = T.int32()
+        x = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)  # noqa: F841  read by the device function
+        w = T.match_buffer(w_arg, (n, k), dtype, align=16)  # noqa: F841
+        T.device_entry()
+        T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
+        block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
+        thread = T.thread_id([threads])  # noqa: F841
+        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        pool = T.SMEMPool()
+        parts = pool.alloc((wk * bm * bn,), "float32", align=128)
+        pool.commit()
+        T.evaluate(pieces.call(T, gemv, parts.ptr_to([0]), tile[0] * bm, tile[1] * bn))
+
+    return program

@@ -1,0 +1,77 @@
+"""CUDA packs from C, without Python or TVM in the process: the example, hostile calls under sanitizers, the cost."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
+from haotuner.pack.write import write_pack
+from tests.serving.cuda_packs import PICKS, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, cc
+from tests.standin import environment, toolchain_missing
+
+pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+TSAN = ("-g", "-O1", "-fsanitize=thread")
+DISPATCH_NS = 300  # of issue 31: what a call adds to what it asks of the driver
+SLACK = 4  # the machine of the tests is shared, and its clock changes; the number itself is printed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cuda_c")
+
+
+def served(folder: Path, pick: Pick) -> Path:
+    out = folder / f"pack-{pick.arch}"
+    return out if out.exists() else build_pack(out, pick, folder / "code")
+
+
+def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
+    """The pack of SIMT with its host code built for a sanitizer."""
+    served(folder, SIMT)
+    (cubin,) = (folder / "code").glob(f"*{SIMT.arch}/unit.cubin")
+    ops = [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)]
+    data = folder / f"{name}_data.c"
+    data.write_text(pack_data(ops, cubin, SIMT.arch))
+    library = cc([data, *(NATIVE / one for one in PACK_SOURCES)], folder / f"{name}.so", "-shared", "-fPIC",
+                 "-fvisibility=hidden", *flags)  # fmt: skip
+    write_pack(folder / name, library, document(ops, SIMT.arch), lambda _: None)
+    return folder / name
+
+
+def run(folder: Path, command: list[str | Path], **how: Any) -> str:
+    where = environment(folder / "images", device=how.pop("device", "sm_80"), sources=folder / "code", **how)
+    done = subprocess.run(
+        [str(word) for word in command], env={"PATH": "/usr/bin:/bin", **where}, capture_output=True, text=True, timeout=110,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-6000:])
+    return done.stdout
+
+
+def test_the_example_serves_plain_and_as_a_graph(folder):
+    program = cc([CLIB / "examples/serve_cuda.c", *LIBRARY], folder / "serve_cuda", "-O1", "-fvisibility=hidden")
+    answer = run(folder, [program, served(folder, SIMT), SIMT.op, "0", "1", "3", "40", "150", "0"])
+    assert answer.startswith("calls=10 fallbacks=0 worst="), answer
+
+
+@pytest.mark.parametrize("name, flags", [("address", ASAN), ("thread", TSAN)])
+def test_hostile_calls_and_threads_under_a_sanitizer(folder, name, flags):
+    program = cc([HERE / "drive_cuda.c", *LIBRARY], folder / f"drive_{name}", *flags)
+    assert run(folder, [program, "threads", sanitized(folder, name, flags), SIMT.op], bare=True) == "right\n"
+
+
+@pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
+def test_what_a_dispatch_adds_to_the_driver(folder, pick, capsys):
+    program = cc([HERE / "drive_cuda.c", *LIBRARY], folder / "drive", "-O2")
+    answer = run(folder, [program, "time", served(folder, pick), pick.op], bare=True, device=pick.arch)
+    with capsys.disabled():
+        print(f"\n{pick.arch}: {answer.strip()}")
+    found = re.search(r"a dispatch adds (-?\d+)", answer)
+    assert found and int(found[1]) <= SLACK * DISPATCH_NS, answer
