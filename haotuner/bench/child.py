@@ -62,15 +62,16 @@ class Stage:
         from haotuner.bench.inputs import draw_x, error_share
         from haotuner.bench.timing import Clock
 
+        self._clock = None  # it may hold a graph of the last shape's operands
         self._x = x = draw_x(self._op, m, seed)
         calls = self._contender.aim(x, count)
         share = 0.0
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing
         for index in checked:
-            share = max(share, error_share(x, self._weights[index], self._contender.result(index)))
+            share = max(share, error_share(x, self._weights[index], self._contender.result(index), self._op.dtype))
         if share > 1:
-            raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of fp32 arithmetic")
-        self._clock = Clock(calls)
+            raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
+        self._clock = getattr(self._contender, "clock", Clock)(calls)
         block = self._clock.block(0.0)
         plan = getattr(self._contender, "plan", lambda _: "")(m)
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.contender import named
-from haotuner.bench.contest import Contest, raceable
+from haotuner.bench.contest import Contest
+from haotuner.bench.field import HOST, field_of
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
+from haotuner.runtime.gpus import find_gpu
 from haotuner.runtime.library import checked_manifest
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import Composition
@@ -35,33 +36,40 @@ def contest_of(
     shapes: Sequence[Shape] = (),
     against: Sequence[str] | None = None,
     device: Device | None = None,
+    ordinal: int | None = None,
     **settings: Any,
 ) -> Contest:
     """A contest over a pack: ops (none: all that can be raced), shapes (none: some of the tuned range), peers (None: all).
 
+    ``ordinal``: the number of a GPU of this host; None races on the CPU. EnvironmentMissing if there is no such GPU.
+
     ``settings`` are fields of ``Contest``. Raises PackInvalid, PackMismatch, or UsageError for an op that is not held or
     cannot be raced.
     """
-    held = {op.name: op for op in checked_manifest(pack).ops}
-    chosen = [Op.parse(text).name for text in ops] or [name for name in held if raceable(Op.parse(name))]
+    field = field_of(ordinal)
+    held = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
+    chosen = [Op.parse(text).name for text in ops] or [name for name in held if field.raceable(Op.parse(name))]
     unknown = [name for name in chosen if name not in held]
     if unknown or not chosen:
-        what = f"no op {', '.join(unknown)}" if unknown else "no dense fp32 op without epilogue, which is what can be raced"
+        what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
         raise UsageError(f"{pack} holds {what}; it holds {', '.join(held)}")
     return Contest(
         pack=pack,
         ops=tuple(Op.parse(name) for name in dict.fromkeys(chosen)),
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
-        peers=named(against),
+        peers=field.named(against),
+        field=field,
+        ordinal=ordinal,
+        ours=field.ours,
         environment=environment,
         cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
     )
 
 
-def facts_of(pack: Path, device: Device | None) -> Facts:
+def facts_of(pack: Path, device: Device | None, ordinal: int | None = None) -> Facts:
     """Facts from the manifest that a race cannot see: seconds of tuning, planned regret at measured shapes."""
-    manifest = read_manifest(pack)
+    manifest = read_manifest(pack) if ordinal is None else checked_manifest(pack, find_gpu(ordinal))
     seconds = _inside(manifest.document, "tuning", "seconds")
     return Facts(
         device=device,
@@ -89,12 +97,12 @@ def compare(
     weights: str = "cold",
     watch: Watch | None = None,
 ) -> Json:
-    """A quick look in about ``seconds``: short blocks, few rounds, no noise floor. The document of `haotuner bench`.
+    """A quick look on the CPU in about ``seconds``: short blocks, few rounds, no noise floor; the document of a race.
 
     A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops that
     cannot be raced are left out; if none can be, the document has no rows.
     """
-    can = [name for name in ops if raceable(Op.parse(name))]
+    can = [name for name in ops if HOST.raceable(Op.parse(name))]
     if ops and not can:
         return document(Outcome(), [], facts_of(pack, device))
     contest = contest_of(

@@ -1,15 +1,14 @@
-"""Contender: one library, or our own pack, as the race sees it; and the index of those that are known."""
+"""Contender: one library, or our own pack, as the race sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.errors import UsageError
 from haotuner.words.op import Op
 
 Array = NDArray[np.float32]
@@ -20,17 +19,6 @@ OURS_AGAIN = "ours-again"  # a second process of ours: what it differs by is the
 MACHINE = "machine"  # no library: the multiply-adds and the reads of this moment, what shares of peak are of
 SMALL_M = 8  # rows up to which a cold call does little but stream the weight
 MACHINE_SPEC = "haotuner.bench.peers.machine:Machine"
-OURS_SPEC = "haotuner.bench.peers.ours:Ours"
-
-PEERS: Mapping[str, str] = {  # name: where its class is; imported only inside its own process
-    "torch": "haotuner.bench.peers.torch_eager:TorchEager",
-    "onednn": "haotuner.bench.peers.onednn_packed:OnednnPacked",
-    "openvino": "haotuner.bench.peers.openvino_cpu:OpenvinoCpu",
-    "onnxruntime": "haotuner.bench.peers.onnxruntime_cpu:OnnxruntimeCpu",
-    "inductor": "haotuner.bench.peers.inductor_max:InductorMax",
-    "zentorch": "haotuner.bench.peers.zentorch_packed:ZentorchPacked",
-    "numpy": "haotuner.bench.peers.numpy_blas:NumpyBlas",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +28,7 @@ class Setting:
     threads: int
     pack: str | None = None  # only ours reads it
     isa: str | None = None  # avx2 | sse: limit the contender to it, where it can be limited
+    ordinal: int | None = None  # number of the device that holds the tensors; None: they are in the host's memory
 
 
 class Contender(Protocol):
@@ -52,11 +41,15 @@ class Contender(Protocol):
     version: str
     width: int  # linear layers that one of the calls computes; 1 but for whole-graph compilers
     alone: bool  # prepares by measuring, so everybody else has to stand still meanwhile
+    # Optional: ``clock(calls)`` is what times them, `haotuner.bench.timing.Clock` where there is none.
 
     def __init__(self, setting: Setting) -> None: ...
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Bring the weights, each ``(n, k)``, into the form this library computes fastest with."""
+        """Bring the weights, each ``(n, k)``, into the form this library computes fastest with.
+
+        They are fp32 that the op's dtype holds exactly, and so is ``x``.
+        """
         ...
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
@@ -67,18 +60,11 @@ class Contender(Protocol):
         ...
 
     def result(self, index: int) -> Array:
-        """``x @ weights[index].T`` from the last aim, computed anew by a call that is timed; index is first or last."""
+        """``x @ weights[index].T`` from the last aim, computed anew by a call that is timed; index is first or last.
+
+        In fp32, whatever the op's dtype.
+        """
         ...
-
-
-def named(names: Sequence[str] | None) -> dict[str, str]:
-    """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""
-    if names is None:
-        return dict(PEERS)
-    unknown = sorted(set(names) - set(PEERS))
-    if unknown:
-        raise UsageError(f"--against {','.join(unknown)}: no such peer; known are {', '.join(PEERS)}")
-    return {name: PEERS[name] for name in dict.fromkeys(names)}
 
 
 def load(spec: str, setting: Setting) -> Any:

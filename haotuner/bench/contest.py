@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.bench.contender import OURS_SPEC
 from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
+from haotuner.bench.field import HOST, Field
 from haotuner.bench.inputs import cold_count
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
@@ -21,11 +21,6 @@ MOST_ROUNDS = 31  # more rounds narrow the interval by less than the machine dri
 COPIES = 3  # of every weight that a contender holds: as given, prepared, and in numpy's case prepared twice
 
 
-def raceable(op: Op) -> bool:
-    """True if peers are set up for the op: dense fp32 without epilogue, weight (n, k), a dynamic m."""
-    return op.kind == "dense" and op.dtype == "fp32" and not op.options and not op.epilogue and op.dynamic == ("m",)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
     """Ops, shapes and contenders of one race. ``peers`` maps names to ``module:Class``."""
@@ -35,7 +30,9 @@ class Contest:
     shapes: tuple[Shape, ...]
     peers: Mapping[str, str]
     environment: Mapping[str, str]  # the caller's; see environment.child_environment
-    ours: str = OURS_SPEC
+    field: Field = HOST
+    ordinal: int | None = None  # of the GPU that is raced on
+    ours: str = HOST.ours
     threads: tuple[int, ...] = (1,)
     weights: tuple[str, ...] = ("cold",)
     seconds_per_row: float = 4.0
@@ -52,10 +49,9 @@ class Contest:
 
     def __post_init__(self) -> None:
         for op in self.ops:
-            if not raceable(op):
+            if not self.field.raceable(op):
                 raise UsageError(
-                    f"bench: {op.name} cannot be raced; peers are set up for dense fp32 without epilogue, weight (n, k), "
-                    "and a dynamic m; name others with --ops"
+                    f"bench: {op.name} cannot be raced; peers are set up for {self.field.what}; name others with --ops"
                 )
         for shape in self.shapes:
             if tuple(shape.as_dict()) != ("m",):
@@ -65,6 +61,8 @@ class Contest:
             raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")
         if not self.ops or not self.shapes or not self.threads or min(self.threads) < 1:
             raise UsageError("bench: at least one op, one shape and one thread count of 1 or more are needed")
+        if self.ordinal is not None and (self.threads != (1,) or self.isa is not None):
+            raise UsageError("bench: --threads and --isa are for CPUs; leave them out with --device cuda:N")
         if self.isa is not None and self.isa not in ISA_VARIABLES:
             raise UsageError(f"bench: --isa {self.isa}; known limits are {', '.join(ISA_VARIABLES)}")
         if not 0 < self.seconds_per_row < float("inf"):
@@ -74,15 +72,20 @@ class Contest:
         """How many rows there will be."""
         return len(self.threads) * len(self.ops) * len(self.weights) * len(self.shapes)
 
+    def weights_of(self, op: Op) -> int:
+        """How many weights the calls take in turn where they are cold."""
+        return cold_count(op, self.cache_bytes, self.field.caches)
+
     def check_memory(self) -> None:
         """EnvironmentMissing if the weights of all contenders together would not fit."""
         if "cold" not in self.weights:
             return
-        weights = max(4 * op["n"] * op["k"] * cold_count(op, self.cache_bytes) for op in self.ops)
+        weights = max(4 * op["n"] * op["k"] * self.weights_of(op) for op in self.ops)
         contenders = len(self.peers) + 1 + self.noise_floor
         needed, free = COPIES * contenders * weights, available_bytes()
         if free is not None and needed > free:
             raise EnvironmentMissing(
-                f"bench: cold weights (4 x the last-level cache) of {contenders} contenders take {needed / 1e9:.1f} GB "
-                f"and {free / 1e9:.1f} GB are free; name fewer peers with --against, or race with --weights hot"
+                f"bench: cold weights ({self.field.caches} x the last-level cache) of {contenders} contenders take "
+                f"{needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; name fewer peers with --against, or race with "
+                "--weights hot"
             )

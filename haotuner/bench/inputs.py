@@ -8,6 +8,8 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.bench.contender import Array
+from haotuner.bench.encoding import rounded
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.cold import CPU_CACHES
 from haotuner.words.op import Op
 
@@ -17,9 +19,14 @@ DIRECT_FLOPS = 2**28  # element-by-element check: 5 ms of float64 arithmetic a r
 EPS = float(np.finfo(np.float32).eps) / 2  # unit roundoff
 
 
-def cold_count(op: Op, cache_bytes: int) -> int:
+def cold_count(op: Op, cache_bytes: int, caches: int = CPU_CACHES) -> int:
     """How many weights of the op outgrow the cache: at least two, and at most ``MOST_WEIGHTS``, which may be too few."""
-    return min(MOST_WEIGHTS, max(2, math.ceil(CPU_CACHES * cache_bytes / (4 * op["n"] * op["k"]))))
+    return min(MOST_WEIGHTS, max(2, math.ceil(caches * cache_bytes / weight_bytes(op))))
+
+
+def weight_bytes(op: Op) -> int:
+    """Bytes of one weight as its dtype stores it."""
+    return DTYPES[op.dtype].size * op["n"] * op["k"]
 
 
 def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
@@ -29,17 +36,17 @@ def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
     longer than the race.
     """
     n, k = op["n"], op["k"]
-    first = np.random.default_rng([seed, n, k]).standard_normal((n, k), dtype=np.float32)
+    first = rounded(np.random.default_rng([seed, n, k]).standard_normal((n, k), dtype=np.float32), op.dtype)
     return [first, *(np.roll(first.ravel(), index).reshape(n, k) for index in range(1, count))]
 
 
 def draw_x(op: Op, m: int, seed: int) -> Array:
     """Input ``(m, k)``."""
-    return np.random.default_rng([seed, m, op["k"]]).standard_normal((m, op["k"]), dtype=np.float32)
+    return rounded(np.random.default_rng([seed, m, op["k"]]).standard_normal((m, op["k"]), dtype=np.float32), op.dtype)
 
 
-def error_share(x: Array, weight: Array, y: Array) -> float:
-    """Largest error of ``y = x @ weight.T`` as a share of what fp32 arithmetic may leave; over 1 (or inf) is wrong.
+def error_share(x: Array, weight: Array, y: Array, dtype: str = "fp32") -> float:
+    """Largest error of ``y = x @ weight.T`` as a share of what sums in fp32 may leave; over 1 (or inf) is wrong.
 
     As many rows as fit in ``DIRECT_FLOPS``, the first and the last among them, go before the judge, element by element. All
     rows are compared through a product with a random sign vector (Freivalds 1977) in float64. Their bound is
@@ -53,11 +60,15 @@ def error_share(x: Array, weight: Array, y: Array) -> float:
     x64, w64 = x.astype(np.float64), weight.astype(np.float64)
     x_norm, w_norm = np.linalg.norm(x64, axis=1), np.linalg.norm(w64, axis=1)
     scale = SAFETY * math.sqrt(k) * EPS
+    own = SAFETY * DTYPES[dtype].eps / 2 if dtype != "fp32" else 0.0  # rounding of the results themselves
     rng = np.random.default_rng(m)
     rows = _some_rows(m, max(2, DIRECT_FLOPS // (2 * n * k)), rng)
-    verdict = judge.check(Op(kind="dense", static=(("n", n), ("k", k))), {"x": x[rows], "weight": weight}, y[rows])
+    verdict = judge.check(
+        Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype), {"x": x[rows], "weight": weight}, y[rows]
+    )
     signs = rng.choice((-1.0, 1.0), n)
-    whole = np.abs(y @ signs - x64 @ (signs @ w64)) / (scale * x_norm * np.linalg.norm(w_norm))
+    bound = scale * x_norm * np.linalg.norm(w_norm) + own * np.linalg.norm(y.astype(np.float64), axis=1)
+    whole = np.abs(y @ signs - x64 @ (signs @ w64)) / bound
     return float(max(verdict.worst, whole.max()))
 
 

@@ -10,12 +10,12 @@ from functools import partial
 
 from haotuner.bench import contention
 from haotuner.bench.budget import Budget
-from haotuner.bench.contender import MACHINE, MACHINE_SPEC, OURS, OURS_AGAIN, Setting
+from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Setting
 from haotuner.bench.contest import MOST_ROUNDS, Contest
-from haotuner.bench.inputs import cold_count
 from haotuner.bench.processes import Processes
 from haotuner.bench.retry_crowded import RetryCrowded
 from haotuner.bench.scattered_pages import ScatteredPages
+from haotuner.bench.throttling import Throttling
 from haotuner.isolate.answers import Unanswered
 from haotuner.words.op import Op
 from haotuner.words.record import Failed
@@ -36,7 +36,7 @@ class Row:
     blocks_us: Mapping[str, tuple[float, ...]]  # equal lengths; entry r of each was taken in round r
     failed: Mapping[str, Failed]
     foreign_cores: float  # other load while it was timed
-    crowded: float = 0.0  # share of the blocks whose threads may have shared a core, and for which no better were had
+    crowded: float = 0.0  # share of the blocks that threads sharing a core or a GPU that slowed itself down may have spoilt
     composition: str = ""  # what ours runs at this shape
     count: int = 1  # weights that the calls took in turn
     machine_flops: float | None = None  # of one call of the machine's own multiply-adds
@@ -61,11 +61,13 @@ class Outcome:
     missing: dict[str, str] = field(default_factory=dict)  # peer: why
     versions: dict[str, str] = field(default_factory=dict)
     overhead_ns: dict[int, float] = field(default_factory=dict)  # by threads
+    watched: str = ""  # what was watched for, or why nothing was
     skipped: int = 0  # rows for which no time was left
     stopped: bool = False  # by Ctrl-C, with some rows raced
     seconds: float = 0.0
 
 
+Retry = RetryCrowded | Throttling
 Listen = Callable[[Row, int, int], None]  # row, rows done, rows in all
 
 
@@ -95,15 +97,16 @@ def run(contest: Contest, listen: Listen | None = None) -> Outcome:
 
 def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> Generator[Row, None, None]:
     own = {OURS_AGAIN: contest.ours} if contest.noise_floor else {}
-    machine = {MACHINE: MACHINE_SPEC} if contest.machine else {}
+    machine = {MACHINE: contest.field.machine} if contest.machine and contest.field.machine else {}
     specs = {OURS: contest.ours, **own, **contest.peers, **machine}
     pack = None if contest.pack is None else str(contest.pack)
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
-    setting = Setting(threads=threads, isa=contest.isa)
+    setting = Setting(threads=threads, isa=contest.isa, ordinal=contest.ordinal)
     with ScatteredPages(), Processes(specs, setting, contest.environment, packs) as processes:
-        retry = RetryCrowded(processes, threads)
+        retry: Retry = Throttling(contest.ordinal) if contest.ordinal is not None else RetryCrowded(processes, threads)
+        outcome.watched = retry.watched
         for op in contest.ops:
-            cold = cold_count(op, contest.cache_bytes) if "cold" in contest.weights else 1
+            cold = contest.weights_of(op) if "cold" in contest.weights else 1
             ready: set[str] = set()
             for state in contest.weights:
                 budget.next_group()
@@ -133,7 +136,7 @@ def _prepare(processes: Processes, ready: set[str], op: Op, count: int, contest:
     return failed | refused
 
 
-def _row(processes: Processes, retry: RetryCrowded, contest: Contest, seconds: float, start: Row, count: int) -> Row:
+def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, start: Row, count: int) -> Row:
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
@@ -163,7 +166,7 @@ def _row(processes: Processes, retry: RetryCrowded, contest: Contest, seconds: f
         start,
         blocks_us={name: tuple(times) for name, times in blocks.items() if name not in failed},
         failed=failed,
-        foreign_cores=contention.foreign_cores(before, after),
+        foreign_cores=contention.foreign_cores(before, after) if contest.field.on_host else 0.0,
         crowded=sum(crowded) / max(len(crowded), 1),
         count=count,
         composition=str(aimed.get(OURS, {}).get("plan", "")),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, SMALL_M
+from haotuner.bench.inputs import weight_bytes
 from haotuner.bench.intervals import (
     LEAST_PAIRS,
     Draws,
@@ -104,6 +105,7 @@ def document(outcome: Outcome, peers: Sequence[str], facts: Facts) -> Json:
             for (weights, threads), places in groups.items()
         ],
         "skipped": outcome.skipped,
+        "watched": outcome.watched,
         "stopped": outcome.stopped,
         "device": None if facts.device is None else {"id": facts.device.id, **facts.device.numbers()},
         "versions": outcome.versions,
@@ -116,7 +118,7 @@ def row_json(one: Judged, facts: Facts) -> Json:
     row = one.row
     device = None if facts.device is None else facts.device.with_units(min(row.threads, facts.device.compute_units))
     gflops = None if one.ours_us is None else row.op.flops(row.shape) / one.ours_us / 1e3
-    gbps = None if one.ours_us is None else 4 * row.op["n"] * row.op["k"] / one.ours_us / 1e3
+    gbps = None if one.ours_us is None else weight_bytes(row.op) / one.ours_us / 1e3
     return {
         "op": row.op.name,
         "shape": row.shape.as_dict(),
@@ -134,7 +136,7 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "noise": None if one.noise is None else _ratio_json(one.noise),
         "gflops": gflops,
         "bandwidth_ratio": _share(gbps, _read_gbps(row, device)) if row.weights == "cold" else None,
-        "weights_bytes": 4 * row.op["n"] * row.op["k"] * row.count,
+        "weights_bytes": weight_bytes(row.op) * row.count,
         "composition": row.composition,
         "rounds": max((len(times) for times in row.blocks_us.values()), default=0),
         "foreign_cores": round(row.foreign_cores, 3),
@@ -220,7 +222,12 @@ def _ratio_json(ratio: Ratio) -> Json:
 
 def _peak_gflops(row: Row, device: Device | None) -> float | None:
     """The machine's rate between the others' blocks; without it the device's best ever."""
-    return _machine(row, row.machine_flops) or (None if device is None else device.peak_gflops)
+    here = _machine(row, row.machine_flops)
+    if here or device is None:
+        return here
+    if row.op.dtype == "fp32":
+        return device.peak_gflops
+    return None if device.tensor_tflops is None else device.tensor_tflops * 1e3
 
 
 def _read_gbps(row: Row, device: Device | None) -> float | None:

@@ -17,6 +17,8 @@ Block = Mapping[str, Any]
 class RetryCrowded:
     """Has the machine look before and after every block of several threads. Without the machine in the race it takes all."""
 
+    watched = "cores shared by threads"
+
     def __init__(self, processes: Processes, threads: int) -> None:
         self._processes, self._watched, self._patience = processes, threads > 1, Patience()
 

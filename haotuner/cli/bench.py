@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from haotuner.bench.compare import contest_of, facts_of, finish
-from haotuner.bench.contender import PEERS
-from haotuner.bench.contest import raceable
+from haotuner.bench.field import HOST, PEERS, Field, field_of
 from haotuner.bench.plot import check_plot, draw
 from haotuner.bench.result import Json as Document
 from haotuner.bench.table import cells, closing, header
@@ -24,6 +23,7 @@ from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.pack.manifest import read_manifest
+from haotuner.runtime.gpus import ordinal_of
 from haotuner.trace import arrivals_of, is_trace
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
@@ -45,6 +45,7 @@ def bench(
         list[str] | None,
         typer.Option("--op", "--ops", metavar="SPEC", help="An op, or names joined by commas; repeatable [default: all]."),
     ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, or cuda:0 and so on: a GPU of this host.")] = "cpu",
     threads: Annotated[str, typer.Option("--threads", help="Thread counts, e.g. 1 or 1,all.")] = "1",
     weights: Annotated[
         str, typer.Option("--weights", help="cold (each call finds its weight out of cache), hot, or cold,hot.")
@@ -66,13 +67,16 @@ def bench(
     if plot is not None:
         check_plot(plot)
     asked = [op for text in ops or () for op in _ops(text)]
+    ordinal = ordinal_of(device.strip().lower())
+    field = field_of(ordinal)
     contest = contest_of(
         pack,
         environment=dict(os.environ),
         ops=[op.name for op in asked],
-        shapes=() if shapes is None else _shapes(shapes, asked or _all(pack)),
+        shapes=() if shapes is None else _shapes(shapes, asked or _all(pack, field)),
         against=None if against is None else [name.strip() for name in against.split(",") if name.strip()],
-        device=find_device("cpu", measure=False),
+        device=find_device(device, measure=False),
+        ordinal=ordinal,
         threads=tuple(dict.fromkeys(count or len(os.sched_getaffinity(0)) for count in threads_of(threads))),
         weights=tuple(word.strip() for word in weights.split(",")),
         seconds_per_row=seconds_per_row,
@@ -80,10 +84,10 @@ def bench(
         seed=seed,
         machine=True,
     )
-    device = find_device("cpu")  # peak and bandwidth measured now, not taken from a cache: shares are of this very hour
+    now = find_device(device)  # peak and bandwidth measured now, not taken from a cache: shares are of this very hour
     try:
         with race_progress(contest.rows(), quiet=quiet, verbose=verbose or not sys.stderr.isatty()) as watch:
-            found = finish(contest, facts_of(pack, device), watch)
+            found = finish(contest, facts_of(pack, now, ordinal), watch)
     except KeyboardInterrupt:
         tell("haotuner: stopped before the first row was raced")
         raise typer.Exit(3) from None
@@ -108,8 +112,8 @@ def _ops(text: str) -> list[Op]:
     return [Op.parse(name) for name in ([text] if ":" in text else text.split(",")) if name.strip()]
 
 
-def _all(pack: Path) -> list[Op]:
-    return [op for held in read_manifest(pack).ops if raceable(op := Op.parse(held.name))]
+def _all(pack: Path, field: Field = HOST) -> list[Op]:
+    return [op for held in read_manifest(pack).ops if field.raceable(op := Op.parse(held.name))]
 
 
 def _shapes(text: str, ops: list[Op]) -> list[Shape]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from haotuner.bench.contender import PEERS
+from haotuner.bench.field import HOST
 from haotuner.errors import PackInvalid, UsageError
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -26,9 +26,9 @@ def peers_of(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if names == ("none",):
         return ()
-    if not names or set(names) - PEERS.keys():
-        odd = ", ".join(name for name in names if name not in PEERS)
-        raise UsageError(f"--against {text!r}: no peer {odd}; known are {', '.join(PEERS)}, or write none")
+    if not names or set(names) - HOST.peers.keys():
+        odd = ", ".join(name for name in names if name not in HOST.peers)
+        raise UsageError(f"--against {text!r}: no peer {odd}; known are {', '.join(HOST.peers)}, or write none")
     return names
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from haotuner.bench.contender import PEERS, Setting
+from haotuner.bench.contender import Setting
+from haotuner.bench.field import HOST
 from haotuner.bench.processes import Processes
 
 LIMIT_S = 110.0
@@ -20,17 +21,17 @@ LIBRARY = {"torch": "torch", "onednn": "torch", "inductor": "torch", "numpy": "n
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
     """All peers with two threads, started together."""
-    with Processes(PEERS, Setting(threads=2), dict(os.environ), {}) as started:
+    with Processes(HOST.peers, Setting(threads=2), dict(os.environ), {}) as started:
         assert started.start() == {}
         yield started
 
 
 def test_every_peer_is_listed_here():
-    assert set(LIBRARY) == set(PEERS)
+    assert set(LIBRARY) == set(HOST.peers)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "inductor" else ()) for name in PEERS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "inductor" else ()) for name in HOST.peers]
 )
 def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, name):
     if name in processes.missing:

@@ -10,9 +10,10 @@ import time
 import pytest
 
 from haotuner.bench.budget import Budget
-from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, named
+from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN
 from haotuner.bench.contention import CONTENDED_CORES, Reading, foreign_cores, read
 from haotuner.bench.contest import Contest
+from haotuner.bench.field import HOST
 from haotuner.bench.race import Row, _rotated, run
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.words.op import Op
@@ -176,7 +177,7 @@ def test_a_race_stopped_half_way_keeps_its_rows_and_one_stopped_at_once_has_none
 
 
 def test_numpy_against_itself_through_the_whole_race():
-    numpy = named(["numpy"])
+    numpy = HOST.named(["numpy"])
     (row,) = run(contest(ms=(7,), peers=numpy, ours=numpy["numpy"], ops=(Op.parse("dense_n48_k32"),))).rows
     assert row.failed == {}
     assert all(us > 0 for us in row.blocks_us["numpy"])
@@ -184,8 +185,8 @@ def test_numpy_against_itself_through_the_whole_race():
 
 def test_unknown_peers_are_refused_by_name():
     with pytest.raises(UsageError, match="cublas.*torch"):
-        named(["numpy", "cublas"])
-    assert list(named(["numpy", "torch", "numpy"])) == ["numpy", "torch"]
+        HOST.named(["numpy", "cublas"])
+    assert list(HOST.named(["numpy", "torch", "numpy"])) == ["numpy", "torch"]
 
 
 @pytest.mark.parametrize(

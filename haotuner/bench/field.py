@@ -1,0 +1,77 @@
+"""Field: who races on a kind of device, what can be raced there, and what must stand still meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from haotuner.bench.contender import MACHINE_SPEC
+from haotuner.errors import UsageError
+from haotuner.words.cold import CPU_CACHES, GPU_CACHES
+from haotuner.words.op import Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Contenders are ``module:Class`` by name, imported only inside their own processes."""
+
+    peers: Mapping[str, str]
+    ours: str
+    dtypes: tuple[str, ...]
+    caches: int  # last-level caches full of weights that make them cold
+    machine: str | None = None  # times the machine's own arithmetic
+    on_host: bool = True  # computes on the host's cores, whose other load spoils times
+
+    def raceable(self, op: Op) -> bool:
+        """True if peers are set up for the op: dense without epilogue, weight (n, k), a dynamic m, a dtype of the field."""
+        return op.kind == "dense" and op.dtype in self.dtypes and not op.options and not op.epilogue and op.dynamic == ("m",)
+
+    @property
+    def what(self) -> str:
+        """What can be raced, in words."""
+        return f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
+
+    def named(self, names: Sequence[str] | None) -> dict[str, str]:
+        """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""
+        if names is None:
+            return dict(self.peers)
+        unknown = sorted(set(names) - set(self.peers))
+        if unknown:
+            raise UsageError(f"--against {','.join(unknown)}: no such peer; known are {', '.join(self.peers)}")
+        return {name: self.peers[name] for name in dict.fromkeys(names)}
+
+
+HOST = Field(
+    peers={
+        "torch": "haotuner.bench.peers.torch_eager:TorchEager",
+        "onednn": "haotuner.bench.peers.onednn_packed:OnednnPacked",
+        "openvino": "haotuner.bench.peers.openvino_cpu:OpenvinoCpu",
+        "onnxruntime": "haotuner.bench.peers.onnxruntime_cpu:OnnxruntimeCpu",
+        "inductor": "haotuner.bench.peers.inductor_max:InductorMax",
+        "zentorch": "haotuner.bench.peers.zentorch_packed:ZentorchPacked",
+        "numpy": "haotuner.bench.peers.numpy_blas:NumpyBlas",
+    },
+    ours="haotuner.bench.peers.ours:Ours",
+    dtypes=("fp32",),
+    caches=CPU_CACHES,
+    machine=MACHINE_SPEC,
+)
+GPU = Field(
+    peers={
+        "torch": "haotuner.bench.peers.gpu_torch:GpuTorch",
+        "cublaslt": "haotuner.bench.peers.gpu_cublaslt:CublasLt",
+        "cublaslt16": "haotuner.bench.peers.gpu_cublaslt:CublasLtBest",
+        "triton": "haotuner.bench.peers.gpu_triton:GpuTriton",
+        "inductor": "haotuner.bench.peers.gpu_inductor:GpuInductor",
+    },
+    ours="haotuner.bench.peers.gpu_ours:GpuOurs",
+    dtypes=("fp32", "fp16", "bf16"),
+    caches=GPU_CACHES,
+    on_host=False,
+)
+PEERS = tuple(dict.fromkeys((*HOST.peers, *GPU.peers)))
+
+
+def field_of(ordinal: int | None) -> Field:
+    """Of the host (None), or of a GPU by its number."""
+    return HOST if ordinal is None else GPU
