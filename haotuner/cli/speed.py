@@ -117,18 +117,27 @@ def _amount(us: float) -> str:
 
 
 def _cell_lines(report: Report) -> list[tuple[str, ...]]:
-    """The same of ops whose plans are by cells: at a few of the shapes that were timed."""
+    """The same of ops whose plans are by cells: at a few of the shapes that were weighed or timed."""
     lines: list[tuple[str, ...]] = []
     for tuned in report.tuned:
         for table in tuned.tables:
-            if isinstance(table, CellTable):
-                timed = sorted(table.measured, key=tuned.task.op.flops)
-                picked = [timed[place * (len(timed) - 1) // 3] for place in range(4)] if len(timed) > 4 else timed
-                for shape in picked:
-                    us = min(table.measured[shape].values())
-                    gflops = tuned.task.op.flops(shape) / us / 1e3
-                    lines.append((tuned.task.op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{gflops:.2f}"))
+            if not isinstance(table, CellTable):
+                continue
+            times = _cell_times(table)
+            ordered = sorted(times, key=tuned.task.op.flops)
+            for shape in [ordered[place * (len(ordered) - 1) // 3] for place in range(4)] if len(ordered) > 4 else ordered:
+                us = times[shape]
+                gflops = tuned.task.op.flops(shape) / us / 1e3
+                lines.append((tuned.task.op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{gflops:.2f}"))
     return lines
+
+
+def _cell_times(table: CellTable) -> dict[Shape, float]:
+    """What the plan takes at the last shape of every cell that was weighed, or the best at every shape that was timed."""
+    if len(table.bounds) == 1 and len(table.considered) == len(table.entries):
+        ((axis, bounds),) = table.bounds.items()
+        return {Shape.of({axis: last}): of[0].us for last, of in zip(bounds, table.considered, strict=True) if of}
+    return {shape: min(of.values()) for shape, of in table.measured.items()}
 
 
 def _module(peer: str) -> str:

@@ -195,8 +195,8 @@ def _closing(report: Report, *, verbose: bool) -> str:
     if document["unverified"]:
         lines.append("unverified: nothing was measured on the device, plans and times are predictions")
     if document["verification"]["why"]:
-        checked = "in part" if document["verification"]["numbers"] else "not"
-        lines.append(f"results were checked {checked}: {document['verification']['why']}")
+        checked = "checked in part" if document["verification"]["numbers"] else "not checked"
+        lines.append(f"results were {checked}: {document['verification']['why']}")
     if document["reused"]:
         lines.append(f"{document['reused']} measurements of an earlier run were used again")
     if document["failures"]:
