@@ -119,5 +119,3 @@ def with_gaps(values: NDArray[Any], gap: int) -> NDArray[Any]:
     room = np.full((values.shape[0], values.shape[1] + gap), np.nan, values.dtype)
     room[:, : values.shape[1]] = values
     return room
-
-

@@ -137,6 +137,11 @@ def test_what_the_driver_refuses_in_a_call_is_said_and_does_not_stick(folder, fa
     run(folder, WGMMA, "failing", *fail.split("="), CALLS[fail])
 
 
+@BOTH
+def test_every_call_of_the_driver_may_fail_once(folder, pick):
+    run(folder, pick, "faults")
+
+
 def test_partial_sums_without_memory_are_refused_while_preparing(folder):
     run(folder, SIMT, "preparing")
 
