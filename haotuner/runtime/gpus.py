@@ -97,7 +97,8 @@ def find_gpu(ordinal: int, library: str = LIBRARY) -> Gpu:
             f"there is no device cuda:{ordinal}: the CUDA driver shows {count.value}; see nvidia-smi, CUDA_VISIBLE_DEVICES"
         )
     device = ctypes.c_int(0)
-    cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+    if (status := cuda.cuDeviceGet(ctypes.byref(device), ordinal)) != 0:
+        raise EnvironmentMissing(f"cuda:{ordinal}: cuDeviceGet answers CUDA error {status}; `nvidia-smi` must work first")
     name = ctypes.create_string_buffer(256)
     named = cuda.cuDeviceGetName(name, len(name), device) == 0
     numbers = {code: _attribute(cuda, device, code) for code in (_MAJOR, _MINOR, _UNITS, _MEMORY_KHZ, _BUS_BITS)}

@@ -22,6 +22,7 @@ from tests.standin import ROOT, environment
 
 FILES = ("kinds/cuda_dense.c", "kinds/cuda_queue.c", "cuda/launch.c", "cuda/loaded.c", "cuda/workspace.c", "cuda/driver.c")
 SCENARIOS = (
+    "faults",
     "numbers",
     "alignment",
     "unprepared",
@@ -127,8 +128,11 @@ class Bench:
             raise RuntimeError(done.stderr[-2000:])
 
 
+NOTHING = Deletion("kinds/cuda_dense.c", 0, 0, "")
+
 if __name__ == "__main__":
     bench = Bench(Path(sys.argv[1]))
+    assert not bench.noticed(NOTHING), "the scenarios fail with the whole of the code"
     every = list(deletions())
     first, count = (int(word) for word in sys.argv[2:4]) if len(sys.argv) > 3 else (0, len(every))
     for place, one in enumerate(every[first : first + count], start=first):

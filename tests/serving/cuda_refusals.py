@@ -156,3 +156,61 @@ def preparing(path: str) -> None:
     served.linear.prepare(served.stream)
     served.call(served.device.upload(x), y)
     assert served.stats() == {"calls": 2, "fallbacks": 1, "out_of_range": 0}
+
+
+# Of a load: which call of the function is the library's, for the first ones are made in Python; and what is then said.
+LOADING = (
+    ("cuInit", 1, "cuInit answers CUDA error 2"),
+    ("cuInit", 2, r"cuInit: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
+    ("cuDriverGetVersion", 1, r"cuDriverGetVersion: .* \(2\)"),
+    ("cuDeviceGet", 1, "cuDeviceGet answers CUDA error 2"),
+    ("cuDeviceGetCount", 2, r"cuDeviceGetCount: .* \(2\)"),
+    ("cuDeviceGet", 2, r"cuDeviceGet: .* \(2\)"),
+    ("cuDeviceGetAttribute", 6, r"cuDeviceGetAttribute: .* \(2\)"),
+    ("cuDevicePrimaryCtxRetain", 1, r"cuDevicePrimaryCtxRetain: .* \(2\)"),
+    ("cuCtxGetCurrent", 1, r"cuCtxGetCurrent: .* \(2\)"),
+    ("cuCtxPushCurrent", 1, r"cuCtxPushCurrent: .* \(2\)"),
+    ("cuModuleLoadData", 1, r"cuModuleLoadData: .* \(2\): free memory"),
+    ("cuModuleGetFunction", 1, r"cuModuleGetFunction: .* \(2\)"),
+    ("cuModuleGetFunction", 3, r"cuModuleGetFunction: .* \(2\)"),
+    ("cuFuncGetAttribute", 1, r"loading a kernel: .* \(2\)"),
+)
+CALLING = {
+    "cuCtxGetCurrent": "cuCtxGetCurrent",
+    "cuCtxPushCurrent": "cuCtxPushCurrent",
+    "cuLaunchKernel": "launching a kernel",
+}
+
+
+def faults(path: str) -> None:
+    """Every call of the driver fails once: an error in words each, useless modules go, and then all is right."""
+    driver = Driver()
+    for name, nth, words in LOADING:
+        driver.fail(name, "2", nth)
+        with pytest.raises((EnvironmentMissing, PackMismatch), match=words):
+            haotuner.load(path, device="cuda:0")
+        driver.fail(name, "")
+    assert driver.count("cuModuleUnload") == 3, "those whose kernels were not found"
+    served = Served(path)
+    x, y = served.device.upload(served.rows(3)), served.out(3)
+    served.linear.prepare(served.stream)
+    for name, words in CALLING.items():
+        driver.fail(name, "2")
+        with pytest.raises(RuntimeError, match=words):
+            served.linear(x, out=y, stream=served.stream)
+        served.call(x, y)
+    driver.fail("cuLaunchKernel", "2", 2)
+    with pytest.raises(RuntimeError, match="launching the sum of the parts"):
+        served.linear(x, out=y, stream=served.stream)
+    driver.fail("cuCtxGetCurrent", "2")
+    with pytest.raises(RuntimeError, match="cuCtxGetCurrent"):
+        served.linear.prepare(served.device.stream())
+    if served.pick.dtype == "float16":
+        driver.fail("cuTensorMapEncodeTiled", "2")
+        with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled"):
+            served.linear(x, out=y, stream=served.stream)
+        driver.fail("cuTensorMapEncodeTiled", "2")
+        with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled"):
+            served.op.bind(served.linear.bound.weight)
+    served.call(x, y)
+    served.judge(y, served.rows(3), "after all faults")

@@ -18,9 +18,10 @@ from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
 from haotuner.errors import PackClosed
+from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, WGMMA
-from tests.serving.cuda_refusals import cannot, failing, forked, loading, mismatch, preparing, refusals
+from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals
 from tests.serving.cuda_served import Served, counts
 from tests.serving.cuda_torch import torch_fakes
 from tests.standin.client import Driver
@@ -256,7 +257,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot, forked,
-        frameworks, counted, failing, preparing, torch_fakes, several,
+        frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating,
     )
 }  # fmt: skip
 

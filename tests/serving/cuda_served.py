@@ -24,6 +24,7 @@ class Served:
         (name,) = self.pack.ops
         self.pick: Pick = next(pick for pick in PICKS if pick.op == name)
         self.op = self.pack.op(name)
+        self._before = dict(self.pack.stats()[name])
         draw = np.random.default_rng(SEED)
         self.weight = draw.standard_normal((self.op.n, self.op.k)).astype(self.pick.dtype)
         self.bias = draw.standard_normal(self.op.n).astype(self.pick.dtype)
@@ -56,8 +57,8 @@ class Served:
         self.device.wait(self.stream)
 
     def stats(self) -> dict[str, int]:
-        """Counters of the op."""
-        return dict(self.pack.stats()[self.op.name])
+        """Counters of the op since this was made; those of the library go on over all packs of a process."""
+        return {name: count - self._before[name] for name, count in self.pack.stats()[self.op.name].items()}
 
 
 def counts(driver: Driver) -> dict[str, int]:

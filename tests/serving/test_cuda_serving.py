@@ -49,7 +49,7 @@ def test_every_cell_and_beyond_is_right(folder, pick, mode):
 
 
 @BOTH
-@pytest.mark.parametrize("scenario", ["alignment", "unprepared", "refusals", "frameworks", "counted"])
+@pytest.mark.parametrize("scenario", ["alignment", "unprepared", "refusals", "frameworks", "allocating", "counted"])
 def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 
@@ -135,6 +135,11 @@ CALLS = {
 @pytest.mark.parametrize("fail", CALLS)
 def test_what_the_driver_refuses_in_a_call_is_said_and_does_not_stick(folder, fail):
     run(folder, WGMMA, "failing", *fail.split("="), CALLS[fail])
+
+
+@BOTH
+def test_every_call_of_the_driver_may_fail_once(folder, pick):
+    run(folder, pick, "faults")
 
 
 def test_partial_sums_without_memory_are_refused_while_preparing(folder):

@@ -62,8 +62,8 @@ static int start(ht_error* error) {
     return ht_refuse(error, "RuntimeError",
                      "cuInit: CUDA_ERROR_NOT_INITIALIZED (3): was CUDA used before this process was forked? start it with spawn");
   if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "cuInit");
-  if (driver.functions.DriverGetVersion(&driver.functions.version) != CUDA_SUCCESS) driver.functions.version = 0;
-  return 0;
+  result = driver.functions.DriverGetVersion(&driver.functions.version);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "cuDriverGetVersion");
 }
 
 const ht_cu* ht_cu_load(ht_error* error) {
