@@ -20,6 +20,7 @@ from pathlib import Path
 from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.backends.cuda.device_code import Cubin, Programs, build_cubin
 from haotuner.backends.cuda.residency import resident_blocks
+from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
@@ -32,7 +33,6 @@ from haotuner.words.op import Op
 from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.content.cuda_gates import MATRIX
-from tests.content.sass import Code, find_nvdisasm, read
 
 DEVICES = ("a100-80gb", "h100", "h200", "l40s", "rtx-4090")
 DTYPES = ("fp32", "fp16", "bf16")
