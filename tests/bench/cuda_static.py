@@ -106,7 +106,6 @@ def of_triton(rows: Sequence[Row], folder: Path, triton: Path | None) -> dict[tu
     assert nvdisasm is not None
     jobs: dict[tuple[str, str], list[object]] = {}
     for row in rows:
-        place = folder / f"triton-{len(jobs)}.cubin"
         kernel, capability = row.kernel, int(row.device.arch.removeprefix("sm_").rstrip("a"))
         params = dict(kernel.params)
         if (
@@ -116,20 +115,23 @@ def of_triton(rows: Sequence[Row], folder: Path, triton: Path | None) -> dict[tu
         ):
             continue  # its tiles are powers of two
         warps = row.family.launch(kernel).threads // 32 - (4 if row.operation == "HGMMA" else 0)  # ours has one that copies
+        place = folder / f"triton-{row.device.arch}-{kernel.name}.cubin"
         jobs[row.device.arch, kernel.name] = [
             capability, row.family.dtype, params["bm"], params["bn"], params["bk"], warps, params.get("st", 2), str(place),
         ]  # fmt: skip
     root = Path(__file__).resolve().parents[2]
     paths = os.pathsep.join(str(path) for path in (root, triton) if path is not None)
+    wanted = {key: job for key, job in jobs.items() if not Path(str(job[-1])).exists()}  # others are kept from before
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.triton_ahead"], input=json.dumps(list(jobs.values())), text=True,
+        [sys.executable, "-m", "tests.bench.triton_ahead"], input=json.dumps(list(wanted.values())), text=True,
         capture_output=True, timeout=TRITON_SECONDS, check=False,
         env={**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder / "triton")},
     )  # fmt: skip
-    said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else ["failed"] * len(jobs)
+    said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else ["failed"] * len(wanted)
+    failed = {key: why for key, why in zip(wanted, said, strict=True) if why}
     found: dict[tuple[str, str], Seen] = {}
-    for (key, job), why in zip(jobs.items(), said, strict=True):
-        if why:
+    for key, job in jobs.items():
+        if why := failed.get(key):
             print(f"Triton: {key[1]}: {why}", file=sys.stderr)
             continue
         path = Path(str(job[-1]))
@@ -167,7 +169,7 @@ def others(seen: Seen, operation: str) -> str:
 
 def page(rows: Sequence[Row], folder: Path, cache: Path | None, triton: Path | None) -> str:
     """The page in Markdown."""
-    mine, theirs = built(rows, folder, cache), of_triton(rows, folder, triton)
+    mine, theirs = built(rows, folder, cache), of_triton(rows, cache or folder, triton)
     compilers = sorted({cubin.compiler for _, cubin in mine.values()})
     lines = [
         "# What can be seen of CUDA kernels without a GPU", "",
@@ -191,10 +193,14 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the page; without it, it is printed")
-    parser.add_argument("--cache", type=Path, help="compiled units are kept here")
+    parser.add_argument(
+        "--cache", type=Path, help="compiled units are kept here, and Triton's cubins: empty it for another Triton"
+    )
     parser.add_argument("--triton", type=Path, help="folder of an unpacked wheel of Triton")
     parser.add_argument("--devices", default=",".join(DEVICES))
     asked = parser.parse_args()
+    if asked.cache is not None:
+        asked.cache.mkdir(parents=True, exist_ok=True)
     rows = [
         row
         for device in asked.devices.split(",")
