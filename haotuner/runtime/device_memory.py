@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device for who has no framework: the driver through ctypes, handed over by DLPack. numpy and tvm-ffi only."""
+"""Arrays on a CUDA device for who has no framework: the driver through ctypes, handed over by DLPack."""
 
 from __future__ import annotations
 
@@ -119,5 +119,3 @@ def with_gaps(values: NDArray[Any], gap: int) -> NDArray[Any]:
     room = np.full((values.shape[0], values.shape[1] + gap), np.nan, values.dtype)
     room[:, : values.shape[1]] = values
     return room
-
-
