@@ -11,10 +11,11 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_source import pack_library
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
-from haotuner.microkernels.index import family_named
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -59,6 +60,11 @@ WGMMA = Pick(  # tensor maps, and a kernel without
 PICKS = (SIMT, WGMMA)
 
 
+def family(kernel: MicroKernel) -> CudaDense:
+    """The family of a CUDA kernel."""
+    return next(one for one in CUDA_FAMILIES if one.name == kernel.family)
+
+
 def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[int, CudaEntry]]) -> PackedCudaDense:
     """An op with one plan: (largest rows, how they are computed) of each cell."""
     return PackedCudaDense(
@@ -66,7 +72,7 @@ def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[i
         first_m=FIRST,
         last_m=LAST,
         kernels=kernels,
-        launches=[family_named(kernel.family).launch(kernel) for kernel in kernels],
+        launches=[family(kernel).launch(kernel) for kernel in kernels],
         bounds=[bound for bound, _ in cells],
         entries=[entry for _, entry in cells],
     )
@@ -81,7 +87,11 @@ def document(ops: Sequence[PackedCudaDense], arch: str, **device: Any) -> dict[s
 def make_pack(out: Path, ops: Sequence[PackedCudaDense], arch: str, cubin: Path, **device: Any) -> Path:
     """Build the library around device code and publish the pack at ``out``."""
     library = out.with_suffix(".so")
-    pack_library(ops, arch, Toolchain.find(), library, lambda _kernels, _arch, to: to.write_bytes(cubin.read_bytes()))
+
+    def compile_object(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
+        to.write_bytes(cubin.read_bytes())
+
+    pack_library(ops, arch, Toolchain.find(), library, compile_object)
     write_pack(out, library, document(ops, arch, **device), lambda _: None)
     library.unlink()
     return out
@@ -89,9 +99,9 @@ def make_pack(out: Path, ops: Sequence[PackedCudaDense], arch: str, cubin: Path,
 
 def build_pack(out: Path, pick: Pick, code: Path) -> Path:
     """A pack of a pick, with device code that lies below ``code`` as the code cache leaves it."""
-    programs = {kernel.name: (family_named(kernel.family), kernel) for kernel in pick.kernels}
+    programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
     dtype = Op.parse(pick.op).dtype
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{pick.op}.cu"
-    unit.write_text(device_unit(programs, reduces=(dtype,)))  # type: ignore[arg-type]
+    unit.write_text(device_unit(programs, reduces=(dtype,)))
     return make_pack(out, [packed_op(pick.op, pick.kernels, pick.cells)], pick.arch, cubin_of(unit, code, pick.arch))

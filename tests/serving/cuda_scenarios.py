@@ -9,65 +9,23 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
+from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
-from haotuner.errors import EnvironmentMissing, PackClosed, PackMismatch, UsageError
+from haotuner.errors import PackClosed
 from tests.serving.cuda_memory import Device
-from tests.serving.cuda_packs import FIRST, LAST, PICKS, WGMMA, Pick
+from tests.serving.cuda_packs import LAST, WGMMA
+from tests.serving.cuda_refusals import cannot, failing, forked, loading, mismatch, preparing, refusals
+from tests.serving.cuda_served import Served, counts
+from tests.serving.cuda_torch import torch_fakes
 from tests.standin.client import Driver
 
-SEED = 5
 GRAPH_ROWS = 40
-
-
-class Served:
-    """A pack on device 0 with its first op bound, and the numbers to judge it by."""
-
-    def __init__(self, path: str, *, biased: bool = True, ordinal: int = 0) -> None:
-        self.device = Device(ordinal)
-        self.pack = haotuner.load(path, device=f"cuda:{ordinal}")
-        (name,) = self.pack.ops
-        self.pick: Pick = next(pick for pick in PICKS if pick.op == name)
-        self.op = self.pack.op(name)
-        draw = np.random.default_rng(SEED)
-        self.weight = draw.standard_normal((self.op.n, self.op.k)).astype(self.pick.dtype)
-        self.bias = draw.standard_normal(self.op.n).astype(self.pick.dtype)
-        bias = self.device.upload(self.bias) if biased else None
-        if not biased:
-            self.bias = np.zeros_like(self.bias)
-        self.linear = self.op.bind(self.device.upload(self.weight), bias)
-        self.stream = self.device.stream()
-
-    def rows(self, *shape: int) -> Any:
-        """Inputs of a shape."""
-        return np.random.default_rng(sum(shape)).standard_normal((*shape, self.op.k)).astype(self.pick.dtype)
-
-    def out(self, *shape: int, **how: Any) -> Any:
-        """An output for inputs of a shape."""
-        return self.device.empty((*shape, self.op.n), self.pick.dtype, **how)
-
-    def judge(self, y: Any, x: Any, what: object = "") -> None:
-        """Within the rounding of the sum and of the result."""
-        x64, w64 = x.astype(np.float64), self.weight.astype(np.float64)
-        exact = x64 @ w64.T + self.bias.astype(np.float64)
-        size = np.abs(x64) @ np.abs(w64).T + np.abs(self.bias.astype(np.float64))
-        allowed = (self.op.k + 8) * 2.0**-24 * size + np.finfo(self.pick.dtype).eps * np.abs(exact)
-        error = np.abs(self.device.download(y, self.pick.dtype).astype(np.float64) - exact)
-        assert (error <= allowed).all(), f"{what}: {np.max(error / allowed):.3g} of the tolerance"
-
-    def call(self, x: Any, y: Any) -> None:
-        """On the stream, and until it is done."""
-        self.linear(x, out=y, stream=self.stream)
-        self.device.wait(self.stream)
-
-    def stats(self) -> dict[str, int]:
-        """Counters of the op."""
-        return dict(self.pack.stats()[self.op.name])
 
 
 def numbers(path: str) -> None:
@@ -100,7 +58,8 @@ def numbers(path: str) -> None:
 def alignment(path: str) -> None:
     """x at an odd address, or with an odd stride, is served by the kernel for any alignment, and counted."""
     served = Served(path)
-    for what, how in {"address": {"skip": 1}, "stride": {"strides": (served.op.k + 1, 1)}}.items():
+    placed: dict[str, dict[str, Any]] = {"address": {"skip": 1}, "stride": {"strides": (served.op.k + 1, 1)}}
+    for what, how in placed.items():
         x, y = served.rows(33), served.out(33)
         served.call(served.device.upload(x, **how), y)
         served.judge(y, x, what)
@@ -227,128 +186,8 @@ def context(path: str) -> None:
             served.device.call("cuCtxPopCurrent_v2", ctypes.byref(current))
 
 
-def refusals(path: str) -> None:
-    """What is wrong with a tensor is said by name, and nothing sticks."""
-    served = Served(path)
-    n, k, dtype = served.op.n, served.op.k, served.pick.dtype
-    other = "float16" if dtype == "float32" else "float32"
-    x, y = served.device.upload(served.rows(4)), served.out(4)
-    empty = served.device.empty
-
-    def refused(kind: type[Exception], words: str, x_: Any = x, y_: Any = y) -> None:
-        with pytest.raises(kind, match=words) as raised:
-            served.linear(x_, out=y_, stream=served.stream)
-        assert str(raised.value).startswith(f"{served.op.name}: "), raised.value
-
-    refused(ValueError, "x lives on the CPU; this pack computes on CUDA devices", served.rows(4))
-    refused(ValueError, "out lives on the CPU", y_=np.zeros((4, n), dtype))
-    refused(TypeError, f"x has dtype code 2 .* expected {dtype}", empty((4, k), other))
-    refused(TypeError, "out has dtype", y_=empty((4, n), other))
-    refused(TypeError, "x is a list; pass a tensor", [1.0])
-    refused(ValueError, f"x has last extent {k - 1}; expected {k}", empty((4, k - 1), dtype))
-    refused(ValueError, "out has last extent", y_=empty((4, n + 1), dtype))
-    refused(ValueError, "out has extent 5 in axis 0, x has 4", y_=empty((5, n), dtype))
-    refused(ValueError, "out has rank 3, x has rank 2", y_=empty((1, 4, n), dtype))
-    refused(ValueError, "x has inner stride 2", empty((4, k), dtype, strides=(2 * k, 2)))
-    refused(ValueError, "rows of out overlap: row stride 1", y_=empty((4, n), dtype, strides=(1, 1)))
-    both = served.device.upload(np.zeros((4, max(n, k)), dtype))
-    refused(ValueError, "out shares memory with x", _part(served, both, k), _part(served, both, n))
-    for what, kept in {"the weight": served.linear.bound.weight, "the bias": served.linear.bound.bias}.items():
-        inside = _at(served, kept, (1, n))
-        assert what
-        refused(ValueError, "out shares memory with the weight or the bias", empty((1, k), dtype), inside)
-    with pytest.raises(ValueError, match="does not say its current stream: pass stream="):
-        served.linear(x, out=y)
-    served.call(x, y)
-    served.judge(y, served.rows(4), "after all refusals")
-
-    def unbound(kind: type[Exception], words: str, weight: Any, bias: Any = None) -> None:
-        with pytest.raises(kind, match=words) as raised:
-            served.op.bind(weight, bias)
-        assert str(raised.value).startswith(f"{served.op.name}: "), raised.value
-
-    weight = served.linear.bound.weight
-    unbound(ValueError, "weight lives on the CPU", served.weight)
-    unbound(TypeError, "weight is a list", [1.0])
-    unbound(TypeError, "weight has dtype", empty((n, k), other))
-    unbound(ValueError, rf"weight has rank 2 and shape \({k}, {n}\); expected \({n}, {k}\)", empty((k, n), dtype))
-    unbound(ValueError, "weight must be contiguous", empty((n, k), dtype, strides=(k + 8, 1)))
-    unbound(ValueError, "weight begins at an address", empty((n, k), dtype, skip=1))
-    unbound(ValueError, "bias has rank 1 and extent", weight, empty((n + 1,), dtype))
-    unbound(TypeError, "bias has dtype", weight, empty((n,), other))
-    with pytest.raises(UsageError, match="a device has no thread counts"):
-        served.op.bind(weight, threads=2)
-
-
-def _part(served: Served, tensor: Any, columns: int) -> Any:
-    return _at(served, tensor, (tensor.shape[0], columns), (tensor.shape[1], 1))
-
-
-def _at(served: Served, tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Any:
-    import tvm_ffi
-
-    from tests.serving.cuda_memory import Capsule
-
-    return tvm_ffi.from_dlpack(Capsule(tensor.data_ptr(), shape, served.pick.dtype, served.device.ordinal, strides))
-
-
-def loading(path: str) -> None:
-    """Devices that are not there, and packs that are not for the device."""
-    with pytest.raises(EnvironmentMissing, match="there is no device cuda:9: the CUDA driver shows"):
-        haotuner.load(path, device="cuda:9")
-    with pytest.raises(UsageError, match="name cuda, cuda:0"):
-        haotuner.load(path, device="gpu")
-    with pytest.raises(PackMismatch, match="holds code for sm_.* and none for CPUs; name the device"):
-        haotuner.load(path)
-
-
-def mismatch(path: str) -> None:
-    """A pack of another architecture."""
-    with pytest.raises(
-        PackMismatch, match=r"cuda:0 is .*compute capability.*the pack holds code for .*Tune for this device"
-    ):
-        haotuner.load(path, device="cuda:0")
-
-
-def cannot(path: str, kind: str, words: str) -> None:
-    """Loading fails in these words, twice, and neither time with anything but an error."""
-    for _ in range(2):
-        with pytest.raises((EnvironmentMissing, PackMismatch), match=words) as raised:
-            haotuner.load(path, device="cuda:0")
-        assert type(raised.value).__name__ == kind
-
-
-def forked(path: str) -> None:
-    """A child that was forked after CUDA began is refused in words, at every door; the parent goes on."""
-    import os
-
-    served = Served(path)
-    x, y = served.device.upload(served.rows(4)), served.out(4)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(RuntimeError, match="a fork cannot use it: start the process with spawn"):
-                served.linear(x, out=y, stream=served.stream)
-            with pytest.raises(RuntimeError, match="a fork cannot use it"):
-                served.linear.prepare(served.stream)
-            with pytest.raises(RuntimeError, match="a fork cannot use it"):
-                served.op.bind(served.linear.bound.weight)
-            with pytest.raises((PackMismatch, EnvironmentMissing), match="forked"):
-                haotuner.load(path, device="cuda:0")
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    served.call(x, y)
-    served.judge(y, served.rows(4))
-
-
 def frameworks(path: str) -> None:
     """Tensors of a class that tells its stream and gives memory; of one that only has DLPack; tvm-ffi's own stream."""
-    import tvm_ffi
-    from tvm_ffi.core import DLTensorTestWrapper
-
     served = Served(path)
     x, y = served.rows(20), served.out(20)
     on_device = served.device.upload(x)
@@ -407,111 +246,19 @@ def counted(path: str) -> None:
         assert set(found) <= allowed, found
 
 
-def counts(driver: Driver) -> dict[str, int]:
-    """Calls of each function since the last reset."""
-    text = ctypes.create_string_buffer(1 << 14)
-    driver.library.standin_counts(text, ctypes.c_size_t(len(text)))
-    lines = (line.split() for line in text.value.decode().splitlines())
-    return {name: int(count) for name, count in lines}
-
-
-def failing(path: str, function: str, code: str, words: str) -> None:
-    """A call whose driver call fails is an error in these words; the next one is right again."""
-    served = Served(path)
-    driver = Driver()
-    x, y = served.rows(50), served.out(50)
-    on_device = served.device.upload(x)
-    driver.fail(function, code)
-    with pytest.raises(RuntimeError, match=words) as raised:
-        served.linear(on_device, out=y, stream=served.stream)
-    assert str(raised.value).startswith(f"{served.op.name}: ")
-    served.call(on_device, y)
-    served.judge(y, x, "after the error")
-
-
-def preparing(path: str) -> None:
-    """No memory for partial sums: said, and calls go on without."""
-    served = Served(path)
-    driver = Driver()
-    driver.fail("cuMemAlloc", "2")
-    with pytest.raises(
-        RuntimeError, match=r"memory for partial sums: CUDA_ERROR_OUT_OF_MEMORY \(2\): free memory of the device"
-    ):
-        served.linear.prepare(served.stream)
-    x, y = served.rows(3), served.out(3)
-    served.call(served.device.upload(x), y)
-    served.judge(y, x)
-    served.linear.prepare(served.stream)
-    served.call(served.device.upload(x), y)
-    assert served.stats() == {"calls": 2, "fallbacks": 1, "out_of_range": 0}
-
-
-def torch_fakes(path: str) -> None:
-    """Fakes of torch's operators say shape, dtype and device; layers of a model on the device are found and replaced."""
-    torch: Any = pytest.importorskip("torch")
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-    import haotuner.torch as adapter
-
-    pack = haotuner.load(path, device="cuda:0")
-    (name,) = pack.ops
-    op = pack.op(name)
-    dtype = getattr(torch, op.entry.output.dtype.replace("fp32", "float32").replace("fp16", "float16"))
-    other = torch.bfloat16
-    with adapter.register(pack), FakeTensorMode():
-        call = getattr(torch.ops.haotuner, name)
-        weight = torch.empty(op.n, op.k, device="cuda:0", dtype=dtype)
-        bias = torch.empty(op.n, device="cuda:0", dtype=dtype)
-        for shape in ((5,), (2, 3), (0,)):
-            x = torch.empty(*shape, op.k, device="cuda:0", dtype=dtype)
-            y = call(x, weight, bias)
-            assert (tuple(y.shape), y.dtype, str(y.device)) == ((*shape, op.n), dtype, "cuda:0")
-            assert call.out(x, weight, out=torch.empty(*shape, op.n, device="cuda:0", dtype=dtype)) is None
-        for wrong, words in (
-            (torch.empty(5, op.k + 1, device="cuda:0", dtype=dtype), "x must be"),
-            (torch.empty(5, op.k, device="cuda:0", dtype=other), "x has dtype torch.bfloat16; expected"),
-        ):
-            with pytest.raises(RuntimeError, match=words):
-                call(wrong, weight, bias)
-        with pytest.raises(RuntimeError, match="the weight on cuda:1"):
-            call(x, torch.empty(op.n, op.k, device="cuda:1", dtype=dtype))
-
-        def layer(rows: int, device: str, kind: Any = dtype) -> Any:
-            made = torch.nn.Linear(op.k, rows, device="meta", dtype=kind)
-            made.weight = torch.nn.Parameter(torch.empty(rows, op.k, device=device, dtype=kind))
-            made.bias = torch.nn.Parameter(torch.empty(rows, device=device, dtype=kind))
-            return made
-
-        model = torch.nn.Sequential(
-            layer(op.n, "cuda:0"), layer(op.n, "cuda:1"), layer(op.n, "cpu"), layer(op.n, "cuda:0", torch.float64),
-            layer(op.n + 1, "cuda:0"),
-        ).eval()  # fmt: skip
-        with pytest.MonkeyPatch.context() as patch:  # a fake parameter is none by its class
-            patch.setattr(torch.nn, "Parameter", FakeTensor)
-            told, ops = adapter.swap(model, pack), adapter.ops_of(model[1:])
-        assert told.replaced == ("0",), told
-        assert isinstance(model[0], adapter.PlacedLayer) and isinstance(model[0], torch.nn.Linear)
-        reasons = [
-            "it lives on cuda:1",
-            "it lives on cpu",
-            "its weight is float64; a pack takes float32, float16 or bfloat16",
-        ]
-        assert list(told.left.values())[:3] == reasons and told.left["4"].startswith(
-            "not in the pack: tune it with --op dense:n="
-        )
-        assert set(model.state_dict()) == {f"{place}.{part}" for place in range(5) for part in ("weight", "bias")}
-        suffix = "" if dtype is torch.float32 else ",dtype=fp16"
-        assert f"dense:n={op.n},k={op.k}{suffix}" in ops
+def several(path: str, *names: str) -> None:
+    """Scenarios one after the other, in one process."""
+    for name in names:
+        SCENARIOS[name](path)
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot, forked,
-        frameworks, counted, failing, preparing, torch_fakes,
+        frameworks, counted, failing, preparing, torch_fakes, several,
     )
 }  # fmt: skip
 
 if __name__ == "__main__":
-    assert FIRST > 1 and Path(sys.argv[2]).exists()
     SCENARIOS[sys.argv[1]](*sys.argv[2:])

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from tests.emulator.build import cuda_include
 NATIVE = Path(__file__).parent / "native"
 MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc")
 LIBRARY = "libcuda.so.1"
+KEPT_SECONDS = 7 * 24 * 3600  # unused entries of the cache go after a week
 COMPILE_SECONDS = 900  # about 25 s of one core in all; a machine that others use may take minutes
 # -O1: half the compile time of -O2. Nothing but the driver's functions, the machine's and the tests' is visible.
 FLAGS = ("-O1", "-std=c++17", "-fPIC", "-Wall", "-Wno-unused-function", "-fno-strict-aliasing", "-pthread")
@@ -46,8 +48,16 @@ def driver_library(*, bare: bool = False, sanitize: str = "") -> Path:
     folder = cache_folder() / f"driver-{key}"
     with locked(cache_folder() / f"driver-{key}.lock"):
         if not (folder / LIBRARY).exists():
+            _forget_old()
             _build(sources, extra, folder)
     return folder
+
+
+def _forget_old() -> None:
+    oldest = time.time() - KEPT_SECONDS
+    for path in cache_folder().iterdir():
+        if path.stat().st_mtime < oldest:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _build(sources: list[Path], extra: list[str], folder: Path) -> None:

@@ -214,7 +214,13 @@ STANDIN_API CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         us += node.us;
         if (node.planned == "hang") planned = "hang";
     }
-    return submit(stream, [graph] { return replay(*graph); }, us, planned);
+    auto work = [graph] {
+        set_replaying(true);
+        const CUresult result = replay(*graph);
+        set_replaying(false);
+        return result;
+    };
+    return submit(stream, work, us, planned);
 }
 STANDIN_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
     ENTER("cuGraphGetNodes", context);

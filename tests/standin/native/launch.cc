@@ -206,8 +206,11 @@ CUresult launch_kernel(const char* planned, CUfunction function, const unsigned 
     launch->shared = shared;
     TRY(check(*launch));
     TRY(take(*launch, parameters, extra));
-    const double us = launch_us(*launch);
-    return submit(stream, [launch] { return defer(launch); }, us, planned);
+    auto work = [launch] {
+        spend(launch_us(*launch));
+        return defer(launch);
+    };
+    return submit(stream, work, 0, planned);
 }
 }  // namespace
 

@@ -163,6 +163,11 @@ STANDIN_API CUresult cuFuncGetModule(CUmodule* module, CUfunction function) {
     *module = reinterpret_cast<CUmodule>(kernel->module);
     return CUDA_SUCCESS;
 }
+STANDIN_API CUresult cuFuncLoad(CUfunction function) {
+    ENTER("cuFuncLoad", context);
+    Kernel* kernel = nullptr;
+    return find_kernel(function, &kernel);
+}
 STANDIN_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     ENTER("cuFuncSetAttribute", context);
     Kernel* kernel = nullptr;

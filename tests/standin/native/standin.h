@@ -201,6 +201,9 @@ struct Arguments {  // ht_cuda_args of haotuner/runtime/native/cuda/ht_cuda_args
 const Arguments* arguments_of(const Launch& launch);  // null: the kernel takes something else
 CUresult carry_out(const Launch& launch);
 double launch_us(const Launch& launch);
+void spend(double us);   // time of the device that the work now running takes, beside what it was submitted with
+double spent();          // and takes back
+void set_replaying(bool is);  // whether launches come out of a graph
 CUresult defer(std::shared_ptr<Launch> launch);
 void forget_waiting(const Context* context);
 CUresult before_read(CUdeviceptr address);

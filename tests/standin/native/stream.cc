@@ -51,7 +51,8 @@ void finish(Stream* stream) {
         if (CUresult error = work->run()) stick(error, "work on a stream failed");
     double start = stream->clock;
     for (const WorkPointer& earlier : work->after) start = std::max(start, earlier->finished);
-    stream->clock = work->finished = start + (work->us > 0 ? noisy(work->us) : 0);
+    const double us = work->us + spent();
+    stream->clock = work->finished = start + (us > 0 ? noisy(us) : 0);
     work->done = true;
     work->after.clear();
     work->run = nullptr;

@@ -1,0 +1,67 @@
+"""Torch's operators and layers for a pack on a CUDA device, without numbers. A scenario of cuda_scenarios.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import haotuner
+
+
+def torch_fakes(path: str) -> None:
+    """Fakes of torch's operators say shape, dtype and device; layers of a model on the device are found and replaced."""
+    torch: Any = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    import haotuner.torch as adapter
+
+    pack = haotuner.load(path, device="cuda:0")
+    (name,) = pack.ops
+    op = pack.op(name)
+    dtype = getattr(torch, op.entry.output.dtype.replace("fp32", "float32").replace("fp16", "float16"))
+    other = torch.bfloat16
+    with adapter.register(pack), FakeTensorMode():
+        call = getattr(torch.ops.haotuner, name)
+        weight = torch.empty(op.n, op.k, device="cuda:0", dtype=dtype)
+        bias = torch.empty(op.n, device="cuda:0", dtype=dtype)
+        for shape in ((5,), (2, 3), (0,)):
+            x = torch.empty(*shape, op.k, device="cuda:0", dtype=dtype)
+            y = call(x, weight, bias)
+            assert (tuple(y.shape), y.dtype, str(y.device)) == ((*shape, op.n), dtype, "cuda:0")
+            assert call.out(x, weight, out=torch.empty(*shape, op.n, device="cuda:0", dtype=dtype)) is None
+        for wrong, words in (
+            (torch.empty(5, op.k + 1, device="cuda:0", dtype=dtype), "x must be"),
+            (torch.empty(5, op.k, device="cuda:0", dtype=other), "x has dtype torch.bfloat16; expected"),
+        ):
+            with pytest.raises(RuntimeError, match=words):
+                call(wrong, weight, bias)
+        with pytest.raises(RuntimeError, match="the weight on cuda:1"):
+            call(x, torch.empty(op.n, op.k, device="cuda:1", dtype=dtype))
+
+        def layer(rows: int, device: str, kind: Any = dtype) -> Any:
+            made = torch.nn.Linear(op.k, rows, device="meta", dtype=kind)
+            made.weight = torch.nn.Parameter(torch.empty(rows, op.k, device=device, dtype=kind))
+            made.bias = torch.nn.Parameter(torch.empty(rows, device=device, dtype=kind))
+            return made
+
+        model = torch.nn.Sequential(
+            layer(op.n, "cuda:0"), layer(op.n, "cuda:1"), layer(op.n, "cpu"), layer(op.n, "cuda:0", torch.float64),
+            layer(op.n + 1, "cuda:0"),
+        ).eval()  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:  # a fake parameter is none by its class
+            patch.setattr(torch.nn, "Parameter", FakeTensor)
+            told, ops = adapter.swap(model, pack), adapter.ops_of(model[1:])
+        assert told.replaced == ("0",), told
+        assert isinstance(model[0], adapter.PlacedLayer) and isinstance(model[0], torch.nn.Linear)
+        reasons = [
+            "it lives on cuda:1",
+            "it lives on cpu",
+            "its weight is float64; a pack takes float32, float16 or bfloat16",
+        ]
+        assert list(told.left.values())[:3] == reasons and told.left["4"].startswith(
+            "not in the pack: tune it with --op dense:n="
+        )
+        assert set(model.state_dict()) == {f"{place}.{part}" for place in range(5) for part in ("weight", "bias")}
+        suffix = "" if dtype is torch.float32 else ",dtype=fp16"
+        assert f"dense:n={op.n},k={op.k}{suffix}" in ops

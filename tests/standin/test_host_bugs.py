@@ -1,0 +1,56 @@
+"""The stand-in looks: each mistake that a host can make is noticed, and a host without any passes, late and early."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.standin import ROOT, environment, toolchain_missing
+from tests.standin.cubins import cubin_of
+from tests.standin.host_bugs import BUGS
+
+pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+SOURCE = Path(__file__).with_name("dense.cu")
+SEEDS = 4
+ORDER = {"no_wait_between_streams", "result_read_too_early", "pinned_source_reused", "weight_freed_while_queued"}
+ORDER |= {"module_unloaded_while_queued", "workspace_of_two_streams"}  # noticed late only: early, all is done in time
+
+
+@functools.cache
+def _failures(mode: str, folder: Path) -> dict[str, list[str]]:
+    cubin = cubin_of(SOURCE, folder, "sm_80")
+    where = environment(folder / mode, device="sm_80", more_devices=["sm_80"], sources=folder, mode=mode)  # type: ignore[arg-type]
+    seeds = str(SEEDS if mode == "late" else 1)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.standin.host_bugs", str(cubin), seeds],
+        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {one["name"]: one["failed"] for one in told}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("host")
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+def test_a_host_without_mistakes_passes(mode, folder):
+    assert _failures(mode, folder)["right"] == [""] * (SEEDS if mode == "late" else 1)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_mistake_of_the_host_is_noticed(bug, folder):
+    assert any(_failures("late", folder)[bug]), "no seed noticed it"
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug not in ORDER])
+def test_a_mistake_that_is_not_of_order_is_noticed_early(bug, folder):
+    assert any(_failures("early", folder)[bug])
