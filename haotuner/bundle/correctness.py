@@ -52,10 +52,15 @@ def main(arguments: list[str]) -> int:
         environment[CACHE_WORD] = str(wanted.cache)
     try:
         device = find_device(wanted.device)
-        return _check(device, choose(device, wanted.kernels), wanted.out, environment)
+        return _check(device, _some(choose(device, wanted.kernels), wanted.kernels), wanted.out, environment)
     except HaotunerError as error:
         print(f"correctness: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _some(choices: list[Choice], most: int) -> list[Choice]:
+    """At most so many, from the first to the last: a choice has one of every family at least."""
+    return choices if len(choices) <= most else [choices[place * len(choices) // most] for place in range(most)]
 
 
 def _check(device: Device, choices: list[Choice], out: Path, environment: dict[str, str]) -> int:
