@@ -1,8 +1,8 @@
 """How one axis is covered where tiles are masked at its end and a device runs many at a time: grids, and their compositions.
 
 A kernel's tiles are a grid of blocks; the device runs ``slots`` of them at a time, so time rises in rounds.
-Three ways to end the last round well are known: another tile, the sum over k in parts where the grid is short of a round
-(split-K), and a second region of smaller tiles behind whole rounds of large ones (after MikPoly, ASPLOS 2024, who pads, too).
+Its last round ends well by another tile, the sum over k in parts where the grid is short of
+a round (split-K), or a second region of smaller tiles behind whole rounds of large ones (after MikPoly, ASPLOS 2024).
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class KernelWords(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p), ("tile_m", ctypes.c_int32), ("tile_n", ctypes.c_int32), ("threads", ctypes.c_int32),
         ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32),
-        ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32), ("dtype", ctypes.c_uint8),
-        ("splits_max", ctypes.c_int32),
+        ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32),
     )  # fmt: skip
 
 
