@@ -1,0 +1,41 @@
+"""A small bundle without wheels, and its run on a machine whose GPU is the stand-in driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from haotuner.bundle.build import assemble
+from haotuner.bundle.suites import TINY
+from tests.standin import environment as of_driver
+
+RUN_SECONDS = 280  # a whole run takes 60 s on a quiet machine
+
+
+def make(root: Path) -> Path:
+    """A bundle of the tiny suite; nothing is compiled ahead but the driver suite's code."""
+    root.mkdir(parents=True, exist_ok=True)
+    assemble(root, ["sm_80", "sm_90a"], TINY, kernels=0, jobs=1, say=lambda line: None)
+    return root
+
+
+def environment(root: Path, images: Path) -> dict[str, str]:
+    """The caller's environment without what would let the run find this checkout, and an sm_80 device."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    driver = of_driver(images, device="sm_80", sources=root, execute="demand")
+    return {**kept, "OPENBLAS_NUM_THREADS": "1", **driver}
+
+
+def command(root: Path, out: Path, *arguments: str) -> list[str]:
+    """``gpu_run.py`` of the bundle, on the tiny suite."""
+    return [sys.executable, str(root / "gpu_run.py"), "--out", str(out), "--suite", "tiny", "--driver", "late", *arguments]
+
+
+def run(root: Path, out: Path, where: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run to its end, from another directory."""
+    return subprocess.run(
+        command(root, out, *arguments), capture_output=True, text=True, timeout=RUN_SECONDS, check=False, cwd=root.parent,
+        env=where,
+    )  # fmt: skip
