@@ -6,6 +6,8 @@ Needs numpy only.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -44,7 +46,11 @@ class Verdict:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Numpy's type of a dtype name; TypeError for bf16 where no package brings it."""
-    return np.dtype(DTYPES[name].numpy)
+    found = DTYPES[name].numpy
+    if not hasattr(np, found):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("ml_dtypes")  # tells numpy of them; it comes with TVM
+    return np.dtype(found)
 
 
 def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False) -> dict[str, Array]:

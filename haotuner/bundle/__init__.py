@@ -1,5 +1,1 @@
-"""A bundle for a bare GPU machine: kernels, scripts and shapes in one archive, and what runs there.
-
-Modules that run on the GPU machine import the standard library, tvm-ffi, floor 0 and ``records.codec`` only; the builder
-(``build``, ``candidates``, ``libraries``, ``wheels``) stays behind.
-"""
+"""What travels to a bare GPU machine: the project, packages, compiled kernels, and the run that calls its commands."""

@@ -8,15 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.backends.cuda.toolkit import find_toolkit
 from haotuner.bundle.build import assemble, pack
-from haotuner.bundle.candidates import choose, profile_of
-from haotuner.bundle.libraries import Nvcc
 from haotuner.bundle.suites import SUITES
+from haotuner.bundle.wheels import download
 from haotuner.errors import HaotunerError
 
-ARCHS = "sm_80,sm_90a"
-KERNELS = 200  # candidates for one architecture
+ARCHS = "sm_80,sm_86,sm_89,sm_90a"
+KERNELS = 6  # first candidates of each op and family
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,31 +23,31 @@ def main(arguments: Sequence[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="compile, collect, and write one archive")
     build.add_argument("--out", type=Path, default=Path("build/gpu-bundle.tar.xz"))
-    build.add_argument("--arch", default=ARCHS, help="architectures, such as sm_80,sm_90a")
-    build.add_argument("--kernels", type=int, default=KERNELS, help="candidates for one architecture")
+    build.add_argument("--arch", default=ARCHS, help="architectures whose kernels are compiled here, such as sm_80,sm_90a")
+    build.add_argument("--kernels", type=int, default=KERNELS, help="first candidates of each op and family; 0: none")
     build.add_argument("--suite", choices=sorted(SUITES), default="full")
+    build.add_argument("--python", default="3.12", help="of the GPU machine")
     build.add_argument("--jobs", type=int, default=2, help="compilers at a time")
-    build.add_argument("--nvcc", default="nvcc", help="name or path of the CUDA compiler")
-    build.add_argument(
-        "--work", type=Path, help="folder that keeps compiled libraries for the next build [default: beside --out]"
-    )
-    build.add_argument("--no-wheels", action="store_true", help="leave tvm-ffi out; the GPU machine has it")
+    build.add_argument("--work", type=Path, help="folder that is kept for the next build [default: beside --out]")
+    build.add_argument("--no-wheels", action="store_true", help="the GPU machine has haotuner's packages")
+    build.add_argument("--volume-mb", type=float, default=0, help="cut the archive into parts of so many megabytes")
     wanted = parser.parse_args(arguments)
     started = time.monotonic()
     try:
-        compiler = Nvcc(toolkit=find_toolkit(wanted.nvcc))
         root = wanted.work or wanted.out.with_name(f"{wanted.out.name.partition('.')[0]}-work")
-        choices = {arch: choose(profile_of(arch), wanted.kernels) for arch in wanted.arch.split(",")}
-        bundle = assemble(
-            root, choices, SUITES[wanted.suite], compiler, jobs=wanted.jobs, with_wheels=not wanted.no_wheels,
+        root.mkdir(parents=True, exist_ok=True)
+        if not wanted.no_wheels:
+            download(root / "wheels", wanted.python)
+        assemble(
+            root, wanted.arch.split(","), SUITES[wanted.suite], kernels=wanted.kernels, jobs=wanted.jobs,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip
-        size = pack(root, wanted.out)
+        parts = pack(root, wanted.out, int(wanted.volume_mb * 1e6))
     except HaotunerError as error:
         print(f"haotuner.bundle: {error}", file=sys.stderr)
         return error.exit_code
-    counts = ", ".join(f"{len(entries)} kernels for {arch}" for arch, entries in bundle.kernels.items())
-    print(f"{wanted.out}: {counts}, {size / 1e6:.1f} MB, bundle {bundle.name}, {time.monotonic() - started:.0f} s")
+    size = sum(part.stat().st_size for part in parts) / 1e6
+    print(f"{', '.join(map(str, parts))}: {size:.1f} MB, {time.monotonic() - started:.0f} s")
     print("on the GPU machine: tar xf gpu-bundle.tar.xz && python3 gpu_bundle/gpu_run.py --out results")
     return 0
 

@@ -1,125 +1,102 @@
-"""Puts a bundle together: libraries, scripts, wheels and shapes in one folder, then in one archive."""
+"""Puts a bundle together: the project, wheels, a cache of compiled kernels and the driver suite's code, in one archive."""
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import shutil
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import haotuner
-from haotuner.bundle import libraries, manifest, suites, wheels
-from haotuner.bundle.candidates import Choice
-from haotuner.bundle.libraries import Compiler, Progress
-from haotuner.bundle.manifest import Bundle, Entry
+from haotuner.backends.cuda.compiler import Compiler
+from haotuner.backends.cuda.device_code import build_cubin, find_compiler
+from haotuner.bundle.candidates import Choice, choose, first, profile_of
 from haotuner.bundle.suites import Suite
-from haotuner.errors import HaotunerError
-from haotuner.hw_profiles.profile import profiles
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.scratch import scratch_folder
 
 PACKAGE = Path(haotuner.__file__).parent
-# What runs on the GPU machine: floor 0, the child process and the record format, then the bundle's own modules. tvm-ffi
-# and numpy, which operators compute with, come as wheels.
-CARRIED = ("words", "ops", "isolate")  # whole folders
-SCRIPTS = (
-    "__init__", "ceilings", "checking", "inventory", "journal", "kernels", "manifest", "operands",
-    "outcome", "overseer", "peer_torch", "peer_triton", "peer_triton_kernel", "peers", "policy", "probe", "report", "run",
-    "sanitizing", "suites", "timing", "trials", "worker",
-)  # fmt: skip
-# Of those, what a result depends on; with native/ it makes the judge. The rest may be mended without measuring anew.
-JUDGE = ("bundle/ceilings", "bundle/checking", "bundle/operands", "bundle/policy", "bundle/timing", "words/cold")
+TESTS = ("contract", "standin", "emulator")  # what the driver suite imports
+DRIVER_SOURCE = "driver_kernels.cu"
 FOLDER = "gpu_bundle"  # of every file in the archive
-LIMIT_BYTES = 60_000_000  # what the way to a GPU machine was seen to take
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "README.md")
+Say = Callable[[str], None]
 
 
 def assemble(
-    root: Path, choices: Mapping[str, Sequence[Choice]], suite: Suite, compiler: Compiler, *, jobs: int,
-    with_wheels: bool, say: Progress,
-) -> Bundle:  # fmt: skip
-    """Fill a folder with a bundle of the kernels chosen for each architecture.
+    root: Path, archs: Sequence[str], suite: Suite, *, kernels: int, jobs: int, say: Say, compiler: Compiler | None = None
+) -> None:
+    """Fill a folder with a bundle. Compiled code of an earlier build there is used again, the rest is made anew.
 
-    The folder may hold an earlier build, whole or broken off: its compiled libraries and wheels are used again where they
-    still fit, everything else is made anew.
+    ``kernels``: first candidates of each op and family that are compiled for each of ``archs``; 0: none.
     """
-    _keep_only(root, ("lib", "src", "wheels"))
-    for folder in (root / "lib", root / "src"):
-        _keep_only(folder, tuple(choices))
-    built: dict[str, tuple[Entry, ...]] = {}
-    for arch, chosen in choices.items():
-        built[arch] = libraries.build(chosen, root, arch, compiler, jobs=jobs, say=say)
-    _copy_scripts(root)
-    suites.write(suite, root)
-    if with_wheels:
-        wheels.download(root / "wheels")
-    else:
-        shutil.rmtree(root / "wheels", ignore_errors=True)
-    bundle = Bundle(
-        root=root,
-        name=_content_name(root, sorted([*root.glob("src/*/*.cu"), *root.glob("haotuner/**/*.py")])),
-        judge=_content_name(root, [*(root / "haotuner" / f"{name}.py" for name in JUDGE), *_native()]),
-        version=haotuner.__version__,
-        toolkit=compiler.release,
-        kernels=built,
-        probes={arch: f"lib/{arch}/probe.so" for arch in choices},
-        device_names=_device_names(),
-        built=f"built {datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-    )
-    manifest.write(bundle)
-    return bundle
-
-
-def pack(root: Path, archive: Path) -> int:
-    """Write the folder into a .tar.xz; its size in bytes. HaotunerError when it is over the limit."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:xz", preset=6) as tar:
-        tar.add(root, FOLDER)
-    size = archive.stat().st_size
-    if size > LIMIT_BYTES:
-        raise HaotunerError(
-            f"{archive} has {size / 1e6:.1f} MB, over {LIMIT_BYTES / 1e6:.0f} MB; build with fewer --kernels"
-        )
-    return size
-
-
-def _keep_only(folder: Path, names: Sequence[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        if path.is_dir() and path.name not in names:
-            shutil.rmtree(path)
-        elif not path.is_dir():
-            path.unlink()
-
-
-def _copy_scripts(root: Path) -> None:
-    package = root / "haotuner"
-    for folder in ("bundle", "records"):
-        (package / folder).mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        f'"""What a GPU machine needs of haotuner."""\n\n__version__ = "{haotuner.__version__}"\n'
-    )
-    (package / "records" / "__init__.py").write_text('"""The record format."""\n')
-    shutil.copy(PACKAGE / "records" / "codec.py", package / "records")
-    shutil.copy(PACKAGE / "errors.py", package)
-    for folder in CARRIED:
-        shutil.copytree(PACKAGE / folder, package / folder, ignore=shutil.ignore_patterns("__pycache__", "README.md"))
-    for name in SCRIPTS:
-        shutil.copy(PACKAGE / "bundle" / f"{name}.py", package / "bundle")
+    for name in ("project", "driver"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    tests = PACKAGE.parent / "tests"
+    if not tests.is_dir():
+        raise UsageError(f"a bundle is built in a checkout: {tests} is not there")
+    shutil.copytree(PACKAGE, root / "project" / "haotuner", ignore=LEFT_OUT)  # follows the links of its siblings
+    for name in TESTS:
+        shutil.copytree(tests / name, root / "project" / "tests" / name, ignore=LEFT_OUT)
+    (root / "project" / "tests" / "__init__.py").touch()
     shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")
+    source = (tests / "contract" / DRIVER_SOURCE).read_text()
+    for arch in archs:
+        place = root / "driver" / f"driver_kernels-{arch}"
+        place.mkdir(parents=True)
+        (place / "unit.cu").write_text(source)
+        (place / "unit.cubin").write_bytes((compiler or find_compiler(arch)).compile(source, arch).cubin)
+    cache = root / "cache" / "haotuner" / "device-code"
+    for arch in archs if kernels else ():
+        found = _wanted(arch, suite, kernels)
+        say(f"{arch}: {len(found)} kernels")
+        compile_all(found, arch, cache, jobs=jobs, say=say, compiler=compiler)
 
 
-def _content_name(root: Path, files: Sequence[Path]) -> str:
-    """Short hash of files and of their names."""
-    content = hashlib.sha256()
-    for path in files:
-        content.update(f"{path.relative_to(root) if path.is_relative_to(root) else path.name}\n".encode())
-        content.update(path.read_bytes())
-    return content.hexdigest()[:12]
+def _wanted(arch: str, suite: Suite, kernels: int) -> list[Choice]:
+    """What correctness checks and a tuner tries first on an architecture, each kernel once."""
+    device = profile_of(arch)
+    checked = choose(device, suite.kernels)
+    tuned = [choice for work in suite.works for choice in first(device, work.op, work.shapes, kernels)]
+    return list({choice.kernel.name: choice for choice in (*checked, *tuned)}.values())
 
 
-def _native() -> list[Path]:
-    return sorted(path for path in libraries.NATIVE.iterdir() if path.is_file())
+def compile_all(
+    choices: Iterable[Choice], arch: str, cache: Path, *, jobs: int, say: Say, compiler: Compiler | None = None
+) -> None:
+    """Compile kernels into a cache, each a unit of its own as tuners ask for them; one that does not compile is said."""
+    with scratch_folder() as scratch, ThreadPoolExecutor(jobs) as pool:
+
+        def built(choice: Choice) -> str:
+            programs = {choice.kernel.name: (choice.family, choice.kernel)}
+            out = scratch / f"{arch}-{choice.kernel.name}.cubin"
+            try:
+                build_cubin(programs, out, arch=arch, reduces=[choice.family.dtype], compiler=compiler, cache=cache)
+            except HaotunerError as error:
+                return f"{choice.kernel.name}: {str(error)[-200:]}"
+            return ""
+
+        for said in pool.map(built, choices):
+            if said:
+                say(f"{arch}: left out: {said}")
 
 
-def _device_names() -> dict[str, str]:
-    return {alias.lower(): profile.device.id for profile in profiles() for alias in profile.aliases}
+def pack(root: Path, archive: Path, volume_bytes: int = 0) -> list[Path]:
+    """Write the folder into a .tar.xz; its path, or with ``volume_bytes`` those of its parts, to be joined with ``cat``."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    for old in archive.parent.glob(f"{archive.name}.[0-9][0-9]"):
+        old.unlink()
+    with tarfile.open(archive, "w:xz", preset=6) as tar:
+        for name in ("gpu_run.py", "project", "wheels", "driver", "cache"):
+            if (root / name).exists():
+                tar.add(root / name, f"{FOLDER}/{name}")
+    if not volume_bytes or archive.stat().st_size <= volume_bytes:
+        return [archive]
+    parts: list[Path] = []
+    with archive.open("rb") as whole:
+        while data := whole.read(volume_bytes):
+            parts.append(archive.with_name(f"{archive.name}.{len(parts):02}"))
+            parts[-1].write_bytes(data)
+    archive.unlink()
+    return parts

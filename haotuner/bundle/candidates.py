@@ -1,4 +1,4 @@
-"""Which kernels a bundle carries: legal ones, spread over every tile, the most promising of each tile first."""
+"""Which kernels a bundle carries: what a tuner tries first, and legal ones of every family, spread over every tile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.search.surface import expectation
+from haotuner.select.funnel import select
 from haotuner.select.limits import block_fits
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.occupancy import occupancy, waves_of
 from haotuner.words.op import Op
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
 
 # Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
 SHARES = {
@@ -30,6 +34,7 @@ SHARES = {
     "cuda_gemv_bf16": 0.01,
 }
 WARPS_ENOUGH = 16  # resident on an SM: more hide no more latency, the published occupancy rule of thumb for matmuls
+OTHER_SHARE = 0.1
 # Ops that reach the other code paths: narrow loads and weights stored (k, n). One kernel each, for correctness.
 EDGES = ("k=770", "k=769", "k=768,weight=kn")
 
@@ -53,16 +58,31 @@ def choose(device: Device, most: int) -> list[Choice]:
         for edge in EDGES
         for kernel in _spread(family, Op.parse(f"dense:n=2304,{edge},dtype={family.dtype}"), device, 1)
     ]
-    whole = sum(SHARES[family.name] for family in running)
+    shares = {family.name: SHARES.get(family.name, OTHER_SHARE) for family in running}
+    whole = sum(shares.values())
     found: list[Choice] = []
     spare: list[Choice] = []  # what rounding the shares down leaves room for
     for family in running:
-        share = max(1, int((most - len(edges)) * SHARES[family.name] / whole))
+        share = max(1, int((most - len(edges)) * shares[family.name] / whole))
         op = Op.parse(f"dense:n=2304,k=768,dtype={family.dtype}")
         kernels = [Choice(family=family, kernel=kernel) for kernel in _spread(family, op, device, share + 1)]
         found += kernels[:share]
         spare += kernels[share:]
     return [*found, *edges, *spare[: max(0, most - len(edges) - len(found))]]
+
+
+def first(device: Device, op: str, shapes: str, most: int) -> list[Choice]:
+    """The first candidates of each family for an op, as selection ranks them without a model that was learned."""
+    asked, found = Op.parse(op), []
+    traffic = Traffic.of_range(ShapeRange.parse(shapes))
+    for family in CUDA_FAMILIES:
+        if family.serves(asked) and family.runs_on(device):
+            try:
+                kept = select(asked, family, device, traffic, expectation(asked, family, device, traffic), most=most).kept
+            except NothingLegal:
+                continue
+            found += [Choice(family=family, kernel=candidate.kernel) for candidate in kept]
+    return found
 
 
 def profile_of(arch: str) -> Device:

@@ -1,11 +1,4 @@
-"""The run on a GPU machine: inventory, then slices of work that resume where the last one stopped.
-
-    python gpu_run.py --out results            # run it again until it says that everything is done
-
-Exit codes: 0 everything is done, 3 stopped with work left (run it again), 4 this machine cannot run the bundle, 1 the GPU
-or a worker was lost. The results are four files in one folder: ``journal.jsonl`` (every answer, what a later slice resumes
-from), ``records.jsonl`` (for ``haotuner records import --format jsonl``), ``inventory.json``, ``report.md``.
-"""
+"""The run on a GPU machine: stage by stage, task by task, each once; what a killed run left is gone on from."""
 
 from __future__ import annotations
 
@@ -15,178 +8,126 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from haotuner.bundle import inventory, manifest, peers, policy, report, sanitizing, suites, trials
-from haotuner.bundle.journal import Journal
-from haotuner.bundle.manifest import Bundle
-from haotuner.bundle.outcome import Provenance, known, note, record, right
-from haotuner.bundle.overseer import Answer, Overseer
-from haotuner.bundle.suites import Suite
-from haotuner.bundle.trials import CHECK, Known, Task
-from haotuner.errors import EnvironmentMissing, HaotunerError
-from haotuner.records.codec import encode, line
+from haotuner.bundle import report, running
+from haotuner.bundle.stages import LIMIT_MINUTES, SHARES, STAGES, Place, Task, commanded, folders, tasks_of
+from haotuner.bundle.state import BEGUN, DONE, FAILED, SKIPPED, State
+from haotuner.bundle.suites import SUITES, Suite
+from haotuner.errors import HaotunerError, UsageError
 
-SLICE_SECONDS = 450.0  # under eight minutes with the report and a margin for the last task
-STOPPED = 3
-STAGES = ("check", "peaks", "peers", "time", "subsets", "sanitize")
+DONE_CODE, FAILED_CODE, MORE_CODE, NO_DEVICE_CODE = 0, 1, 3, 4
 
 
-class Session:
-    """One slice: the bundle, the machine, and the files that answers go to."""
+class Run:
+    """One run of ``gpu_run.py``."""
 
-    def __init__(self, bundle: Bundle, out: Path, python_path: str, deadline: float, only: str = "") -> None:
-        self.bundle = bundle
-        self.out = out
-        self.deadline = deadline
-        self.python_path = python_path
-        self.suite: Suite = suites.read(bundle.root)
-        self.inventory = inventory.take(bundle, python_path)
-        (out / "inventory.json").write_text(json.dumps(self.inventory, indent=1))
-        complaint = inventory.complaint(self.inventory)
-        self.journal = Journal(out / "journal.jsonl")
-        if complaint:
-            self._refuse(complaint)
-            raise EnvironmentMissing(complaint)
-        facts = self.inventory["device"]
-        try:
-            self.arch = bundle.arch_for(facts["major"], facts["minor"])
-        except HaotunerError as error:
-            self._refuse(str(error))
-            raise
-        self.entries = tuple(entry for entry in bundle.kernels[self.arch] if only in entry.kernel)
-        self.by_name = {entry.kernel: entry for entry in self.entries}
-        # Not the card's UUID: a run goes on on another card of the same kind. Which card it was stands in the journal.
-        machine = {name: str(facts[name]) for name in ("name", "driver", "units", "memory_bytes", "clock_khz")}
-        self.fingerprint = policy.fingerprint(f"{bundle.judge} {self.arch}", machine)
-        codes = {entry.kernel: entry.code for entry in bundle.kernels[self.arch]}
-        self.known: Known = known(self.journal, self.fingerprint, codes)
-        self.records = Journal(out / "records.jsonl")
-        self.origin = Provenance(
-            device_id=bundle.device_id(facts["name"]), fingerprint=self.fingerprint, session=f"gpu-{int(time.time())}"
-        )
-        self.overseer = Overseer(root=bundle.root, arch=self.arch, patience_s=self.suite.patience_s)
-        self.uuid = str(facts["uuid"])
-        begun = {"slice": self.origin.session, "arch": self.arch, "uuid": self.uuid}
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        self.journal.append({**begun, "visible": visible, "smi": inventory.clocks(self.uuid)})
+    def __init__(self, place: Place, suite: Suite, *, minutes: float, limits: dict[str, float]) -> None:
+        self._place, self._suite, self._limits = place, suite, limits
+        self._end = time.monotonic() + 60 * minutes
+        self._state = State(place.out)
+        self._stopped = False
+        cache = str(place.root / "cache")
+        self._environment = {**os.environ, "XDG_CACHE_HOME": cache, "PYTHONUNBUFFERED": "1"}
 
-    def _refuse(self, complaint: str) -> None:
-        """Say why nothing can run here in the journal, the only file that is open yet."""
-        self.journal.append({"complaint": complaint, "when": time.time()})
-        self.journal.close()
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """A signal: what runs is asked to end, the report is written."""
+        self._stopped = True
 
-    def stage(self, name: str) -> bool:
-        """Go on with one stage; whether it is finished."""
-        if name == "peers":
-            return all([self._peer(peer) for peer in peers.PEERS])  # each gets its turn
-        if name == "sanitize":
-            return self._sanitize()
-        planned: list[Task] = {
-            "check": lambda: trials.checks(self.entries, self.suite, self.known),
-            "peaks": lambda: trials.peaks(self.arch, self.known),
-            "time": lambda: trials.times(self.entries, self.suite, self.known),
-            "subsets": lambda: trials.subsets(self.entries, self.suite, int(self.inventory["device"]["units"]), self.known),
-        }[name]()
-        return self._work(planned, self.overseer.run(planned, self.deadline))
-
-    def _work(self, planned: Sequence[Task], answers: Iterable[Answer]) -> bool:
-        done = 0
-        for answer in answers:
-            done += 1
-            self._keep(answer.task, dict(answer.fields))
-            if done % 200 == 0:
-                print(f"  {done} of {len(planned)}", flush=True)
-        return done == len(planned)
-
-    def _keep(self, task: Task, answer: dict[str, Any]) -> None:
-        """Journal an answer; what was timed and what failed is a record of its kernel too."""
-        note(self.known, task, answer)
-        self.journal.append({"fingerprint": self.fingerprint, "task": json.loads(task.key()), "answer": answer})
-        if task.kernel not in self.by_name:
-            return  # a ceiling or a peer is no micro-kernel
-        if "samples_us" in answer or "failed" in answer or (task.stage == CHECK and not right(answer)):
-            kept = record(task, answer, self.by_name[task.kernel], self.origin)
-            self.records.append_text(line(encode(kept)))
-
-    def _peer(self, peer: str) -> bool:
-        missing = [entry for entry in self.journal if entry.get("missing") == peer]
-        if missing:
-            return True
-        wanted = peers.tasks(peer, self.suite, self.known.done)
-        l2_bytes = int(self.inventory["device"]["l2_bytes"])
-        done = 0
-        for task, answer in peers.answers(peer, wanted, self.suite, l2_bytes, self.deadline):
-            if "missing" in answer:
-                self.journal.append({"missing": peer, "why": answer["missing"]})
-                return True
-            self._keep(task, dict(answer))
-            done += 1
-        return done == len(wanted)
-
-    def _sanitize(self) -> bool:
-        ours = [line for line in self.journal if line.get("fingerprint") == self.fingerprint and "tool" in line]
-        codes = {entry.kernel: entry.code for entry in self.entries}
-        done = {(line["kernel"], line["tool"]) for line in ours if line["code"] == codes.get(line["kernel"])}
-        wanted = len(sanitizing.sample(self.entries)) * len(sanitizing.TOOLS) if sanitizing.available() else len(done)
-        found = sanitizing.sanitize(self.entries, self.overseer.told, self.python_path, done=done, deadline=self.deadline)
-        for finding in found:
-            done.add((finding.kernel, finding.tool))
-            code = codes[finding.kernel]
-            self.journal.append({"fingerprint": self.fingerprint, "code": code, **finding.fields()})
-        return len(done) >= wanted
-
-    def close(self) -> None:
-        """Write the report and bring the files to the disk."""
-        self.journal.append({"slice_end": self.origin.session, "smi": inventory.clocks(self.uuid)})
-        self.journal.close()
-        self.records.close()
-        report.write(self.out, self.bundle, self.arch, self.fingerprint)
-
-
-def main(root: Path, python_path: str, arguments: Sequence[str]) -> int:
-    """One slice; an exit code."""
-    parser = argparse.ArgumentParser(prog="gpu_run.py", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results; run again to resume")
-    parser.add_argument("--slice-seconds", type=float, default=SLICE_SECONDS)
-    parser.add_argument("--stages", default=",".join(STAGES), help=f"of {','.join(STAGES)}, in this order")
-    parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose name contains it")
-    parser.add_argument("--device", type=int, default=0, help="which GPU, in CUDA's order")
-    wanted = parser.parse_args(arguments)
-    stages = [stage for stage in STAGES if stage in wanted.stages.split(",")]
-    wanted.out.mkdir(parents=True, exist_ok=True)
-    if wanted.device:  # every process started from here sees this GPU alone, as its device 0
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible[wanted.device] if wanted.device < len(visible) else str(wanted.device)
-    signal.signal(signal.SIGTERM, _interrupted)
-    try:
-        bundle = manifest.read(root)
-        deadline = time.monotonic() + wanted.slice_seconds
-        session = Session(bundle, wanted.out, python_path, deadline, wanted.only)
-    except HaotunerError as error:
-        print(f"gpu_run: {error}", file=sys.stderr)
-        return error.exit_code
-    finished = True
-    try:
+    def go(self, stages: Sequence[str]) -> int:
+        """Do what is left of these stages; the exit code."""
         for stage in stages:
-            print(f"{stage} ...", flush=True)
-            stage_done = session.stage(stage)
-            print(f"{stage}: {'done' if stage_done else 'stopped, more to do'}", flush=True)
-            finished = finished and stage_done
-    except KeyboardInterrupt:
-        finished = False
-        print("gpu_run: interrupted; run it again to go on", file=sys.stderr)
+            self._stage(stage)
+            self._write()
+            if self._stopped or (stage == "inventory" and "error" in self._inventory()["device"]):
+                break
+        self._write()
+        problem = self._inventory()["device"].get("error")
+        if problem:
+            print(f"gpu_run: {self._place.device}: {problem}", file=sys.stderr)
+            return NO_DEVICE_CODE
+        statuses = [entry.status for key, entry in self._state.items() if key.partition("/")[0] in stages]
+        if self._stopped or any(not self._state.over(task.key) for stage in stages for task in self._tasks(stage)):
+            print("gpu_run: more to do; run the same command again", file=sys.stderr)
+            return MORE_CODE
+        return FAILED_CODE if {FAILED, BEGUN} & set(statuses) else DONE_CODE
+
+    def _stage(self, stage: str) -> None:
+        now = time.monotonic()
+        minutes = self._limits.get(stage, LIMIT_MINUTES.get(stage))
+        seconds = (self._end - now) * SHARES[stage] if minutes is None else 60 * minutes
+        end = min(self._end, now + seconds)
+        tasks = [task for task in self._tasks(stage) if not self._state.over(task.key)]
+        for place, task in enumerate(tasks):
+            left = end - time.monotonic()
+            if self._stopped:
+                return
+            if task.why_not:
+                self._state.end(task.key, SKIPPED, 0.0, task.why_not)
+            elif left >= task.least_s:
+                self._do(task, left, len(tasks) - place)
+                self._write()
+
+    def _do(self, task: Task, left_s: float, tasks_left: int) -> None:
+        command, limit_s = commanded(task, self._suite, self._place, left_s, tasks_left)
+        print(f"gpu_run: {task.key}, at most {limit_s:.0f} s", file=sys.stderr, flush=True)
+        self._state.begin(task.key)
+        out = self._place.out / (task.out or f"{task.stage}-{task.name}.txt")
+        ended = running.run(command, out, self._environment, limit_s=limit_s, stopped=lambda: self._stopped)
+        there = not task.makes or (self._place.out / task.makes).exists()
+        if ended.code in task.right and there:
+            self._state.end(task.key, DONE, ended.seconds)
+        elif not ended.late:
+            self._state.end(task.key, FAILED, ended.seconds, f"exit code {ended.code}: {ended.said}")
+        # else it stays begun: the next run goes on with it
+
+    def _tasks(self, stage: str) -> list[Task]:
+        return tasks_of(stage, self._suite, self._place, self._inventory())
+
+    def _inventory(self) -> dict[str, Any]:
+        path = self._place.out / "inventory.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"device": {}}
+        return found
+
+    def _write(self) -> None:
+        report.write(self._place.out, self._state, self._inventory())
+
+
+def main(root: Path, arguments: Sequence[str]) -> int:
+    """Run the bundle at ``root``; an exit code."""
+    parser = argparse.ArgumentParser(prog="gpu_run.py", description="Run this bundle; again until it says that all is done.")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="results; a later run goes on from them")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of this run in all")
+    parser.add_argument("--stages", default=",".join(STAGES), help="some of them")
+    parser.add_argument("--limit", action="append", default=[], metavar="STAGE=MINUTES", help="of one stage; repeatable")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--against", default="", help="GPU peers, e.g. torch,cublaslt [default: all that are there]")
+    parser.add_argument("--suite", choices=sorted(SUITES), default="full")
+    parser.add_argument(
+        "--driver", choices=("real", "late", "early"), default="real", help="late, early: a stand-in for tests"
+    )
+    wanted = parser.parse_args(arguments)
+    try:
+        stages = _known(wanted.stages.split(","))
+        limits = {_known([name])[0]: float(minutes) for name, _, minutes in (text.partition("=") for text in wanted.limit)}
+        out = wanted.out.resolve()
+        for name in folders(SUITES[wanted.suite]):
+            (out / name).mkdir(parents=True, exist_ok=True)
+        place = Place(root=root, out=out, device=wanted.device, driver=wanted.driver, against=wanted.against)
+        run = Run(place, SUITES[wanted.suite], minutes=wanted.minutes, limits=limits)
     except HaotunerError as error:
         print(f"gpu_run: {error}", file=sys.stderr)
         return error.exit_code
-    finally:
-        session.close()
-    print(f"report: {wanted.out / 'report.md'}")
-    return 0 if finished else STOPPED
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, run.stop)
+    return run.go(stages)
 
 
-def _interrupted(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _known(names: Sequence[str]) -> list[str]:
+    unknown = sorted(set(names) - set(STAGES))
+    if unknown:
+        raise UsageError(f"no stage {', '.join(unknown)}; they are {', '.join(STAGES)}")
+    return [name for name in STAGES if name in names]

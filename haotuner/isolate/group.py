@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 from haotuner.errors import WorkerLost
 
@@ -27,14 +28,21 @@ STDERR_KEPT = 2000  # bytes: the end of what a dying compiler says is what matte
 class Group:
     """A started command. Its errors go to a file, whose end is its last words."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None, *, stdin: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None,
+        *,
+        stdin: int,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         held, self._lifeline = os.pipe()
         try:
             self.process = subprocess.Popen(
                 command,
                 stdin=stdin,
-                stdout=subprocess.PIPE,
+                stdout=stdout,
                 stderr=self._errors,
                 start_new_session=True,
                 pass_fds=[held],

@@ -169,6 +169,8 @@ class Lab:
     def _build(self, names: Sequence[str], goes_on: GoesOn) -> None:
         missing = [name for name in names if name not in self._places and name not in self._broken]
         size = max(1, min(BATCH, -(-len(missing) // len(self._builders))))  # no builder idles while another has a few
+        if self.backend.libraries_mix:
+            size = 1  # a kernel that is built alone is found again, in a cache of code, whatever was asked for beside it
         batches = [missing[i : i + size] for i in range(0, len(missing), size)]
         with ThreadPoolExecutor(len(self._builders)) as pool:
             lanes = [batches[i :: len(self._builders)] for i in range(len(self._builders))]

@@ -132,8 +132,9 @@ class CublasLt:
         x_at, y_at = (ctypes.c_void_p(memory.address) for memory in self._operands)
         one, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
         arguments = (
-            self._handle, what, one, ctypes.c_void_p(weight.address), w, x_at, x, zero, y_at, y, y_at, y, ctypes.byref(chosen),
-            ctypes.c_void_p(self._workspace), ctypes.c_size_t(WORKSPACE_BYTES), ctypes.c_void_p(self._driver.stream),
+            self._handle, what, one, ctypes.c_void_p(weight.address), w, x_at, x, zero, y_at, y, y_at, y,
+            ctypes.byref(chosen), ctypes.c_void_p(self._workspace), ctypes.c_size_t(WORKSPACE_BYTES),
+            ctypes.c_void_p(self._driver.stream),
         )  # fmt: skip
         return partial(self._call, "cublasLtMatmul", *arguments)
 

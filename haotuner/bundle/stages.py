@@ -1,0 +1,155 @@
+"""The stages of a run, in order, and the tasks of each: commands of haotuner, each a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haotuner.bundle.inventory import SANITIZER, tool
+from haotuner.bundle.suites import Suite
+from haotuner.words.device import is_standin
+
+STAGES = ("inventory", "contract", "correctness", "tune", "race", "subsets", "sanitize", "export")
+LIMIT_MINUTES = {"inventory": 4.0, "contract": 4.0, "correctness": 8.0, "export": 3.0}  # of whole stages; the others share
+SHARES = {"tune": 0.6, "race": 0.8, "subsets": 1.0, "sanitize": 1.0}  # of what is left when a stage begins
+TUNE_EXTRA_S = 20.0  # beside its budget, a tuner starts its processes, builds a pack and checks it
+ROW_EXTRA_S = 2.0  # beside its time, a raced shape is prepared and checked
+SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZED_KERNELS = 6
+NO_SUBSETS = "multiprocessors cannot be set aside for a pack without MIG or MPS, which a run leaves as they are"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One command. ``least_s``: with less time left it is not begun; ``why_not``: it cannot be done here at all."""
+
+    stage: str
+    name: str
+    command: tuple[str, ...] = ()
+    out: str = ""  # its output's path below the results
+    least_s: float = 5.0
+    right: tuple[int, ...] = (0,)  # exit codes after which it is done
+    makes: str = ""  # what must be there afterwards
+    why_not: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name in the state."""
+        return f"{self.stage}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a run works: the unpacked bundle, the results, the device, the driver (real, or a stand-in's mode)."""
+
+    root: Path
+    out: Path
+    device: str
+    driver: str
+    against: str
+
+
+def tasks_of(stage: str, suite: Suite, place: Place, inventory: dict[str, Any]) -> list[Task]:
+    """The tasks of a stage, as the machine is known after the first one."""
+    if stage == "inventory":
+        return [_task(stage, "machine", "haotuner.bundle.inventory", place.device, out="inventory.json")]
+    arch = str(inventory.get("device", {}).get("arch", ""))
+    if stage == "contract":
+        return [_contract(place, arch)]
+    if stage == "correctness":
+        return [_correctness(place, suite.kernels)]
+    if stage == "tune":
+        return [_haotuner(stage, work.name, makes=f"packs/{work.name}/manifest.json", right=(0, 3), least_s=suite.tune_s[0])
+                for work in suite.works]  # fmt: skip
+    if stage == "race":
+        tuned = [work for work in suite.works if (place.out / "packs" / work.name).is_dir()]
+        return [_haotuner(stage, work.name, out=f"race/{work.name}.json", least_s=10.0, right=(0, 1)) for work in tuned]
+    if stage == "subsets":
+        return [Task(stage=stage, name="multiprocessors", why_not=NO_SUBSETS)]
+    if stage == "sanitize":
+        return [_sanitize(place, name) for name in SANITIZER_TOOLS]
+    if is_standin(str(inventory.get("device", {}).get("id", ""))):
+        return [Task(stage=stage, name="records", why_not="times of a stand-in for tests are invented")]
+    stores = [work.name for work in suite.works if (place.out / "packs" / f"{work.name}.records.db").exists()]
+    return [_export(place, name) for name in stores]
+
+
+def commanded(task: Task, suite: Suite, place: Place, left_s: float, tasks_left: int) -> tuple[tuple[str, ...], float]:
+    """A task's command and time limit, with so much time left for it and those of its stage behind it."""
+    if task.stage not in ("tune", "race"):
+        return task.command, left_s
+    work = next(work for work in suite.works if work.name == task.name)
+    share = left_s / tasks_left
+    pack = str(place.out / "packs" / work.name)
+    words: tuple[str, ...]
+    if task.stage == "tune":
+        least, most = suite.tune_s
+        seconds = max(least, min(most, share - TUNE_EXTRA_S))
+        words = ("tune", "--op", work.op, "--shapes", work.shapes, "--device", place.device, "--budget", f"{seconds:.0f}s")
+        return (*task.command, *words, "--out", pack, "--resume"), min(left_s, seconds + 6 * TUNE_EXTRA_S)
+    states = suite.weights.count(",") + 1
+    rows = states * len(work.rows)
+    least, most = suite.row_s
+    row_s = max(least, min(most, share / rows - ROW_EXTRA_S))
+    words = ("bench", pack, "--device", place.device, "--shapes", f"m={','.join(map(str, work.rows))}")
+    words += ("--weights", suite.weights, "--seconds-per-row", f"{row_s:.2f}", "--json")
+    return (*task.command, *words, *(("--against", place.against) if place.against else ())), left_s
+
+
+def _task(stage: str, name: str, module: str, *arguments: str, **more: Any) -> Task:
+    return Task(stage=stage, name=name, command=(sys.executable, "-m", module, *arguments), **more)
+
+
+def _haotuner(stage: str, name: str, **more: Any) -> Task:
+    return _task(stage, name, "haotuner", **more)
+
+
+def _contract(place: Place, arch: str) -> Task:
+    folder = place.root / "driver"
+    archs = {path.name.partition("-")[2]: path for path in sorted(folder.glob("driver_kernels-*"))}
+    right = archs.get(arch) or archs.get(arch.rstrip("af"))
+    wrong = next((path for name, path in archs.items() if name.rstrip("af")[:-1] != arch.rstrip("af")[:-1]), None)
+    if right is None or wrong is None:
+        return Task(
+            stage="contract", name="driver", why_not=f"the bundle has no code of the suite for {arch or 'no device'}"
+        )
+    cubins = [str(path / "unit.cubin") for path in (right, wrong)]
+    return _task("contract", "driver", "tests.contract.driver_process", place.driver, *cubins, out="contract.jsonl")
+
+
+def _correctness(place: Place, kernels: int) -> Task:
+    words = ("--device", place.device, "--kernels", str(kernels), "--out", str(place.out / "correctness.jsonl"),
+             "--cache", str(code_cache(place)))  # fmt: skip
+    return _task("correctness", "kernels", "haotuner.bundle.correctness", *words, right=(0, 1), makes="correctness.jsonl")
+
+
+def _sanitize(place: Place, name: str) -> Task:
+    found = tool(SANITIZER)
+    if found is None:
+        return Task(stage="sanitize", name=name, why_not=f"{SANITIZER} is not installed")
+    words = (found, f"--tool={name}", "--target-processes=all", "--error-exitcode=9", "--print-limit=5")
+    answers = place.out / "sanitize" / f"{name}.jsonl"
+    checked = ("--device", place.device, "--kernels", str(SANITIZED_KERNELS), "--out", str(answers))
+    command = (*words, sys.executable, "-m", "haotuner.bundle.correctness", *checked, "--cache", str(code_cache(place)))
+    return Task(stage="sanitize", name=name, command=command, out=f"sanitize/{name}.txt", least_s=30.0)
+
+
+def _export(place: Place, name: str) -> Task:
+    store = f"sqlite:///{place.out / 'packs' / name}.records.db"
+    to = place.out / "records" / f"{name}.jsonl"
+    return _task(
+        "export", name, "haotuner", "records", "export", str(to), "--db", store, "--force", makes=f"records/{name}.jsonl"
+    )
+
+
+def code_cache(place: Place) -> Path:
+    """The folder of compiled code that the bundle brings and that tuners keep theirs in."""
+    return place.root / "cache" / "haotuner" / "device-code"
+
+
+def folders(suite: Suite) -> Sequence[str]:
+    """Folders of the results."""
+    return ("packs", "race", "records", "sanitize")

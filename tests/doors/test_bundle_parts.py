@@ -1,0 +1,129 @@
+"""Parts of the GPU bundle: its state, its tasks as processes, what is compiled ahead, and the archive."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+from collections import Counter
+
+import pytest
+
+from haotuner.backends.cuda.compiler import Compiled
+from haotuner.bundle import running
+from haotuner.bundle.build import assemble, pack
+from haotuner.bundle.candidates import choose, first, fits, profile_of
+from haotuner.bundle.correctness import op_of, read
+from haotuner.bundle.stages import Place, Task, commanded
+from haotuner.bundle.state import BEGUN, DONE, TRIES, State
+from haotuner.bundle.suites import FULL, TINY
+from haotuner.errors import NothingLegal, UsageError
+
+
+class Copying:
+    """A compiler whose cubins are its sources."""
+
+    name = "copied 1"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def builds_for(self, arch: str) -> bool:
+        return True
+
+    def compile(self, source: str, arch: str) -> Compiled:
+        self.calls += 1
+        facts = {"registers": 32.0, "stack_bytes": 0.0, "spill_bytes": 0.0, "static_shared_bytes": 0.0}
+        symbols = [word.split("(")[0] for word in source.split() if word.startswith("cuda_") and "(ht_cuda_args" in word]
+        return Compiled(cubin=source.encode(), resources=dict.fromkeys(symbols, facts))
+
+
+def test_the_state_survives_and_a_task_that_was_broken_off_too_often_is_given_up(tmp_path):
+    state = State(tmp_path)
+    state.begin("tune/a")
+    state.end("tune/a", DONE, 1.23)
+    state.begin("tune/b")
+    again = State(tmp_path)
+    assert again.over("tune/a") and not again.over("tune/b") and not again.over("tune/c")
+    assert again["tune/b"].status == BEGUN
+    for _ in range(TRIES - 1):
+        again.begin("tune/b")
+    assert State(tmp_path).over("tune/b")
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(UsageError, match="name another --out"):
+        State(tmp_path)
+
+
+def test_a_task_that_is_late_is_asked_to_end_and_its_output_kept(tmp_path):
+    code = "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(3)); print('all', flush=True); time.sleep(60)"
+    heeds = running.run([sys.executable, "-c", code], tmp_path / "o.txt", os.environ, limit_s=0.8, stopped=lambda: False)
+    assert heeds.late and heeds.code == 3 and (tmp_path / "o.txt").read_text() == "all\n"
+    code = "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+    deaf = running.run(
+        [sys.executable, "-c", code], tmp_path / "d.txt", os.environ, limit_s=0.5, stopped=lambda: False, grace_s=0.3
+    )
+    assert deaf.late and deaf.code == -9 and deaf.seconds < 20 and not (tmp_path / "d.txt").exists()
+    said = running.run([sys.executable, "-c", "1/0"], tmp_path / "e.txt", os.environ, limit_s=20, stopped=lambda: False)
+    assert not said.late and said.code == 1 and "ZeroDivisionError" in said.said
+
+
+def test_time_is_shared_among_what_is_left(tmp_path):
+    place = Place(root=tmp_path, out=tmp_path, device="cuda:0", driver="real", against="torch")
+    task = Task(stage="tune", name=FULL.works[0].name, command=("haotuner",))
+    command, limit = commanded(task, FULL, place, 1000.0, 10)
+    assert command[command.index("--budget") + 1] == "80s" and "--resume" in command and 80 < limit <= 1000
+    command, _ = commanded(task, FULL, place, 30.0, 10)
+    assert command[command.index("--budget") + 1] == "20s"
+    race, _ = commanded(Task(stage="race", name=task.name), FULL, place, 1e6, 1)
+    assert race[race.index("--seconds-per-row") + 1] == "3.00" and race[race.index("--against") + 1] == "torch"
+
+
+def test_a_torn_line_of_answers_is_taken_off(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"b"')
+    assert read(path) == [{"a": 1}] and path.read_text() == '{"a": 1}\n'
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_86"])
+def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
+    device = profile_of(arch)
+    found = choose(device, 100)
+    assert len({choice.kernel.name for choice in found}) == len(found) == 100
+    assert all(fits(choice.family, choice.kernel, device) and choice.family.runs_on(device) for choice in found)
+    assert all(choice.family.serves(op_of(choice)) for choice in found)
+    tiles = Counter(choice.family.name for choice in found)
+    assert all(count >= 3 for count in tiles.values()), "narrow loads and the other layout among them"
+
+
+def test_an_architecture_without_a_profile_or_a_family_says_so():
+    with pytest.raises(NothingLegal, match="no hardware profile of architecture sm_99"):
+        profile_of("sm_99")
+    with pytest.raises(NothingLegal, match="no CUDA family runs on sm_70"):
+        choose(profile_of("sm_70"), 10)
+
+
+def test_first_candidates_are_of_every_family_that_serves_the_op():
+    found = first(profile_of("sm_80"), "dense_n768_k768_fp16", "m=1..128", 2)
+    assert {choice.family.dtype for choice in found} == {"fp16"} and len({choice.family.name for choice in found}) >= 2
+
+
+def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp_path, monkeypatch):
+    root, compiler = tmp_path / "work", Copying()
+    monkeypatch.setattr("haotuner.bundle.build._wanted", lambda arch, suite, kernels: choose(profile_of(arch), 9)[:2])
+    for _ in range(2):
+        assemble(root, ["sm_80"], TINY, kernels=1, jobs=1, say=print, compiler=compiler)
+    assert compiler.calls == 2 + 2, "the driver suite's code twice, two kernels once"
+    (archive,) = pack(root, tmp_path / "out" / "b.tar.xz")
+    with tarfile.open(archive) as tar:
+        names = set(tar.getnames())
+    assert {name.partition("/")[0] for name in names} == {"gpu_bundle"}
+    for part in ("gpu_run.py", "project/haotuner/microkernels/index.py", "project/tests/contract/driver_process.py",
+                 "driver/driver_kernels-sm_80/unit.cubin"):  # fmt: skip
+        assert f"gpu_bundle/{part}" in names
+    assert sum(name.endswith("unit.cubin") and "device-code" in name for name in names) == 2
+    parts = pack(root, tmp_path / "out" / "b.tar.xz", volume_bytes=200_000)
+    assert len(parts) > 1 and not archive.exists()
+    joined = tmp_path / "joined.tar.xz"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    with tarfile.open(joined) as tar:
+        assert set(tar.getnames()) == names
