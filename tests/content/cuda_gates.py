@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from haotuner.backends.cuda.device_code import build_cubin
+from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.kernel import MicroKernel
-from tests.content.sass import Code, find_nvdisasm, read
 
 DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}
 OPS = ("dense:n=2304,k=768", "dense:n=2304,k=768,dtype=fp16", "dense:n=2304,k=768,dtype=bf16")

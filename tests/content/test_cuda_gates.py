@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
+from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.unit import device_unit
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed
-from tests.content.sass import Code, Loop, find_nvdisasm
 
 EVERY = 40  # of each dtype and device, by seed; `python -m tests.content.cuda_gates DEVICE` takes all
 KERNELS = {
