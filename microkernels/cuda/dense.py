@@ -1,10 +1,11 @@
 """What the CUDA dense families share: Y[m, n] = X[m, k] · W[n, k]^T, every extent known at run time.
 
-A micro-kernel is one thread block's ``bm x bn`` tile of Y, walked along k in steps of ``bk``. The compiled function is
-``symbol(X, W, Y)``: X (m, k) and Y (m, n) have inner stride 1 and any row stride, W (n, k), or (k, n) for ``kn1``, is
-compact. ``v`` promises that k and X's row stride (for ``kn1`` also n) are multiples of v and that X and W start at
-multiples of v elements; every family pads with zeros, so no other extent is restricted. Offsets are 32-bit: each
-operand must have fewer than 2^31 elements.
+A micro-kernel is one thread block's ``bm x bn`` tile of Y, walked along k in steps of ``bk``; with ``splits`` > 1 a block
+walks its share of the steps only. A program is a TVM function ``symbol(X, W)`` that ends in a call of the epilogue
+(``device/epilogue.cuh``); the compiled kernel takes ``ht_cuda_args`` (``launch.py``). X (m, k) and Y (m, n) have inner
+stride 1 and any row stride, W (n, k), or (k, n) for ``kn1``, is compact. ``v`` promises that k and X's row stride (for
+``kn1`` also n) are multiples of v and that X and W start at multiples of v elements; every family pads with zeros, so no
+other extent is restricted. Offsets into X and W are 32-bit (``launch.OPERAND_ELEMENTS``).
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class CudaDense(ABC):
 
     @abstractmethod
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
-        """TVM module with one function ``symbol(X, W, Y)``."""
+        """TVM module with one function ``symbol(X, W)``."""
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """A block's tile; what lies over the edges is masked."""

@@ -100,7 +100,7 @@ class CudaMma(CudaDense):
         return HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
-        """TVM module with one function ``symbol(X, W, Y)``."""
+        """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks), symbol)

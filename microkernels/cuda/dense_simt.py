@@ -92,7 +92,7 @@ class CudaSimt(CudaDense):
         return Step(fmas=tm * tn, loads=-(-tm // STRIP) + -(-tn // STRIP) + staged, checks=staged * v, rows=tm, columns=tn)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
-        """TVM module with one function ``symbol(X, W, Y)``."""
+        """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         # Twice the loop wants a few registers more: not where they are few, nor where the loop is long as it is.

@@ -123,7 +123,7 @@ class CudaWgmma(CudaDense):
         )
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
-        """TVM module with one function ``symbol(X, W, Y)``."""
+        """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         # setmaxnreg.inc may not take registers away.
