@@ -1,6 +1,6 @@
 """What can be seen of CUDA kernels without a GPU: ``python -m tests.bench.cuda_static --out docs/results/cuda-static.md``.
 
-For what selection puts first for each device, type and number of rows: resources and machine code, beside Triton's matmul of
+For what selection proposes for each device, type and number of rows: resources and machine code, beside Triton's matmul of
 the same tile. Needs nvcc or NVRTC, and nvdisasm; ``--triton FOLDER`` names an unpacked wheel of Triton where none is
 installed. The same compilers give the same page. Two minutes of two cores, seconds from a cache (``--cache FOLDER``).
 """
@@ -8,6 +8,7 @@ installed. The same compilers give the same page. Two minutes of two cores, seco
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -36,7 +37,7 @@ from tests.content.cuda_gates import MATRIX
 
 DEVICES = ("a100-80gb", "h100", "h200", "l40s", "rtx-4090")
 DTYPES = ("fp32", "fp16", "bf16")
-OP, ROWS = "dense:n=4096,k=4096", (16, 256, 4096)
+OP, RANGE, SAMPLES, ROWS = "dense:n=4096,k=4096", "m=1..8192", 21, (16, 256, 4096)
 UNIT = 6  # kernels of one cubin
 TRITON_SECONDS = 900
 COLUMNS = ("device", "dtype", "m", "kernel", "registers", "spilled bytes", "threads", "blocks an SM", "bytes a step",
@@ -69,18 +70,21 @@ class Seen:
 
 
 def first_choices(device: Device, dtype: str) -> Iterator[Row]:
-    """What selection puts first for each number of rows, of all families."""
-    op = Op.parse(f"{OP},dtype={dtype}")
+    """For each number of rows, the best by expectation of what selection keeps for the whole range, of all families."""
+    op, traffic = Op.parse(f"{OP},dtype={dtype}"), Traffic.of_range(ShapeRange.parse(RANGE), SAMPLES)
+    kept: dict[CudaDense, list[MicroKernel]] = {}
+    for family in CUDA_FAMILIES:
+        if family.serves(op) and family.runs_on(device):
+            with contextlib.suppress(NothingLegal):
+                funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic))
+                kept[family] = [candidate.kernel for candidate in funnel.kept]
     for m in ROWS:
-        traffic = Traffic.of_range(ShapeRange.parse(f"m={m}"))
+        alone = Traffic.of_range(ShapeRange.parse(f"m={m}"))
         best: list[tuple[float, Row]] = []
-        for family in CUDA_FAMILIES:
-            if family.serves(op) and family.runs_on(device):
-                try:
-                    kept = select(op, family, device, traffic, over_traffic(op, family, device, traffic)).kept
-                except NothingLegal:
-                    continue
-                best.append((kept[0].score, Row(device=device, m=m, family=family, kernel=kept[0].kernel)))
+        for family, kernels in kept.items():
+            scores = over_traffic(op, family, device, alone)(kernels)
+            at = int(scores.argmax())
+            best.append((float(scores[at]), Row(device=device, m=m, family=family, kernel=kernels[at])))
         yield max(best, key=lambda pair: pair[0])[1]
 
 
@@ -174,7 +178,8 @@ def page(rows: Sequence[Row], folder: Path, cache: Path | None, triton: Path | N
     lines = [
         "# What can be seen of CUDA kernels without a GPU", "",
         f"Made by `python -m tests.bench.cuda_static`, compiled by {', '.join(compilers)}. No figure here is a time. A row",
-        f"is what selection puts first for `{OP}` at m rows on a device's profile.", "",
+        f"is the best by expectation, at m rows, of what selection keeps for `{OP}` and `{RANGE}` "
+        "on a device's profile.", "",
         "*Blocks an SM*: by CUDA's rules from the compiled kernel's registers. *Bytes a step*: of X and W that a block",
         "loads for one step along k. *The loop*: the one that is made most of matrix instructions (HGMMA, HMMA), or of FFMA",
         "in fp32 and in gemv; *others for each* are its other instructions over those. *Stores*: in the kernel's text, of",
