@@ -148,7 +148,9 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
-            write_pack(request.out, library, document, _check_of(_lacking(backend, device), request.environment, hurried=hurried))
+            write_pack(
+                request.out, library, document, _check_of(_lacking(backend, device), request.environment, hurried=hurried)
+            )
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
     stopped = _stopped(tuned)
@@ -286,7 +288,11 @@ def _plan_document(table: PlanTable) -> dict[str, Any]:
             "cells": {
                 "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
                 "entries": [one.label for one in table.entries],
-                **({"considered": [[_considered(one) for one in cell] for cell in table.considered]} if table.considered else {}),
+                **(
+                    {"considered": [[_considered(one) for one in cell] for cell in table.considered]}
+                    if table.considered
+                    else {}
+                ),
             },
             "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
         }
@@ -302,7 +308,12 @@ def _plan_document(table: PlanTable) -> dict[str, Any]:
 
 def _considered(one: Considered) -> dict[str, Any]:
     us = float(f"{one.us:.{PREDICTED_DIGITS}g}")
-    return {"way": one.way, "composition": one.composition.label, "us": us, "from": "measured" if one.measured else "predicted"}
+    return {
+        "way": one.way,
+        "composition": one.composition.label,
+        "us": us,
+        "from": "measured" if one.measured else "predicted",
+    }
 
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from haotuner.words.op import Op
 from haotuner.words.record import Failed, Timed, Trial
 
 Facts = Mapping[str, float | str]
-# What a request tells child processes through their environment: the device as it was asked for, a folder that outlives them.
+# What a request tells child processes through their environment: the device as it was asked for, a folder that stays.
 DEVICE_WORD, CACHE_WORD = "HAOTUNER_DEVICE", "HAOTUNER_CODE_CACHE"
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 

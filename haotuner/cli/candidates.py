@@ -17,6 +17,7 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import families_for
 from haotuner.select.funnel import Funnel, select
+from haotuner.select.geometry import exact_axes
 from haotuner.trace import traffic_of
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
@@ -95,7 +96,12 @@ def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectat
     own = family.expectation(op, device, traffic)
     if own is not None:
         return own
+    from haotuner.cost.expected import over_traffic  # the models and their libraries take a second to import
     from haotuner.initial_model import start_of
-    from haotuner.search.book import expectation  # the models and their libraries take a second to import
+    from haotuner.search.book import expectation
 
-    return expectation(op, family, device, "cold", start_of(None, device, family.name).model)  # as tune would
+    start = start_of(None, device, family.name).model  # as tune would
+    first = next(iter(family.points(op, device)), None)
+    if first is not None and exact_axes(family.tile(first)):
+        return expectation(op, family, device, "cold", start)
+    return over_traffic(op, family, device, traffic, start)  # a tile serves a shape alone

@@ -1,4 +1,4 @@
-"""`haotuner explain` of an op on a device: the cell of a shape, what is launched there, and what else was weighed, and why not.
+"""`haotuner explain` of an op on a device: the cell of a shape, what is launched there, what else was weighed and why not.
 
 Read from the pack alone: no device is needed, and nothing is timed.
 """
@@ -29,6 +29,7 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
     rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))
     regions = composition.boxes(rows.__getitem__, {"m": m, "n": entry.n})
     chosen, *others = considered or [None]
+    parts = sum_parts(composition.share)
     return {
         "op": entry.name,
         "shape": {"m": m},
@@ -38,14 +39,18 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
         "unverified": manifest.unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
         "cell": [bounds[at - 1] + 1 if at else 1, bounds[at]],
-        "regions": [{"kernel": r.kernel, "box": {axis: list(span) for axis, span in r.box.items()}, "m": list(r.box["m"]),
-                     "n": list(r.box["n"]), "sum_parts": sum_parts(composition.share)} for r in regions if r.box["m"][0] < m],
+        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}, parts) for r in regions
+                    if r.box["m"][0] < m],
         "predicted_us": chosen["us"] if chosen else None,
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
         "runner_up": _runner_up(chosen, others),
         "considered": considered,
     }  # fmt: skip
+
+
+def _region(kernel: str, box: dict[str, list[int]], parts: int) -> dict[str, Any]:
+    return {"kernel": kernel, "box": box, "m": box["m"], "n": box["n"], "sum_parts": parts}
 
 
 def _runner_up(chosen: Mapping[str, Any] | None, others: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -60,7 +65,7 @@ def _runner_up(chosen: Mapping[str, Any] | None, others: list[dict[str, Any]]) -
 def print_device(document: Mapping[str, Any]) -> None:
     """The same for people."""
     m, (first, last) = document["shape"]["m"], document["cell"]
-    where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
+    where = "" if document["in_range"] else " (outside the tuned range: the nearest cell serves it)"
     split = document["split"]
     how = f", {share_in_words(split)}, added in a fixed order" if sum_parts(split) > 1 else ""
     say(f"{document['op']} m={m}, cell of {first}..{last} rows{how}{where}")
@@ -76,7 +81,7 @@ def print_device(document: Mapping[str, Any]) -> None:
     for place, one in enumerate(considered):
         table.append((one["way"], f"{one['us']:.2f}", one["from"], one["composition"], _why(place, one, chosen)))
     say(columns(table))
-    say(f"times are of {last} rows, the most of the cell, weights {document['weights']}; not timed now: {document['not_timed']}")
+    say(f"times are of {last} rows, the most of the cell, weights {document['weights']}; {document['not_timed']}")
 
 
 def _why(place: int, one: Mapping[str, Any], chosen: float) -> str:

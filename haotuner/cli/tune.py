@@ -40,7 +40,10 @@ def tune(
         str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
     ] = "dynamic",
     device: Annotated[
-        str, typer.Option("--device", help="cpu, cpu:avx512, cpu:avx2, cpu:sse, cuda:0; with --zero-measure also a profile (h200).")
+        str,
+        typer.Option(
+            "--device", help="cpu, cpu:avx512, cpu:avx2, cpu:sse, cuda:0; with --zero-measure also a profile (h200)."
+        ),
     ] = "cpu",
     threads: Annotated[
         str | None, typer.Option("--threads", help="Thread counts of a CPU, each with a plan of its own [default: 1,all].")

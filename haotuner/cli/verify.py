@@ -24,6 +24,8 @@ def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) ->
         for why in left:
             tell(f"{pack}: {why}")
         if not quiet:
-            say(f"{pack}: {f'{len(problems)} problems' if problems else 'verified, but for results' if left else 'verified'}")
+            say(
+                f"{pack}: {f'{len(problems)} problems' if problems else 'verified, but for results' if left else 'verified'}"
+            )
     if problems:
         raise typer.Exit(5)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from haotuner.cost.features import FEATURES, FEATURES_VERSION
+from haotuner.cost.features import FEATURES, FEATURES_VERSION, RING_FEATURES
 
-_VERSIONS = {feature.name: feature.version for feature in FEATURES}
+_VERSIONS = {feature.name: feature.version for feature in (*FEATURES, *RING_FEATURES)}
 
 
 def versions(names: Iterable[str]) -> dict[str, int]:

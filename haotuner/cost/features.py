@@ -15,6 +15,7 @@ import pandas as pd
 
 from haotuner.cost.families import Named, demand
 from haotuner.cost.machine import Machine, machine
+from haotuner.cost.ring import Flow, flow_of
 from haotuner.cost.roofline import (
     code_fill,
     exposed_us,
@@ -27,14 +28,14 @@ from haotuner.cost.roofline import (
     worked_us,
 )
 from haotuner.cost.steps import lanes_of_wave, steps_of
-from haotuner.words.demand import Column, CpuStream, Demand, MatmulTile, Problem, Staging
+from haotuner.words.demand import Column, CpuStream, Demand, MatmulTile, Problem, Ring, Staging
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.shape import Shape
 
 # Of models saved before columns had versions of their own: those of this one can be read. It is never raised again.
 FEATURES_VERSION = 7
-Group = Literal["matmul", "staging", "stream"]  # of a demand's columns: those that a family may leave out
+Group = Literal["matmul", "staging", "stream", "ring"]  # of a demand's columns: those that a family may leave out
 Part = TypeVar("Part")
 
 
@@ -71,6 +72,16 @@ class View:
     def stream(self) -> CpuStream:
         """The stream of an operand, likewise."""
         return _there(self.d.stream)
+
+    @property
+    def ring(self) -> Ring:
+        """Stages ahead, likewise."""
+        return _there(self.d.ring)
+
+    @property
+    def flow(self) -> Flow:
+        """How tiles with a ring run, likewise."""
+        return flow_of(self.d, self.m, self.resident)
 
     @property
     def flops_per_step(self) -> Column:
@@ -245,6 +256,16 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="threads_limit_log2", formula="log2 of threads a unit may hold", low=0, high=16,
             of=lambda v: _all(v, np.log2(v.m.threads_per_unit))),
 )  # fmt: skip
+# Columns that a frame has only where a family's demand has a ring: others' frames, and models learned from them, stay as
+# they were. A forest uses them if its settings name them.
+RING_FEATURES: tuple[Feature, ...] = (
+    Feature(name="ring_ahead_log2", formula="log2 of blocks of steps on their way while one is computed", low=0, high=12,
+            resource=False, group="ring", of=lambda v: _log2(v.ring.ahead)),
+    Feature(name="far_reach", formula="share of the memory's rate that bytes on their way allow", low=0, high=1,
+            group="ring", of=lambda v: v.flow.reach),
+    Feature(name="awake_share", formula="share of a unit's schedulers that have a wave", low=0, high=1, group="ring",
+            of=lambda v: v.flow.awake),
+)  # fmt: skip
 NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
 PROGRAM_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES if not feature.resource)
 OPTIONAL_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES if feature.group)  # may be NaN
@@ -255,6 +276,8 @@ def features(
 ) -> pd.DataFrame:
     """Frame of shape ``(len(pairs), len(FEATURES))``, float64, columns in the order of ``NAMES``, rows as given.
 
+    Behind them those of ``RING_FEATURES``, where the demand has a ring.
+
     ``device`` has as many units as threads will run; ``weights`` is ``cold`` or ``hot``.
     """
     return frame(device, demand(device, family, problem, pairs, weights=weights))
@@ -263,8 +286,9 @@ def features(
 def frame(device: Device, wanted: Demand) -> pd.DataFrame:
     """Features of a demand that is already known; columns of groups that it lacks are NaN."""
     view = View(device, wanted)
-    table = np.empty((len(view.count), len(FEATURES)))
-    for column, feature in enumerate(FEATURES):
+    every = FEATURES if wanted.ring is None else (*FEATURES, *RING_FEATURES)
+    table = np.empty((len(view.count), len(every)))
+    for column, feature in enumerate(every):
         there = feature.group is None or getattr(wanted, feature.group) is not None
         table[:, column] = feature.of(view) if there else np.nan
-    return pd.DataFrame(table, columns=list(NAMES))
+    return pd.DataFrame(table, columns=[feature.name for feature in every])

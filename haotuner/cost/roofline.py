@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from haotuner.cost.machine import Machine, machine
+from haotuner.cost.ring import ring_us
 from haotuner.cost.steps import Steps, steps_of
 from haotuner.words.demand import Column, CpuStream, Demand, Work
 from haotuner.words.device import Device
@@ -139,6 +140,8 @@ def expected_us(device: Device, demand: Demand) -> Column:
 def worked_us(demand: Demand, m: Machine) -> Column:
     """Expected microseconds without those of ``exposed_us``."""
     resident, _ = resident_tiles(demand, m)
+    if demand.ring is not None:
+        return ring_us(demand, m, resident, spilled_registers(demand, m), start_cycles(demand, m))
     tiles, steps = tile_count(demand), steps_of(demand, m)
     stream = demand.stream or CpuStream.none(tiles)
     spread = np.ceil(tiles / m.units)  # tiles of the busiest unit

@@ -209,7 +209,9 @@ class Lab:
         for name in names:
             if name in self._broken:
                 return self._broken[name]
-        if not self.backend.libraries_mix and len({self._places[name].library for name in names}) > 1:  # a composition of kernels built apart
+        if (
+            not self.backend.libraries_mix and len({self._places[name].library for name in names}) > 1
+        ):  # a composition of kernels built apart
             failed = self._build_batch(self._builders[0], sorted(set(names)))
             if failed is not None:
                 return failed

@@ -1,8 +1,8 @@
 """How one axis is covered where tiles are masked at its end and a device runs many at a time: grids, and their compositions.
 
-A kernel's tiles of one shape are a grid of blocks; the device runs ``slots`` of them at a time, so time rises in rounds.
-Three ways to end the last round well are known: another tile, the sum over k in parts where the grid is short of a round
-(split-K), and a second region of smaller tiles behind whole rounds of large ones (after MikPoly, ASPLOS 2024, who pads, too).
+A kernel's tiles are a grid of blocks; the device runs ``slots`` of them at a time, so time rises in rounds.
+Its last round ends well by another tile, the sum over k in parts where the grid is short of
+a round (split-K), or a second region of smaller tiles behind whole rounds of large ones (after MikPoly, ASPLOS 2024).
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def bounds(grids: Sequence[Grid], first: int, last: int) -> tuple[int, ...]:
     found = sorted({end for grid in grids for end in grid.ends(last) if first <= end < last} | {last})
     if len(found) <= MOST_CELLS:
         return tuple(found)
-    kept, ratio = [], (last / first) ** (1 / MOST_CELLS)
+    kept: list[int] = []
+    ratio = (last / max(first, 1)) ** (1 / MOST_CELLS)
     for end in found:  # thinned evenly in log space
         if not kept or end >= kept[-1] * ratio or end == last:
             kept.append(end)

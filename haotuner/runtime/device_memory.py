@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device for who has no framework: the driver through ctypes, handed over by DLPack. numpy and tvm-ffi only."""
+"""Arrays on a CUDA device for who has no framework: the driver through ctypes, handed over by DLPack."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The surface: what every kernel takes at every number of its tiles, measured where it was, predicted where it was not.
 
 For tiles that are masked at the end of the one dynamic axis: a kernel's time depends on how many tiles it has, so that is
-what is predicted. A sum over k in parts is predicted as a product of so many times the columns with a part of the depth, which
+what is predicted. A sum over k in parts is predicted as one of so many times the columns with a part of the depth, which
 asks the device for the same blocks and bytes, and what it takes to add the parts up.
 """
 
@@ -39,7 +39,14 @@ class Surface:
     """Times of one op's kernels on the whole device, in microseconds."""
 
     def __init__(
-        self, op: Op, device: Device, kernels: Mapping[MicroKernel, Family], *, cache: str, seed: int, model: CostModel | None
+        self,
+        op: Op,
+        device: Device,
+        kernels: Mapping[MicroKernel, Family],
+        *,
+        cache: str,
+        seed: int,
+        model: CostModel | None,
     ) -> None:
         self.op, self.device, self.cache = op, device, cache
         self.axis = op.dynamic[0]
@@ -88,7 +95,9 @@ class Surface:
         rows = [self._row_of[key] for key in keys]
         frame = pd.concat(self._frames, ignore_index=True)
         roof, extra = np.array(self._roof), np.array(self._extra)
-        own = np.array([max(self.us[key] - extra[row], self.us[key] * LEAST_SHARE) for key, row in zip(keys, rows, strict=True)])
+        own = np.array(
+            [max(self.us[key] - extra[row], self.us[key] * LEAST_SHARE) for key, row in zip(keys, rows, strict=True)]
+        )
         self._model = Forest(seed=self._seed).fit(frame.iloc[rows], np.log(roof[rows] / own))
         self._said = roof / np.exp(self._model.predict(frame)) + extra
 
@@ -146,8 +155,10 @@ def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
 
 
 def expectation(op: Op, family: Family, device: Device, traffic: Traffic, model: CostModel | None = None) -> Expectation:
-    """The score of kernels for selection: the share of the roofline that is expected over the traffic, a column for each of
-    a few of its shapes; the family's own where it has one."""
+    """The score of kernels for selection: the share of the roofline that is expected at a few shapes of the traffic.
+
+    A column for each shape; the family's own expectation where it has one.
+    """
     own = family.expectation(op, device, traffic)
     if own is not None:
         return own
@@ -170,5 +181,3 @@ def few(traffic: Traffic) -> list[Shape]:
     shapes = traffic.shapes()
     places = np.unique(np.round(np.linspace(0, len(shapes) - 1, min(FEW_SHAPES, len(shapes)))).astype(int))
     return [shapes[place] for place in places.tolist()]
-
-

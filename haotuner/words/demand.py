@@ -138,6 +138,14 @@ class CpuStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """Stages of fast memory through which a tile's operands come while it computes: columns of shape ``(rows,)``."""
+
+    ahead: Column  # blocks of steps (``MatmulTile.depth_block``) on their way while one is computed; at least 1
+    written_bytes: Column  # that a tile writes at its end, when its ring is empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What tile programs ask of a device. Work and tiles every family can tell; the other groups only some.
 
@@ -149,6 +157,7 @@ class Demand:
     matmul: MatmulTile | None = None
     staging: Staging | None = None
     stream: CpuStream | None = None
+    ring: Ring | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from haotuner.microkernels.cuda import dense_demand, dense_expected, dense_laws
+from haotuner.microkernels.cuda import dense_demand, dense_laws
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -122,10 +122,6 @@ class CudaDense(ABC):
         """Share of the units' peak that the family's instructions can reach."""
         return 1.0
 
-    def peak_tflops(self, device: Device) -> float | None:
-        """What the device's units for this family's instructions reach at most; None where nobody knows."""
-        return None if device.peak_gflops is None else device.peak_gflops / 1e3
-
     @abstractmethod
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""
@@ -176,8 +172,8 @@ class CudaDense(ABC):
         return dense_demand.demand(asked, self)
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
-        """See ``dense_expected``."""
-        return dense_expected.expectation(op, self, device, traffic)
+        """None: the roofline of ``haotuner/cost`` and what is learned rank them."""
+        return None
 
     def fuses(self, step: str) -> bool:
         """None so far."""

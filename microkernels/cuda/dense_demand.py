@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from haotuner.microkernels.cuda.tiles import SECTOR_BYTES, round_of_tiles, waves_of
-from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Ring, Staging, Tiles, Work
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 
@@ -34,6 +34,10 @@ class Told(Protocol):
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Registers, shared memory and threads of one block."""
+        ...
+
+    def ahead(self, kernel: MicroKernel) -> int:
+        """Steps along k whose operands are on their way while one step is computed."""
         ...
 
     def near_bytes(self, kernel: MicroKernel) -> int:
@@ -66,13 +70,16 @@ def demand(asked: Asked, family: Told) -> Demand:
     band = np.minimum(row_tiles, RASTER_ROWS)
     high, wide = np.minimum(together, band) * bm, np.minimum(np.ceil(together / band), np.ceil(n / bn)) * bn
     least = (m * k + n * k + m * n) * size
+    walked = tiles / together * (high + wide) * k * size + m * n * size
+    # What a later round reads again comes from the L2, as far as that holds both operands.
+    again = np.maximum(walked - least, 0.0) * np.maximum(1.0 - (device.l2_bytes or 0) / ((m + n) * k * size), 0.0)
     near, mid = asked.each(family.near_bytes), (bm + bn) * size
     flops, none, one = 2.0 * m * n * k, np.zeros_like(m), np.ones_like(m)
     return Demand(
         work=Work(
             flops={"simd": flops * (1.0 - tensor), "tensor": flops * tensor},
             least_bytes=least,
-            far_bytes=np.maximum(tiles / together * (high + wide) * k * size + m * n * size, least),
+            far_bytes=least + again,
             mid_bytes=mid * k * tiles,
             near_bytes=near * k * tiles,
         ),
@@ -111,4 +118,5 @@ def demand(asked: Asked, family: Told) -> Demand:
         ),
         staging=Staging(rows=one, cols=one, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=one),
         stream=CpuStream.none(m),
+        ring=Ring(ahead=asked.each(family.ahead), written_bytes=bm * bn * size),
     )

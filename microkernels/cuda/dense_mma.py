@@ -99,10 +99,6 @@ class CudaMma(CudaDense):
         """On Hopper mma.sync reaches only part of the tensor cores' peak."""
         return HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
 
-    def peak_tflops(self, device: Device) -> float | None:
-        """The tensor cores' peak, as far as mma.sync reaches it."""
-        return None if device.tensor_tflops is None else device.tensor_tflops * self.peak_share(device)
-
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""
         footprint = self.footprint(kernel)

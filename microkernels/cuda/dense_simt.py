@@ -42,6 +42,7 @@ K_STEPS = (8, 16, 32)
 WIDEST_VECTOR = 4  # floats of a 16-byte load
 STRIP = 4  # floats of a 16-byte shared-memory load; a thread's rows and columns come in strips this wide
 BANKS = 32
+TIGHT_REGISTERS = 128
 ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
 
 
@@ -94,10 +95,12 @@ class CudaSimt(CudaDense):
         """TVM module with one function ``symbol(X, W, Y)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
-        return module_of(_program(kernel, footprint.threads, blocks), symbol)
+        # Twice the loop wants a few registers more: not where they are few, nor where the loop is long as it is.
+        twice = kernel["bk"] < K_STEPS[-1] and footprint.registers_per_thread > TIGHT_REGISTERS
+        return module_of(_program(kernel, footprint.threads, blocks, twice), symbol)
 
 
-def _program(kernel: MicroKernel, threads: int, blocks: int) -> Any:
+def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
@@ -205,6 +208,8 @@ def _program(kernel: MicroKernel, threads: int, blocks: int) -> Any:
         fetch_step(first)
         put_step(0)
         T.cuda.cta_sync()
+        if twice:
+            T.evaluate(pieces.unroll_twice(T))  # the two buffers' addresses become constants
         for step in T.serial(last - first):
             fetch_step(first + step + 1)  # past the end it fetches zeros or the next share's, which nobody reads
             for kk in T.unroll(bk):

@@ -116,10 +116,6 @@ class CudaWgmma(CudaDense):
             Map(operand="w", rows=w_rows, columns=w_columns, swizzle_bytes=128),
         )
 
-    def peak_tflops(self, device: Device) -> float | None:
-        """The tensor cores' peak."""
-        return device.tensor_tflops
-
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W, Y)``."""
         footprint = self.footprint(kernel)

@@ -46,7 +46,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(TOYS / "c_compiler.py.txt", folder / "haotuner" / "backends" / "c_compiler.py")
     backends = folder / "haotuner" / "backends" / "index.py"
     entered(
-        backends, "from haotuner.backends.c_compiler import CBackend\n", ("(CpuBackend(), CudaBackend())", "(CBackend(), CpuBackend(), CudaBackend())")
+        backends,
+        "from haotuner.backends.c_compiler import CBackend\n",
+        ("(CpuBackend(), CudaBackend())", "(CBackend(), CpuBackend(), CudaBackend())"),
     )
     return folder
 

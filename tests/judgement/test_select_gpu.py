@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import profiles
@@ -189,6 +190,4 @@ def refused_of(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, r
 
 
 def expected(op: Op, family: CudaDense, device: Device, wanted: Traffic) -> Expectation:
-    found = family.expectation(op, device, wanted)
-    assert found is not None
-    return found
+    return over_traffic(op, family, device, wanted)

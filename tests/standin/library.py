@@ -43,13 +43,13 @@ def driver_library(*, bare: bool = False, sanitize: str = "") -> Path:
     """
     sources = [*sorted(NATIVE.glob("*.cc")), *(EMULATOR / name for name in MACHINE)]
     headers = [NATIVE / "standin.h", *sorted(EMULATOR.glob("*.h"))]
-    extra = [*(["-DSTANDIN_BARE"] if bare else []), *([f"-fsanitize={sanitize}", "-g"] if sanitize else [])]
-    key = _hash([path.read_bytes() for path in (*sources, *headers)], [*FLAGS, *extra])
+    extra = [f"-fsanitize={sanitize}", "-g"] if sanitize else []
+    key = _hash([path.read_bytes() for path in (*sources, *headers)], [*FLAGS, *extra, str(bare)])
     folder = cache_folder() / f"driver-{key}"
     with locked(cache_folder() / f"driver-{key}.lock"):
         if not (folder / LIBRARY).exists():
             _forget_old()
-            _build(sources, extra, folder)
+            _build(sources, headers, extra, bare, folder)
     return folder
 
 
@@ -60,17 +60,25 @@ def _forget_old() -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _build(sources: list[Path], extra: list[str], folder: Path) -> None:
+def _build(sources: list[Path], headers: list[Path], extra: list[str], bare: bool, folder: Path) -> None:
+    common = [path.read_bytes() for path in headers]
+
+    def compiled(source: Path) -> str:
+        """The object of one source, kept for other builds of the driver."""
+        flags = [*FLAGS, *extra, "-isystem", str(cuda_include())]
+        flags += [RENAMED] if source.name == "async_copy.cc" else []
+        flags += ["-DSTANDIN_BARE"] if bare and source.name == "launch.cc" else []
+        flags += ["-w", "-fpermissive"] if source.parent == EMULATOR or source.name == "launch.cc" else []
+        unit = cache_folder() / f"object-{_hash([source.read_bytes(), *common], [source.name, *flags])}.o"
+        if not unit.exists():
+            made = unit.with_suffix(f".{os.getpid()}")
+            run(["g++", *flags, "-c", str(source), "-o", str(made)])
+            made.replace(unit)
+        return str(unit)
+
+    with ThreadPoolExecutor(max_workers=2) as two:
+        units = list(two.map(compiled, sources))
     with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
-        units = [str(Path(made) / f"{source.stem}.o") for source in sources]
-
-        def compile_one(source: Path, unit: str) -> None:
-            renamed = [RENAMED] if source.name == "async_copy.cc" else []
-            warnings = ["-w", "-fpermissive"] if source.parent == EMULATOR or source.stem == "launch" else []
-            run(["g++", *FLAGS, *extra, *warnings, *renamed, "-isystem", str(cuda_include()), "-c", str(source), "-o", unit])
-
-        with ThreadPoolExecutor(max_workers=2) as two:
-            list(two.map(compile_one, sources, units))
         whole = Path(made) / "whole"
         whole.mkdir()
         library = whole / LIBRARY

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -206,9 +207,43 @@ def caches(cubin: Path) -> Any:
     return dict(zip(("cold", "warm", "other", "again"), found, strict=True))
 
 
+def threads(cubin: Path) -> Any:
+    """Eight threads that allocate, launch on streams of their own, check and free, fifteen times each; errors found."""
+    host, errors = Host(cubin), []
+    for name in (PLAIN[0], "haotuner_reduce_fp32"):
+        host.kernel(name)
+
+    def work(number: int) -> None:
+        try:
+            host.driver.need("cuCtxSetCurrent", host.context)
+            for turn in range(15):
+                stream, splits = host.stream(), 1 + turn % 3
+                problem = Problem(16 + number, 24, 32 + turn)
+                problem.at = {"x": host.driver.upload(problem.x), "w": host.driver.upload(problem.w)}
+                problem.at["y"] = host.driver.new("cuMemAlloc", 4 * problem.m * problem.n)
+                problem.at["partial"] = host.driver.new("cuMemAlloc", 4 * problem.m * problem.n * splits)
+                host.launch(problem, stream, splits=splits)
+                host.driver.need("cuStreamSynchronize", stream)
+                problem.check(host.driver)
+                for address in problem.at.values():
+                    host.driver.need("cuMemFree", address)
+                host.driver.need("cuStreamDestroy", stream)
+        except Exception as error:  # told by the parent
+            errors.append(repr(error)[:300])
+
+    running = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    host.driver.need("cuMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+    return {"errors": errors, "held": total.value - free.value, "executed": host.driver.executed()}
+
+
 PROGRAMS: dict[str, Callable[[Path], Any]] = {
     program.__name__: program
-    for program in (times, replays, chain, unread, result, planned, hanging, devices, counts, overhead, caches)
+    for program in (times, replays, chain, unread, result, planned, hanging, devices, counts, overhead, caches, threads)
 }
 
 if __name__ == "__main__":

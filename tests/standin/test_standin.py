@@ -115,6 +115,12 @@ def test_a_driver_may_be_missing_or_old(folder):
     assert run("devices", folder, driver=12040)["module"] == 200  # a cubin of CUDA 13
 
 
+@pytest.mark.parametrize("settings", [{"seed": 1}, {"mode": "early"}, {"execute": "demand"}], ids=str)
+def test_threads_call_side_by_side(settings, folder):
+    found = run("threads", folder, **settings)
+    assert (found["errors"], found["held"], found["executed"]) == ([], 0, 8 * (5 * 1 + 10 * 2))
+
+
 def test_calls_are_counted(folder):
     assert run("counts", folder) == {"cuLaunchKernel": 3, "cuMemAlloc": 0, "cuModuleLoadData": 0}
 

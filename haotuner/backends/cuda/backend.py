@@ -108,7 +108,9 @@ class CudaBackend:
         kernels = _PACKAGE / "microkernels" / "cuda"
         timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
         timed += [_NATIVE / name for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h")]
-        timed += [_HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py")]
+        timed += [
+            _HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py")
+        ]
         timed += [_HERE / "native" / "timing_cuda.c"]
         return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
 

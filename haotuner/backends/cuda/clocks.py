@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-# nvml.h, nvmlClocksEventReasons: what makes a time another device's. A cap on power (0x4) is how big products run everywhere.
-SLOWED = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+# nvml.h, nvmlClocksEventReasons: what makes times another device's. A cap of power is how big products run.
+SLOWED = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
 POWER_CAP = 0x4
 Seen = Mapping[str, float]
 
@@ -19,8 +24,9 @@ class Clocks:
         self._module, self._handle = module, None
         try:
             self._module = module or importlib.import_module("pynvml")
-            self._module.nvmlInit()
-            self._handle = self._module.nvmlDeviceGetHandleByIndex(ordinal)
+            nvml: Any = self._module
+            nvml.nvmlInit()
+            self._handle = nvml.nvmlDeviceGetHandleByIndex(ordinal)
         except Exception:  # pynvml raises classes of its own, and needs a library that may be of any age
             self._module = None
 
@@ -28,14 +34,15 @@ class Clocks:
         """What is known now: ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c``, ``reasons``."""
         if self._module is None:
             return {}
-        nvml, found = self._module, {}
-        for name, question in (
+        nvml, found = self._module, dict[str, float]()
+        questions: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM)),
             ("memory_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM)),
             ("power_w", lambda: nvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3),
             ("temperature_c", lambda: nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU)),
             ("reasons", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)),
-        ):
+        )
+        for name, question in questions:
             try:
                 found[name] = float(question())
             except nvml.NVMLError:

@@ -51,7 +51,11 @@ class TimerProcess:
             words = kernel_words(name, launch, family.dtype, kn=family.reads_kn(kernel))
             function, (registers, local, shared) = self._library.function(self._module(library), name, launch.shared_bytes)
             self._loaded[library, name] = Loaded(
-                words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared + launch.shared_bytes
+                words=words,
+                function=function,
+                registers=registers,
+                local_bytes=local,
+                shared_bytes=shared + launch.shared_bytes,
             )
         return self._loaded[library, name], family
 
@@ -137,7 +141,8 @@ class TimerProcess:
         native.prepare(call, launches)
         why = ""
         for _ in range(SLOWED_TRIES):
-            before, samples, began = self._clocks.look(), [], time.monotonic()
+            before, began = self._clocks.look(), time.monotonic()
+            samples: list[float] = []
             spent = 0.0
             while len(samples) < int(job["most"]) and (len(samples) < int(job["least"]) or spent < float(job["limit_us"])):
                 us = native.replay_us()
@@ -217,4 +222,3 @@ class Operands:
         held, self._held = self._held, []
         for place in held:
             self._library.free(place)
-

@@ -31,9 +31,9 @@ class KernelWords(ctypes.Structure):
 
     _fields_ = (
         ("name", ctypes.c_char_p), ("tile_m", ctypes.c_int32), ("tile_n", ctypes.c_int32), ("threads", ctypes.c_int32),
-        ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32), ("box_x", ctypes.c_int32 * 2),
-        ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32), ("dtype", ctypes.c_uint8),
-        ("splits_max", ctypes.c_int32),
+        ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32),
+        ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -130,7 +130,9 @@ class TimingLibrary:
     def put(self, address: int, values: NDArray[Any]) -> None:
         """Copy a contiguous array to the device."""
         assert values.flags.c_contiguous
-        self.ask("run", "htt_upload", ctypes.c_uint64(address), ctypes.c_void_p(values.ctypes.data), ctypes.c_int64(values.nbytes))
+        self.ask(
+            "run", "htt_upload", ctypes.c_uint64(address), ctypes.c_void_p(values.ctypes.data), ctypes.c_int64(values.nbytes)
+        )
 
     def copy(self, to: int, source: int, size: int) -> None:
         """Copy on the device."""
@@ -139,7 +141,13 @@ class TimingLibrary:
     def get(self, address: int, values: NDArray[Any]) -> None:
         """Copy from the device into a contiguous array."""
         assert values.flags.c_contiguous
-        self.ask("run", "htt_download", ctypes.c_void_p(values.ctypes.data), ctypes.c_uint64(address), ctypes.c_int64(values.nbytes))
+        self.ask(
+            "run",
+            "htt_download",
+            ctypes.c_void_p(values.ctypes.data),
+            ctypes.c_uint64(address),
+            ctypes.c_int64(values.nbytes),
+        )
 
     def poison(self, address: int, size: int) -> None:
         """NaN everywhere."""

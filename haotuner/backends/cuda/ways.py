@@ -37,7 +37,7 @@ def capability_number(arch: str) -> int:
 
 
 def runs(code: str, device: str) -> bool:
-    """Whether machine code of one architecture runs on a device of another: the same major, a later minor; ``a``: the same."""
+    """Whether machine code of one architecture runs on a device of another: one major, a later minor; ``a``: the same."""
     wanted, has = capability_number(code), capability_number(device)
     if code.endswith(("a", "f")):
         return wanted == has
@@ -46,7 +46,8 @@ def runs(code: str, device: str) -> bool:
 
 def compilers() -> dict[str, str]:
     """CUDA compilers that are there, by name: where nvcc is, versions of NVRTC's packages."""
-    found = {"nvcc": path for path in [shutil.which("nvcc")] if path}
+    nvcc = shutil.which("nvcc")
+    found = {"nvcc": nvcc} if nvcc else {}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

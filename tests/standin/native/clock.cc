@@ -4,14 +4,14 @@
 // A block costs the longer of its arithmetic and its loads, plus a fixed start; blocks run in rounds of what is resident on
 // all units, and the last round is shorter where a unit holds fewer. All of it is at least the time of reading W and X once,
 // three times faster where the L2 cache still holds them (what was used last, up to its size). A graph starts launches faster.
-// The tile of a block is read off the kernel's name (bm32_bn64, 128x64), else guessed from its registers.
+// The tile of a block is read off the kernel's name (_bm32_bn64), else guessed from its registers.
 #include "standin.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <deque>
 #include <random>
-#include <regex>
 #include <utility>
 
 namespace standin {
@@ -21,18 +21,15 @@ struct Tile {
     double m, n;
 };
 Tile tile_of(const Kernel& kernel, int threads) {
-    static const std::regex words("bm(\\d+)_bn(\\d+)|[^0-9a-z](\\d+)x(\\d+)");
     static auto* known = new std::map<std::string, Tile>;
     auto found = known->find(kernel.name);
     if (found != known->end()) return found->second;
-    std::smatch match;
     Tile tile{};
-    if (std::regex_search(kernel.name, match, words)) {
-        const int first = match[1].matched ? 1 : 3;
-        tile = {std::stod(match[first]), std::stod(match[first + 1])};
-    } else {  // accumulators are about half of the registers
+    const size_t rows = kernel.name.find("_bm"), columns = kernel.name.find("_bn");
+    if (rows != std::string::npos && columns != std::string::npos)
+        tile = {std::atof(kernel.name.c_str() + rows + 3), std::atof(kernel.name.c_str() + columns + 3)};
+    if (tile.m < 1 || tile.n < 1)  // accumulators are about half of the registers
         tile.m = tile.n = std::max(8.0, std::sqrt(threads * std::max(kernel.facts.registers, 16) * 0.5));
-    }
     return (*known)[kernel.name] = tile;
 }
 

@@ -23,9 +23,7 @@ std::set<Context*>& known() {
 void start(Context* context) {
     context->alive = true;
     if (context->legacy) return;
-    context->legacy = new Stream;
-    context->legacy->context = context;
-    streams().insert(context->legacy);
+    context->legacy = new_stream(context, 0);
 }
 void end(Context* context) {
     wait_context(context);

@@ -42,7 +42,7 @@ CUresult replay(const Graph& graph) {
 }
 void leave(Capture* capture) {
     for (Stream* stream : capture->members) {
-        if (!streams().count(stream)) continue;
+        if (!known_stream(stream)) continue;
         stream->capture = nullptr;
         stream->tails.clear();
     }
@@ -76,7 +76,7 @@ CUresult refuse_implicit(Context* context) {
     bool refused = false;
     for (Capture* capture : active())
         for (Stream* stream : capture->members)
-            if (streams().count(stream) && stream->context == context && !(stream->flags & CU_STREAM_NON_BLOCKING)) {
+            if (known_stream(stream) && stream->context == context && !(stream->flags & CU_STREAM_NON_BLOCKING)) {
                 break_capture(capture);
                 refused = true;
             }

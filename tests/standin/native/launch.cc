@@ -22,6 +22,7 @@ thread_local sigjmp_buf t_fault;
 thread_local volatile sig_atomic_t t_inside = 0;
 thread_local const char* volatile t_said = nullptr;
 constexpr int kDied = 1000;      // beside signal numbers
+constexpr auto kNeverEnds = static_cast<CUresult>(-1);
 
 void faulted(int number) {
     if (t_inside) siglongjmp(t_fault, number);
@@ -55,8 +56,7 @@ CUresult what_failed(int number) {
     if (number == kDied) {
         const std::string said = t_said;
         say("the kernel died: %s", said.c_str());
-        if (said == "deadlock")
-            for (;;) wait_unlocked();  // as a device would: never done
+        if (said == "deadlock") return kNeverEnds;
         return said.rfind("misaligned", 0) == 0 ? CUDA_ERROR_MISALIGNED_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
     }
     // g++ traps (SIGILL) where an access is not aligned as its type.
@@ -145,6 +145,7 @@ CUresult run(const Launch& launch) {
         }
     }
     show_all();
+    while (result == kNeverEnds) wait_unlocked();  // as a device would
     if (result) say("%s failed with %d", launch.kernel->name.c_str(), static_cast<int>(result));
     return result;
 }

@@ -86,10 +86,11 @@ struct Work {
     std::function<CUresult()> run;
     std::vector<std::shared_ptr<Work>> after;
     double us = 0, finished = 0;
-    bool done = false, hangs = false;
+    bool done = false, hangs = false;  // hangs: not to be taken up, for it never ends or is running
 };
 using WorkPointer = std::shared_ptr<Work>;
 struct Stream {
+    unsigned long long number = 0;  // in order of creation
     Context* context = nullptr;
     unsigned flags = 0;
     int priority = 0;
@@ -107,7 +108,13 @@ struct Event {
     Capture* capture = nullptr;  // recorded inside this capture, at these nodes
     std::vector<int> tails;
 };
-std::set<Stream*>& streams();
+struct ByNumber {  // and not by address, which no seed repeats
+    bool operator()(const Stream* one, const Stream* other) const { return one->number < other->number; }
+};
+using Streams = std::set<Stream*, ByNumber>;
+Streams& streams();
+Stream* new_stream(Context* context, unsigned flags);
+bool known_stream(Stream* stream);  // whether it is one, whatever the pointer
 CUresult find_stream(CUstream handle, Stream** found);  // of the current context for the special handles
 CUresult submit(Stream* stream, std::function<CUresult()> run, double us, const char* planned = "",
                 std::vector<WorkPointer> after = {});

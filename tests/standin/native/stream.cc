@@ -8,10 +8,32 @@ namespace standin {
 
 double noisy(double us);  // clock.cc
 
-std::set<Stream*>& streams() {
-    static auto* made = new std::set<Stream*>;
+Streams& streams() {
+    static auto* made = new Streams;
     return *made;
 }
+namespace {
+std::set<const Stream*>& addresses() {
+    static auto* made = new std::set<const Stream*>;
+    return *made;
+}
+void forget(Stream* stream) {
+    streams().erase(stream);
+    addresses().erase(stream);
+    delete stream;
+}
+}  // namespace
+Stream* new_stream(Context* context, unsigned flags) {
+    static unsigned long long numbers = 0;
+    auto* made = new Stream;
+    made->number = ++numbers;
+    made->context = context;
+    made->flags = flags;
+    streams().insert(made);
+    addresses().insert(made);
+    return made;
+}
+bool known_stream(Stream* stream) { return addresses().count(stream); }
 
 CUresult find_stream(CUstream handle, Stream** found) {
     if (handle == nullptr || handle == CU_STREAM_LEGACY) {
@@ -20,16 +42,12 @@ CUresult find_stream(CUstream handle, Stream** found) {
     }
     if (handle == CU_STREAM_PER_THREAD) {
         Stream*& own = current()->per_thread[std::this_thread::get_id()];
-        if (!own) {
-            own = new Stream;
-            own->context = current();
-            streams().insert(own);
-        }
+        if (!own) own = new_stream(current(), 0);
         *found = own;
         return CUDA_SUCCESS;
     }
     auto* stream = reinterpret_cast<Stream*>(handle);
-    if (!streams().count(stream) || stream->destroyed) return CUDA_ERROR_INVALID_HANDLE;
+    if (!known_stream(stream) || stream->destroyed) return CUDA_ERROR_INVALID_HANDLE;
     *found = stream;
     return CUDA_SUCCESS;
 }
@@ -45,10 +63,11 @@ bool ready(const Stream* stream) {
 }
 
 void finish(Stream* stream) {
-    WorkPointer work = std::move(stream->queue.front());
-    stream->queue.pop_front();
+    WorkPointer work = stream->queue.front();
+    work->hangs = true;  // a kernel that never ends lets other threads in; they must not run it again, nor what comes after
     if (!g_sticky)
         if (CUresult error = work->run()) stick(error, "work on a stream failed");
+    stream->queue.pop_front();
     double start = stream->clock;
     for (const WorkPointer& earlier : work->after) start = std::max(start, earlier->finished);
     const double us = work->us + spent();
@@ -56,10 +75,7 @@ void finish(Stream* stream) {
     work->done = true;
     work->after.clear();
     work->run = nullptr;
-    if (stream->destroyed && stream->queue.empty()) {
-        streams().erase(stream);
-        delete stream;
-    }
+    if (stream->destroyed && stream->queue.empty()) forget(stream);
 }
 
 bool step() {
@@ -114,13 +130,13 @@ CUresult wait_for(const WorkPointer& work) {
 }
 CUresult wait_stream(Stream* stream) {
     if (stream == stream->context->legacy)
-        for (Stream* other : std::set<Stream*>(streams()))
-            if (streams().count(other) && other->context == stream->context && blocking(other)) wait_for(WorkPointer(other->last));
+        for (Stream* other : Streams(streams()))
+            if (known_stream(other) && other->context == stream->context && blocking(other)) wait_for(WorkPointer(other->last));
     return wait_for(WorkPointer(stream->last));
 }
 CUresult wait_context(Context* context) {
-    for (Stream* stream : std::set<Stream*>(streams()))
-        if (streams().count(stream) && stream->context == context) wait_for(WorkPointer(stream->last));
+    for (Stream* stream : Streams(streams()))
+        if (known_stream(stream) && stream->context == context) wait_for(WorkPointer(stream->last));
     const char* what = nullptr;
     if (!g_sticky && !canaries_whole(&what)) stick(CUDA_ERROR_ILLEGAL_ADDRESS, what);
     return g_sticky;
@@ -146,12 +162,9 @@ CUresult find_event(CUevent handle, Event** found) {
 }
 CUresult make_stream(CUstream* handle, unsigned flags, int priority) {
     if (!handle || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    auto* made = new Stream;
-    made->context = current();
-    made->flags = flags;
+    Stream* made = new_stream(current(), flags);
     made->priority = priority;
     made->clock = current()->legacy->clock;
-    streams().insert(made);
     *handle = reinterpret_cast<CUstream>(made);
     return CUDA_SUCCESS;
 }
@@ -172,10 +185,7 @@ STANDIN_API CUresult cuStreamDestroy_v2(CUstream handle) {
     if (stream == current()->legacy || handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture) break_capture(stream->capture);
     stream->destroyed = true;  // returns at once; its work still runs
-    if (stream->queue.empty()) {
-        streams().erase(stream);
-        delete stream;
-    }
+    if (stream->queue.empty()) forget(stream);
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuStreamSynchronize(CUstream handle) {

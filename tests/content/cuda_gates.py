@@ -1,0 +1,116 @@
+"""What compiled CUDA kernels must keep to, read off their cubins: ``python -m tests.content.cuda_gates h200 [COUNT]``.
+
+The command compiles what ``haotuner candidates`` proposes for a device (all, or COUNT of each dtype by seed) and prints a
+line for every kernel that breaks a gate. It needs nvcc or NVRTC, and nvdisasm.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from haotuner.backends.cuda.device_code import build_cubin
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.kernel import MicroKernel
+from tests.content.sass import Code, find_nvdisasm, read
+
+DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}
+OPS = ("dense:n=2304,k=768", "dense:n=2304,k=768,dtype=fp16", "dense:n=2304,k=768,dtype=bf16")
+UNIT = 8  # kernels
+MATRIX = {"cuda_wgmma": "HGMMA", "cuda_mma": "HMMA", "cuda_simt": "FFMA", "cuda_gemv": "FFMA"}
+# Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
+HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
+NARROW_STORES = 2  # of Y in single elements and of partial sums, each in a loop
+
+
+def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:
+    """The gates that a kernel's code breaks, in words."""
+    kind = family.name.rpartition("_")[0]
+    loop = code.main_loop(MATRIX[kind])
+    count = loop.count(MATRIX[kind])
+    share = len(loop.instructions) / max(count, 1)
+    if not count:
+        yield f"no {MATRIX[kind]} in a loop"
+    for spill in ("LDL", "STL"):
+        if loop.count(spill):
+            yield f"{loop.count(spill)} {spill} in the main loop"
+    if kind == "cuda_wgmma":
+        if loop.count("R2UR"):
+            yield f"{loop.count('R2UR')} R2UR in the main loop"
+        if share > HGMMA_LIMIT:
+            yield f"{share:.1f} instructions per HGMMA"
+    if kind == "cuda_mma" and share > HMMA_LIMIT and _large_mma(kernel) and arch != "sm_90a":
+        yield f"{share:.2f} instructions per HMMA"
+    if kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel):
+        yield f"{share:.3f} instructions per FFMA"
+    if kind != "cuda_gemv":
+        stores = code.stores()
+        if not stores["128"]:
+            yield "no 16-byte store"
+        if sum(stores.values()) - stores["128"] > NARROW_STORES:
+            yield f"stores {dict(stores)}"
+
+
+def _large_mma(kernel: MicroKernel) -> bool:
+    """A warp has 16 instructions or more for 16 elements of k, and 16-byte loads."""
+    rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
+    return rows * columns >= 64 * 32 and kernel["v"] == 8
+
+
+def _large_simt(kernel: MicroKernel) -> bool:
+    """A thread has 64 FFMAs for an element of k, and stages of 16 or more; 128x128x8 is at 1.164 in its 128 registers."""
+    tile = kernel["bm"] * kernel["bn"]
+    return kernel["tm"] * kernel["tn"] == 64 and kernel["v"] == 4 and kernel["bk"] >= 16 and tile >= 64 * 128
+
+
+def proposed(device: str, most: int | None) -> list[MicroKernel]:
+    """What selection keeps for the device, of each op all or so many by seed."""
+    kernels: list[MicroKernel] = []
+    for op in OPS:
+        command = [sys.executable, "-m", "haotuner", "candidates", "--op", op, "--shapes", "m=1..4096", "--device", device]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True)
+        names = json.loads(done.stdout)["kept"]
+        kept = names if most is None else random.Random(0).sample(names, min(most, len(names)))
+        kernels += [MicroKernel.parse(name) for name in kept]
+    return kernels
+
+
+def checked(kernels: Sequence[MicroKernel], arch: str, folder: Path) -> dict[str, list[str]]:
+    """The broken gates of each kernel that breaks one."""
+    nvdisasm = find_nvdisasm()
+    assert nvdisasm is not None
+    families = {family.name: family for family in CUDA_FAMILIES}
+    found: dict[str, list[str]] = {}
+    for start in range(0, len(kernels), UNIT):
+        programs = {kernel.name: (families[kernel.family], kernel) for kernel in kernels[start : start + UNIT]}
+        cubin = build_cubin(programs, folder / f"{arch}-{start}.cubin", arch=arch)
+        code = read(cubin.path, nvdisasm)
+        for name, (family, kernel) in programs.items():
+            why = list(broken(family, kernel, arch, code[name]))
+            if cubin.resources[name]["spill_bytes"]:
+                why.append(f"{cubin.resources[name]['spill_bytes']:.0f} bytes of spills")
+            if why:
+                found[name] = why
+    return found
+
+
+def main() -> None:
+    """Check a device's proposals; exit 1 if a gate is broken."""
+    device, most = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None
+    kernels = proposed(device, most)
+    with tempfile.TemporaryDirectory() as folder:
+        found = checked(kernels, DEVICES[device], Path(folder))
+    for name, why in found.items():
+        print(f"{name}: {'; '.join(why)}")
+    print(f"{device}: {len(kernels)} kernels, {len(found)} break a gate")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Machine code of cubins as nvdisasm lists it: kernels, their loops, and what the loops hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DISASM_SECONDS = 120
+MIN_LOOP = 8  # instructions: shorter ones wait for a barrier
+
+
+def find_nvdisasm() -> Path | None:
+    """On the PATH, beside nvcc, or in the wheel nvidia-cuda-nvdisasm."""
+    nvcc = shutil.which("nvcc")
+    beside = [Path(nvcc).resolve().parent / "nvdisasm"] if nvcc else []
+    wheels = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
+    found = shutil.which("nvdisasm")
+    places = [*([Path(found)] if found else []), *beside, *wheels]
+    return next((place for place in places if place.exists()), None)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Instructions from a label to a branch back to it."""
+
+    instructions: tuple[str, ...]
+
+    def count(self, operation: str) -> int:
+        """Instructions of an operation, as HGMMA, whatever follows its name."""
+        return sum(one == operation for one in map(operation_of, self.instructions))
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kernel."""
+
+    instructions: tuple[str, ...]
+    loops: tuple[Loop, ...]
+
+    def main_loop(self, operation: str) -> Loop:
+        """The loop that the operation makes the largest part of."""
+        return max(self.loops, key=lambda loop: loop.count(operation) / len(loop.instructions))
+
+    def stores(self) -> Counter[str]:
+        """Stores to global memory by their width: 128, 64, 32, U16 ..."""
+        widths = (re.match(r"STG\.E\S*?\.(\d+|U16)\b", bare(one)) for one in self.instructions if operation_of(one) == "STG")
+        return Counter(found[1] if found else "32" for found in widths)
+
+
+def bare(instruction: str) -> str:
+    """Without its predicate."""
+    return re.sub(r"^@!?U?P\w+\s+", "", instruction)
+
+
+def operation_of(instruction: str) -> str:
+    """``HGMMA`` of ``@P0 HGMMA.64x256x16.F32 ...``."""
+    return bare(instruction).split()[0].split(".")[0]
+
+
+def read(cubin: Path, nvdisasm: Path) -> dict[str, Code]:
+    """Every kernel of a cubin by name."""
+    done = subprocess.run(
+        [nvdisasm, "-c", cubin], capture_output=True, text=True, timeout=DISASM_SECONDS, check=True
+    )  # fmt: skip
+    sections = done.stdout.split("\t.section\t.text.")[1:]
+    return {section.split(",")[0].strip('"'): _code(section) for section in sections}
+
+
+def _code(section: str) -> Code:
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    for line in section.splitlines():
+        if label := re.match(r"(\.L_\w+):", line):
+            labels[label[1]] = len(instructions)
+        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(found[1].strip())
+    return Code(tuple(instructions), tuple(_loops(instructions, labels)))
+
+
+def _loops(instructions: list[str], labels: dict[str, int]) -> Iterator[Loop]:
+    for at, instruction in enumerate(instructions):
+        target = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", instruction)
+        if target and at - labels.get(target[1], at) >= MIN_LOOP:
+            yield Loop(tuple(instructions[labels[target[1]] : at + 1]))

@@ -1,0 +1,78 @@
+"""Gates of compiled kernels: spills, main loops and stores, read off the cubins; no GPU is needed."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from haotuner.backends.cuda.unit import device_unit
+from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SIMT, WGMMA
+from tests.content.cuda_gates import DEVICES, broken, checked, proposed
+from tests.content.sass import Code, Loop, find_nvdisasm
+
+EVERY = 40  # of each dtype and device, by seed; `python -m tests.content.cuda_gates DEVICE` takes all
+KERNELS = {
+    "sm_90a": (
+        WGMMA.kernel(bm=128, bn=256, st=4),
+        WGMMA.kernel(bm=256, bn=128, st=4, wr=2),
+        GEMV.kernel(bm=8, c=4, wn=4, wk=2, v=8),
+    ),
+    "sm_80": (
+        MMA.kernel(bm=128, bn=128, bk=32, wm=2, wn=4, st=3),
+        SIMT.kernel(bm=128, bn=128, bk=16, tm=8, tn=8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", KERNELS)
+@pytest.mark.usefixtures("tools")
+def test_the_largest_tiles_keep_to_the_gates(arch, tmp_path):
+    assert checked(KERNELS[arch], arch, tmp_path) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("tools")
+def test_what_selection_proposes_keeps_to_the_gates(device, tmp_path):
+    assert checked(proposed(device, EVERY), DEVICES[device], tmp_path) == {}
+
+
+@pytest.fixture
+def tools():
+    if shutil.which("nvcc") is None:
+        pytest.skip("nvcc: no CUDA toolkit")
+    if find_nvdisasm() is None:
+        pytest.skip("nvdisasm: not in the toolkit, and no wheel nvidia-cuda-nvdisasm")
+
+
+def code(*loop: str, after: tuple[str, ...] = ("STG.E.128 desc[UR4][R2.64], R4",)) -> Code:
+    return Code((*loop, *after), (Loop(loop),))
+
+
+HGMMA = "HGMMA.64x256x16.F32 R24, gdesc[UR4], R24"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found", "words"),
+    [
+        (KERNELS["sm_90a"][0], code(HGMMA, "R2UR UR4, R10"), "1 R2UR"),
+        (KERNELS["sm_90a"][0], code(HGMMA, *["UIADD3 UR4, UR4, 2, URZ"] * 13), "14.0 instructions per HGMMA"),
+        (KERNELS["sm_90a"][0], code(HGMMA, "@!P0 LDL.64 R4, [R1]"), "1 LDL"),
+        (KERNELS["sm_90a"][0], code(HGMMA, after=("@P0 STG.E desc[UR4][R2.64], R4",) * 3), "no 16-byte store"),
+        (KERNELS["sm_90a"][0], code(HGMMA, after=("STG.E.128 [R2], R4", *["STG.E.U16 [R2], R4"] * 3)), "stores"),
+        (KERNELS["sm_80"][0], code("HMMA.16816.F32 R4, R8, R12, R4", *["IMAD R1, R2, R3, R4"] * 3), "per HMMA"),
+        (KERNELS["sm_80"][0], code("IMAD R1, R2, R3, R4"), "no HMMA"),
+        (KERNELS["sm_80"][1], code(*["FFMA R1, R2, R3, R4"] * 4, "IMAD R1, R2, R3, R4"), "per FFMA"),
+    ],
+)
+def test_a_broken_gate_is_named(kernel, found, words):
+    assert any(words in why for why in broken(FAMILIES[kernel.family], kernel, "sm_80", found))
+
+
+def test_the_bound_of_resident_blocks_can_be_left_out():
+    kernel = KERNELS["sm_80"][1]
+    programs = {"dense": (SIMT, kernel)}
+    assert "__launch_bounds__(256, 1) dense(" in device_unit(programs)
+    assert "__launch_bounds__(256) dense(" in device_unit(programs, bounds=False)

@@ -1,0 +1,157 @@
+"""`haotuner tune --device cuda:0` from the command line, over the stand-in driver: tune, pack, verify, kill, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors.command import Answer, command
+from tests.doors.command import environment as of_commands
+from tests.standin import environment as of_driver
+from tests.standin import toolchain_missing
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}"),
+]
+OP = "dense:n=64,k=64,dtype=fp16"
+ASKED = ("--op", OP, "--shapes", "m=1..48", "--device", "cuda:0")
+
+
+class Host:
+    """A host whose GPU is a stand-in."""
+
+    def __init__(self, cache: Path, images: Path, device: str, **how: Any) -> None:
+        code = cache / "haotuner" / "device-code"
+        self.environment = {**of_commands(cache), **of_driver(images, device=device, sources=code, execute="demand", **how)}
+
+    def run(self, cwd: Path, *words: str) -> Answer:
+        done = subprocess.run(
+            command(*words), cwd=cwd, env=self.environment, capture_output=True, text=True, timeout=200, check=False
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def ampere(cache: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Any]:
+    """A host with an sm_80 device, the folder where it tuned, and what `tune` printed."""
+    host, folder = Host(cache, images, "sm_80"), tmp_path_factory.mktemp("ampere")
+    answer = host.run(folder, "tune", *ASKED, "--budget", "6s", "--json")
+    assert answer.code == 0, answer.err
+    return host, folder, answer.json()
+
+
+def keys(db: Path) -> list[str]:
+    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+        return [row[0] for row in connection.execute("select trial_key from record")]
+
+
+def test_a_stand_in_is_tuned_packed_and_its_pack_verified(ampere: tuple[Host, Path, Any]) -> None:
+    host, folder, document = ampere
+    (op,) = document["ops"]
+    assert document["device"] == "stand-in-sm-80" and op["measured"] >= 1 and op["kernels"]
+    assert document["verification"] == {"numbers": True, "why": ""} and not document["unverified"]
+    manifest = json.loads((folder / "pack" / "manifest.json").read_text())
+    assert manifest["device"]["arch"] == "sm_80" and manifest["contract"]["dtype"] == "float16"
+    found = host.run(folder, "verify", "pack", "--json")
+    assert found.json() == {"ok": True, "problems": []}, found.err
+
+
+def test_without_the_device_verify_says_what_it_could_not_check(ampere: tuple[Host, Path, Any], cache: Path) -> None:
+    _, folder, _ = ampere
+    done = subprocess.run(
+        command("verify", "pack", "--json"), cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=False
+    )
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["ok"] and "no device of this host runs sm_80" in found["not_checked"][0]
+
+
+def test_explain_and_inspect_read_the_pack_alone(ampere: tuple[Host, Path, Any], cache: Path) -> None:
+    _, folder, _ = ampere
+    words = command("explain", "pack", "--op", OP, "--shape", "m=7")
+    plain = subprocess.run(words, cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=True)
+    assert "kept" in plain.stdout and "one region" in plain.stdout
+    told = subprocess.run([*words, "--json"], cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=True)
+    found = json.loads(told.stdout)
+    assert found["considered"][0]["composition"].startswith("cuda_") and found["cell"][0] <= 7 <= found["cell"][1]
+    assert {one["from"] for one in found["considered"]} <= {"measured", "predicted"}
+    listed = subprocess.run(
+        command("inspect", "pack"), cwd=folder, env=of_commands(cache), capture_output=True, text=True, check=True
+    )
+    assert "stand-in" in listed.stdout and "sm_80" in listed.stdout
+
+
+def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tuple[Host, Path, Any]) -> None:
+    _, folder, _ = ampere
+    with sqlite3.connect(f"file:{folder / 'pack.records.db'}?mode=ro", uri=True) as connection:
+        facts = [json.loads(row[0]) for row in connection.execute("select facts from record")]
+    assert facts and all(one["how"] == "graph" and one["registers"] >= 16 and one["cold_bytes"] > 0 for one in facts if one)
+
+
+def test_hopper_is_tuned_with_its_own_instructions_in_the_search(cache: Path, images: Path, tmp_path: Path) -> None:
+    answer = Host(cache, images, "sm_90a").run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json()["device"] == "stand-in-sm-90a"
+
+
+def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
+    host, _, _ = ampere
+    db = tmp_path / "pack.records.db"
+    run = subprocess.Popen(
+        command("tune", *ASKED, "--budget", "100s", "--resume"), cwd=tmp_path, env=host.environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    until, seen = time.monotonic() + 90, 0
+    while time.monotonic() < until and run.poll() is None and seen < 6:
+        time.sleep(0.1)
+        try:
+            seen = len(keys(db)) if db.exists() else 0
+        except sqlite3.Error:
+            continue
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    before = keys(db)
+    assert len(before) >= 6
+    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--resume", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json()["reused"] == len(before)
+    after = keys(db)
+    assert len(after) == len(set(after)), "a trial was measured twice"
+
+
+def test_a_pack_for_an_absent_device_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
+    asked = ("--op", "dense:n=64,k=64,dtype=bf16", "--shapes", "m=1..16", "--device", "h200", "--zero-measure", "--json")
+    done = subprocess.run(
+        command("tune", *asked), cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3, done.stderr
+    document = json.loads(done.stdout)
+    assert document["unverified"] and document["device"] == "h200" and document["ops"][0]["kernels"]
+    assert "runs sm_90a" in document["verification"]["why"]
+
+
+def test_thread_counts_are_refused(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
+    answer = ampere[0].run(tmp_path, "tune", *ASKED, "--threads", "2")
+    assert answer.code == 2 and "leave --threads out" in answer.err and "Traceback" not in answer.err, answer.err
+
+
+def test_a_device_that_is_lost_is_a_record_and_the_run_goes_on(cache: Path, images: Path, tmp_path: Path) -> None:
+    host = Host(cache, images, "sm_80", fail="cuLaunchKernel:9=async:700")
+    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "4s", "--json")
+    assert answer.code in (0, 3, 5), answer.err
+    with sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True) as connection:
+        reasons = {json.loads(row[0]).get("reason") for row in connection.execute("select outcome from record")}
+    assert "crash" in reasons and len(reasons) > 1 and "Traceback" not in answer.err
