@@ -23,6 +23,8 @@ SHARES = {
     "cuda_wgmma_fp16": 0.30,
     "cuda_mma_bf16": 0.05,
     "cuda_wgmma_bf16": 0.05,
+    "cuda_wgmmas_fp16": 0.04,
+    "cuda_wgmmas_bf16": 0.01,
     "cuda_gemv_fp32": 0.02,
     "cuda_gemv_fp16": 0.02,
     "cuda_gemv_bf16": 0.01,

@@ -53,6 +53,7 @@ class CudaWgmma(CudaDense):
     """Families ``cuda_wgmma_fp16`` and ``cuda_wgmma_bf16``; parameters bm, bn, bk, wr slabs a warpgroup, st, v, kn."""
 
     oldest_sm = 90
+    swapped = False  # the instruction's 64 rows run over W's rows, its columns over X's
 
     def suits(self, device: Device) -> bool:
         """Only compute capability 9.0: later ones have other tensor-core instructions."""
@@ -82,13 +83,18 @@ class CudaWgmma(CudaDense):
         params = (("bm", bm), ("bn", bn), ("bk", K_STEP), ("wr", wr), ("st", st), ("v", PITCH_ELEMENTS), ("kn", kn))
         return MicroKernel(self.name, params)
 
+    def sides(self, kernel: MicroKernel) -> tuple[int, int]:
+        """Extents of a tile along the 64 rows and along the columns of the instruction."""
+        return kernel["bm"], kernel["bn"]
+
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Registers a thread starts with, to be shared out by setmaxnreg; shared memory of the ring and its barriers."""
-        consumers = kernel["bm"] // (SLAB * kernel["wr"])
+        down, across = self.sides(kernel)
+        consumers = down // (SLAB * kernel["wr"])
         stage = (kernel["bm"] + kernel["bn"]) * K_STEP * self.bytes_per_element() + BARRIER_BYTES
         return Footprint(
-            registers_per_thread=self._entry_registers(kernel["bm"], kernel["bn"], kernel["wr"]),
-            shared_bytes=max(kernel["st"] * stage, pieces.staged_bytes(consumers * WARPGROUP // WARP, kernel["bn"])),
+            registers_per_thread=self._entry_registers(down, across, kernel["wr"]),
+            shared_bytes=max(kernel["st"] * stage, pieces.staged_bytes(consumers * WARPGROUP // WARP, across)),
             threads=(consumers + 1) * WARPGROUP,
         )
 
@@ -120,8 +126,9 @@ class CudaWgmma(CudaDense):
         """TVM module with one function ``symbol(X, W, Y)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
-        registers = self._consumer_registers(kernel["bn"], kernel["wr"])
-        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks, registers), symbol)
+        # setmaxnreg.inc may not take registers away.
+        registers = max(self._consumer_registers(self.sides(kernel)[1], kernel["wr"]), footprint.registers_per_thread)
+        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks, registers, self.swapped), symbol)
 
     def _fits(self, bm: int, bn: int, wr: int) -> bool:
         """Whether one block's registers exist: a consumer's own, and all warpgroups' when they start."""
@@ -140,18 +147,21 @@ class CudaWgmma(CudaDense):
         return -(-(wr * SLAB * bn // WARPGROUP + ADDRESS_REGISTERS) // 8) * 8
 
 
-def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: int) -> Any:
+def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: int, swapped: bool) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, wr, st, _, _ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
-    consumers = bm // (SLAB * wr)
+    down, across = (bn, bm) if swapped else (bm, bn)
+    consumers = down // (SLAB * wr)
     threads = (consumers + 1) * WARPGROUP
-    sums_of_slab = SLAB * bn // WARPGROUP
+    sums_of_slab = SLAB * across // WARPGROUP
     x_bytes, w_bytes = bm * bk * 2, bn * bk * 2
+    a_bytes, b_bytes = (w_bytes, x_bytes) if swapped else (x_bytes, w_bytes)
     element_type = pieces.ELEMENT_TYPES[dtype]
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    wgmma = f"wgmma.mma_async.sync.aligned.m64n{bn}k16.f32.{element}.{element}"
+    wgmma = f"wgmma.mma_async.sync.aligned.m64n{across}k16.f32.{element}.{element}"
+    store = "ht_store_across" if swapped else "ht_store_fragments"
     tma = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
     # Shared-memory descriptors of the 128-byte swizzle, in 16-byte units (PTX ISA, *matrix-descriptor*):
     #   rows along k (X, and W (n, k)): groups of 8 rows 1024 bytes apart; the next k16 lies 32 bytes on in the row.
@@ -231,15 +241,17 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
             group: T.let = T.truncdiv(warp, WARPGROUP // WARP) - 1
             local: T.let = T.truncmod(thread, WARPGROUP)
             sums = T.alloc_local([wr * sums_of_slab], "float32")
-            x_low = T.alloc_local([1], "uint32")
-            w_low = T.alloc_local([1], "uint32")
+            a_low = T.alloc_local([1], "uint32")
+            b_low = T.alloc_local([1], "uint32")
             for i in T.unroll(wr * sums_of_slab):
                 sums[i] = T.float32(0)
             at: T.int32 = 0
             turn: T.int32 = 0
             before: T.int32 = 0
-            x_low[0] = pieces.call(T, "ht_descriptor_low", xs.ptr_to([0, group * (SLAB * wr), 0]), 1, gives="uint32")
-            w_low[0] = pieces.call(T, "ht_descriptor_low", ws.ptr_to([0, 0]), leading, gives="uint32")
+            x_rows = T.meta_var(xs.ptr_to([0, 0 if swapped else group * (SLAB * wr), 0]))
+            w_rows = T.meta_var(ws.ptr_to([0, group * (SLAB * wr * bk) if swapped else 0]))
+            a_low[0] = pieces.call(T, "ht_descriptor_low", w_rows if swapped else x_rows, 1, gives="uint32")
+            b_low[0] = pieces.call(T, "ht_descriptor_low", x_rows if swapped else w_rows, leading, gives="uint32")
             T.evaluate(pieces.unroll_twice(T))  # once, ptxas keeps some tiles' descriptors out of uniform registers
             for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
@@ -251,14 +263,14 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
                             pieces.call(
                                 T,
                                 "ht_descriptor",
-                                x_low[0] + T.Cast("uint32", at * (x_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
+                                a_low[0] + T.Cast("uint32", at * (a_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
                                 64,
                                 gives="uint64",
                             ),
                             pieces.call(
                                 T,
                                 "ht_descriptor",
-                                w_low[0] + T.Cast("uint32", at * (w_bytes // 16) + kk * next_k16),
+                                b_low[0] + T.Cast("uint32", at * (b_bytes // 16) + kk * next_k16),
                                 stride,
                                 gives="uint64",
                             ),
@@ -279,11 +291,14 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
                     turn = turn ^ 1
             T.ptx.wgmma.wait_group.sync.aligned(0)
             T.evaluate(pieces.call(T, "ht_sync_some", 1, consumers * WARPGROUP))  # the ring is free: sums go through it
+            below = T.meta_var(
+                group * (SLAB * wr) + T.truncmod(warp, 4) * 16
+            )  # where the warp's rows of the first slab begin
             T.evaluate(
                 pieces.call(
-                    T, f"ht_store_fragments<{element_type}, {wr}, {bn}, {SLAB}>",
+                    T, f"{store}<{element_type}, {wr}, {across}, {SLAB}>",
                     sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), warp - WARPGROUP // WARP,
-                    m0 + group * (SLAB * wr) + T.truncmod(warp, 4) * 16, n0,
+                    m0 if swapped else m0 + below, n0 + below if swapped else n0,
                 )
             )  # fmt: skip
 

@@ -7,10 +7,13 @@ from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 
 CUDA_FAMILIES: tuple[CudaDense, ...] = (
     CudaWgmma("cuda_wgmma_fp16", "fp16"),
     CudaWgmma("cuda_wgmma_bf16", "bf16"),
+    CudaWgmmaShort("cuda_wgmmas_fp16", "fp16"),
+    CudaWgmmaShort("cuda_wgmmas_bf16", "bf16"),
     CudaMma("cuda_mma_fp16", "fp16"),
     CudaMma("cuda_mma_bf16", "bf16"),
     CudaSimt("cuda_simt_fp32", "fp32"),

@@ -10,6 +10,7 @@ from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from tests.emulator.run import Call, Case
@@ -19,10 +20,12 @@ MMA = CudaMma("cuda_mma_fp16", "fp16")
 MMA_BF16 = CudaMma("cuda_mma_bf16", "bf16")
 WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")
 WGMMA_BF16 = CudaWgmma("cuda_wgmma_bf16", "bf16")
+SHORT_WGMMA = CudaWgmmaShort("cuda_wgmmas_fp16", "fp16")
+SHORT_BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16")
 GEMV = CudaGemv("cuda_gemv_fp16", "fp16")
 GEMV_BF16 = CudaGemv("cuda_gemv_bf16", "bf16")
 GEMV_FP32 = CudaGemv("cuda_gemv_fp32", "fp32")
-FAMILIES = {f.name: f for f in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16, GEMV, GEMV_BF16, GEMV_FP32)}
+FAMILIES = {f.name: f for f in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16, GEMV, GEMV_BF16, GEMV_FP32)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
 # pieces; k in more shares than some have steps.
@@ -97,6 +100,8 @@ VARIANTS = {
         Variant(WGMMA.kernel(bm=64, bn=64, st=2), "one consumer, shortest ring", EIGHTS),
         Variant(WGMMA_BF16.kernel(bm=128, bn=32, st=3), "bf16, two consumers", EIGHTS),
         Variant(WGMMA.kernel(bm=128, bn=96, st=3, wr=2), "two slabs a consumer, columns no power of two", EIGHTS),
+        Variant(SHORT_WGMMA.kernel(bm=8, bn=64, st=3), "few rows: W's rows along the instruction's", SHORT),
+        Variant(SHORT_BF16.kernel(bm=32, bn=128, st=3, wr=2), "few rows, two slabs a consumer", SHORT),
         Variant(WGMMA.kernel(bm=64, bn=128, st=3, kn=1), "W in panels along n", KN_EIGHTS),
     ),
 }

@@ -6,16 +6,17 @@ import shutil
 
 import pytest
 
+from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.unit import device_unit
-from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SIMT, WGMMA
+from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed
-from tests.content.sass import Code, Loop, find_nvdisasm
 
 EVERY = 40  # of each dtype and device, by seed; `python -m tests.content.cuda_gates DEVICE` takes all
 KERNELS = {
     "sm_90a": (
         WGMMA.kernel(bm=128, bn=256, st=4),
         WGMMA.kernel(bm=256, bn=128, st=4, wr=2),
+        SHORT_WGMMA.kernel(bm=16, bn=128, st=6, wr=2),
         GEMV.kernel(bm=8, c=4, wn=4, wk=2, v=8),
     ),
     "sm_80": (

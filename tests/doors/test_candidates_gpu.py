@@ -27,7 +27,10 @@ def test_fp32_on_an_h200_is_all_cuda_cores(cache: Path, tmp_path: Path) -> None:
 def test_half_precision_on_an_h200_has_all_its_families_and_the_counts_add_up(cache: Path, tmp_path: Path) -> None:
     document = asked("h200", "dense:n=2304,k=768,dtype=bf16", cache, tmp_path, "--json").json()
     families = {family["name"]: family for family in document["families"]}
-    assert list(families) == ["cuda_wgmma_bf16", "cuda_mma_bf16", "cuda_gemv_bf16"] and document["without"] == {}
+    assert (
+        list(families) == ["cuda_wgmma_bf16", "cuda_wgmmas_bf16", "cuda_mma_bf16", "cuda_gemv_bf16"]
+        and document["without"] == {}
+    )
     for family in families.values():
         assert family["points"] == family["kept"] + sum(family["refused"].values())
     for law, count in document["refused"].items():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.cost.families import demand
-from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, features
+from haotuner.cost.features import FEATURES, FEATURES_VERSION, NAMES, PROGRAM_NAMES, RING_FEATURES, features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.microkernels.cpu.dense import CpuDense
@@ -134,7 +134,7 @@ def test_a_parameter_that_some_kernels_lack_and_none_can_do_without_is_named() -
 
 def test_the_page_of_features_documents_each_as_it_is() -> None:
     text = (Path(__file__).parents[2] / "haotuner/cost/FEATURES.md").read_text(encoding="utf-8")
-    for feature in FEATURES:
+    for feature in (*FEATURES, *RING_FEATURES):
         assert f"| {feature.name} | {feature.formula} | {feature.low:g} to {feature.high:g} |" in text
     assert f"`FEATURES_VERSION` {FEATURES_VERSION};" in text
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from haotuner.backends.cuda.compiler import FLAGS, Compiler, first_for
 from haotuner.backends.cuda.nvcc import find_nvcc
 from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.backends.cuda.residency import resident_blocks, typical_of
+from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
 from haotuner.backends.cuda.toolkit import CompileFailed
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.errors import EnvironmentMissing
@@ -34,7 +37,8 @@ class Cubin:
     """Machine code of one unit, its text beside it, and what is known of its kernels.
 
     ``resources`` by symbol: registers, stack_bytes, spill_bytes, static_shared_bytes, resident_blocks (of an SM of the
-    architecture), and ``bounded``: 1 where the launch bounds ask for a number of resident blocks.
+    architecture), and ``bounded``: 1 where the launch bounds ask for a number of resident blocks. Where nvdisasm is there,
+    loop_instructions, loop_multiplies and loop_local_loads of the main loop, too.
     """
 
     path: Path
@@ -134,8 +138,25 @@ def _built(programs: Programs, source: str, arch: str, compiler: Compiler) -> En
             elif better:
                 cubin, resources = _compiled(programs, unit, arch, compiler)
     still = bounded(unit)
-    told = {symbol: {**facts, "bounded": float(symbol in still)} for symbol, facts in resources.items()}
+    mixes = _mixes(cubin)
+    told = {
+        symbol: {**facts, "bounded": float(symbol in still), **mixes.get(symbol, {})} for symbol, facts in resources.items()
+    }
     return Entry(unit=unit, cubin=cubin, facts={"compiler": compiler.name, "arch": arch, "resources": told})
+
+
+def _mixes(cubin: bytes) -> dict[str, dict[str, float]]:
+    """Facts of main loops by symbol; nothing without a disassembler, or where it does not know the architecture."""
+    nvdisasm = find_nvdisasm()
+    if nvdisasm is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "unit.cubin")
+        path.write_bytes(cubin)
+        try:
+            return {symbol: mix(code) for symbol, code in read(path, nvdisasm).items()}
+        except subprocess.SubprocessError:
+            return {}
 
 
 def _compiled(programs: Programs, source: str, arch: str, compiler: Compiler) -> tuple[bytes, Resources]:

@@ -139,6 +139,38 @@ HT_DEVICE void ht_store_fragments(const ht_cuda_args& a, const float* sums, void
     }
 }
 
+// The same accumulators where the instruction's rows are columns of Y and its columns Y's rows: 16 columns by COLUMNS rows a
+// time go through shared memory, turned. Twenty floats between rows: what a warp stores at once meets every bank once.
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
+HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
+    constexpr int N = ht_wide<T>::elements, PITCH = 20;
+    const int lane = ht_thread_again() % 32;
+    float* stage = (float*)shared + warp * COLUMNS * PITCH;
+    const bool whole = ht_whole<T>(a), partial = a.splits > 1;
+#pragma unroll
+    for (int fragment = 0; fragment < FRAGMENTS; fragment++) {
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i++)
+            stage[(i / 4 * 8 + lane % 4 * 2 + i % 2) * PITCH + i % 4 / 2 * 8 + lane / 4] = sums[fragment * COLUMNS / 2 + i];
+        __syncwarp();
+        const int column = column0 + fragment * ROW_STEP;
+        if (whole) {
+#pragma unroll 1
+            for (int piece = lane; piece < COLUMNS * 16 / N; piece += 32) {
+                const int r = piece / (16 / N), c = piece % (16 / N) * N;
+                float v[N];
+                ht_unstage<N>(v, stage + r * PITCH + c, false);
+                ht_put_whole<T, true>(a, v, row0 + r, column + c);
+            }
+        } else {
+#pragma unroll 1
+            for (int one = lane; one < COLUMNS * 16; one += 32)
+                ht_put_one<T>(a, stage[one / 16 * PITCH + one % 16], row0 + one / 16, column + one % 16, partial);
+        }
+    }
+}
+
 // ---- fp32 sums of one thread: ROWS x COLUMNS, both in strips that lie ROW_STEP and COLUMN_STEP apart; four columns a strip
 // Eight neighbours of a warp hold 128 bytes of a row of Y: stores are whole as they are.
 template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP>

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DISASM_SECONDS = 120
+MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # the widest first: what a kernel multiplies with is the first that it has in a loop
 MIN_LOOP = 8  # instructions: shorter ones wait for a barrier
 
 
@@ -51,6 +52,19 @@ class Code:
         """Stores to global memory by their width: 128, 64, 32, U16 ..."""
         widths = (re.match(r"STG\.E\S*?\.(\d+|U16)\b", bare(one)) for one in self.instructions if operation_of(one) == "STG")
         return Counter(found[1] if found else "32" for found in widths)
+
+
+def mix(code: Code) -> dict[str, float]:
+    """Facts of a kernel's main loop, nothing without one: instructions, those that multiply, loads of spilled registers."""
+    for operation in MULTIPLY:
+        if any(loop.count(operation) for loop in code.loops):
+            loop = code.main_loop(operation)
+            return {
+                "loop_instructions": float(len(loop.instructions)),
+                "loop_multiplies": float(loop.count(operation)),
+                "loop_local_loads": float(loop.count("LDL")),
+            }
+    return {}
 
 
 def bare(instruction: str) -> str:
