@@ -33,6 +33,7 @@ def environment(
     driver: int = 13000,
     fail: str = "",
     limit: float | None = None,
+    races: Literal["error", "say", "off"] = "error",
     bare: bool = False,
     sanitize: str = "",
 ) -> dict[str, str]:
@@ -49,6 +50,7 @@ def environment(
         driver: as cuDriverGetVersion says it; 0: cuInit finds no device.
         fail: planned failures, as "cuMemAlloc:3=2,cuLaunchKernel:1=async:700" (``native/calls.cc``).
         limit: launches of more multiply-adds than this are never carried out.
+        races: what two unordered accesses of the same bytes are: a sticky 719, a line on stderr, or not looked for.
         bare: cuLaunchKernel does nothing, to measure the host's own time.
         sanitize: build the driver with g++'s -fsanitize of this name.
     """
@@ -70,6 +72,7 @@ def environment(
         "STANDIN_LIMIT": "" if limit is None else str(limit),
         "STANDIN_MODE": mode,
         "STANDIN_NOISE": str(noise),
+        "STANDIN_RACES": races,
         "STANDIN_PYTHON": sys.executable,
         "STANDIN_ROOT": str(ROOT),
         "STANDIN_SEED": str(seed),

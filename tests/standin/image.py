@@ -32,8 +32,15 @@ void call(void (*kernel)(P...), void** at) { call(kernel, at, std::index_sequenc
 """
 
 
+FLAGS = ("-O1", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", *ALIGNMENT)
+
+
 class NoSource(Exception):
     """No unit.cubin below the given folders has these bytes."""
+
+
+def _includes() -> tuple[str, str]:
+    return (f"-I{EMULATOR}", f"-I{cuda_include()}")
 
 
 def source_of(cubin: bytes, folders: list[Path]) -> Path:
@@ -57,20 +64,48 @@ def emulated(source: str) -> str:
 def build(source: Path, driver: Path) -> Path:
     """The shared library of one unit; compiled once for each text, machine and driver."""
     text = emulated(source.read_text())
-    headers = b"".join(path.read_bytes() for path in sorted(EMULATOR.glob("*.h")))
-    key = hashlib.sha256(f"{driver}\0{text}\0".encode() + headers).hexdigest()[:24]
+    key = hashlib.sha256(f"{driver}\0{text}\0{_headers_hash()}".encode()).hexdigest()[:24]
     library = cache_folder() / f"image-{key}.so"
     with locked(cache_folder() / f"image-{key}.lock"):
         if not library.exists():
+            headers = _precompiled()
             with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
                 unit, made = Path(folder) / "unit.cc", Path(folder) / "unit.so"
                 unit.write_text(text)
-                run([
-                    "g++", "-O1", "-std=c++17", "-fPIC", "-w", "-fpermissive", "-fno-strict-aliasing", *ALIGNMENT,
-                    f"-I{EMULATOR}", f"-I{cuda_include()}", "-shared", str(unit), "-o", str(made), str(driver / LIBRARY),
-                ])  # fmt: skip
+                run(
+                    [
+                        "g++",
+                        *FLAGS,
+                        f"-I{headers}",
+                        *_includes(),
+                        "-shared",
+                        str(unit),
+                        "-o",
+                        str(made),
+                        str(driver / LIBRARY),
+                    ]
+                )
                 made.replace(library)
     return library
+
+
+def _precompiled() -> Path:
+    """A folder with the machine's header, compiled: two thirds of a unit's time are CUDA's headers."""
+    folder = cache_folder() / f"headers-{_headers_hash()}"
+    with locked(cache_folder() / f"headers-{_headers_hash()}.lock"):
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
+                whole = Path(made) / "whole"
+                whole.mkdir()
+                target = str(whole / "emulator.h.gch")
+                run(["g++", *FLAGS, *_includes(), "-x", "c++-header", str(EMULATOR / "emulator.h"), "-o", target])
+                whole.replace(folder)
+    return folder
+
+
+def _headers_hash() -> str:
+    contents = b"".join(path.read_bytes() for path in sorted(EMULATOR.glob("*.h")))
+    return hashlib.sha256(contents + repr((FLAGS, _includes())).encode()).hexdigest()[:16]
 
 
 def main(cubin: Path) -> None:

@@ -125,9 +125,9 @@ def test_calls_are_counted(folder):
     assert run("counts", folder) == {"cuLaunchKernel": 3, "cuMemAlloc": 0, "cuModuleLoadData": 0}
 
 
-def test_a_bare_launch_costs_next_to_nothing(folder):
-    bare, checked = run("overhead", folder, bare=True), run("overhead", folder, execute=False)
-    assert bare["ns"] < checked["ns"]
+def test_a_bare_launch_does_nothing(folder):
+    assert run("overhead", folder, bare=True)["counted"] == 0
+    assert run("overhead", folder, execute=False)["counted"] == 5000
 
 
 def test_a_cubin_without_its_source_says_so(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Generated kernels as real cubins, loaded and launched through the driver: right on ragged shapes, k split or not."""
+"""Generated kernels as real cubins, launched through the driver: right ones are right, broken ones are noticed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from haotuner.backends.cuda.unit import device_unit
-from tests.content.cuda_examples import FAMILIES, VARIANTS
+from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of
+from tests.content.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken, broken_epilogue
+from tests.emulator.run import Case
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.cubins import cubin_of
 
@@ -20,30 +24,47 @@ ARCHS = {"simt": "sm_80", "mma": "sm_80", "wgmma": "sm_90a"}
 EACH = 1  # variants of a way: nvcc takes 2 s a kernel; the emulator's tests look at all of them
 
 
+def failures(source: str, cases: Sequence[Case], arch: str, folder: Path, seconds: float) -> dict[str, str]:
+    """How each case failed on the stand-in, by its symbol; empty where it was right."""
+    text = folder / "kernels.cu"
+    text.write_text(source)
+    cubin = cubin_of(text, folder, arch)
+    (folder / "job.json").write_text(json.dumps({"cubin": str(cubin), "cases": [asdict(case) for case in cases]}))
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.standin.units", str(folder / "job.json")],
+        cwd=ROOT, env={**os.environ, **environment(folder / "images", device=arch, sources=folder)},
+        capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {one["symbol"]: one["failed"] for one in told}
+
+
 @pytest.mark.parametrize("way", ARCHS)
 def test_generated_kernels_compute_through_the_driver(way, tmp_path):
     variants = VARIANTS[way][:EACH]
     programs = {variant.kernel.name: (FAMILIES[variant.kernel.family], variant.kernel) for variant in variants}
-    source = tmp_path / f"{way}.cu"
-    source.write_text(device_unit(programs, reduces=sorted({family.dtype for family, _ in programs.values()})))
-    cubin = cubin_of(source, tmp_path, ARCHS[way])
-    kernels = [
-        {
-            "symbol": variant.kernel.name,
-            "dtype": FAMILIES[variant.kernel.family].dtype,
-            "launch": asdict(FAMILIES[variant.kernel.family].launch(variant.kernel)),
-            "kn": bool(variant.kernel["kn"]),
-            "shapes": sorted({(call.m, call.n, call.k) for call in variant.case().calls}),
-        }
-        for variant in variants
-    ]
-    (tmp_path / "job.json").write_text(json.dumps({"cubin": str(cubin), "kernels": kernels}))
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.standin.units", str(tmp_path / "job.json")],
-        cwd=ROOT, env={**os.environ, **environment(tmp_path / "images", device=ARCHS[way], sources=tmp_path)},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout)
-    assert found.keys() == programs.keys()
-    assert max(found.values()) <= 1.0, found
+    source = device_unit(programs, reduces=sorted({family.dtype for family, _ in programs.values()}))
+    found = failures(source, [variant.case() for variant in variants], ARCHS[way], tmp_path, seconds=100)
+    assert found == dict.fromkeys(programs, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_broken_kernels_are_noticed_through_the_driver(tmp_path):
+    bugs = {**BUGS, **EPILOGUE_BUGS}
+    symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
+    programs = {symbols[bug]: (FAMILIES[variant.kernel.family], variant.kernel) for bug, (variant, _) in bugs.items()}
+    source = device_unit(programs, reduces=("fp32", "fp16"))
+    for bug, (_, breaks) in bugs.items():
+        head = source.index(f"HT_DEVICE void {symbols[bug]}_kernel(")
+        start = source.index(" {\n", head)
+        end = source.index("\n}\n", start)
+        if bug in BUGS:
+            source = source[:start] + broken(source[start:end], breaks, bug) + source[end:]
+        else:
+            own = source[start:end].replace("ht_store_", f"{symbols[bug]}_ht_store_")
+            source = source[:head] + broken_epilogue(symbols[bug], breaks, bug) + source[head:start] + own + source[end:]
+    cases = [case_of(symbols[bug], FAMILIES[v.kernel.family], v.kernel, v.calls) for bug, (v, _) in bugs.items()]
+    found = failures(source, cases, "sm_90a", tmp_path, seconds=800)
+    assert [bug for bug in bugs if not found[symbols[bug]]] == []

@@ -1,22 +1,31 @@
-"""Units of generated kernels on the stand-in, each launched as a host does: ``python -m tests.standin.units JOB.json``."""
+"""Units of generated kernels on the stand-in, each case as a host launches it: ``python -m tests.standin.units JOB.json``.
+
+A job names a cubin and cases of ``tests/emulator/run.py``; each runs in a process of its own. One JSON line a case: its
+symbol, and the largest error as a share of the tolerance or how it failed.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.emulator.calls import ACTS, UNTOUCHED, _activated, _tolerance
 from tests.emulator.memory import DTYPES
+from tests.emulator.run import Call
+from tests.standin.apart import failure_of
 from tests.standin.client import Arguments, Driver, DriverError
 
 MAX_DYNAMIC = 8  # CUfunction_attribute
-ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 MAP_TYPES, SWIZZLES = {"fp32": 7, "fp16": 6, "bf16": 9}, {0: 0, 32: 1, 64: 2, 128: 3}
 REDUCE = (3, 256)  # blocks, any number is right, and threads
+SECONDS = 30  # of a case; a kernel that hangs must end
 
 
 class _TensorMap(ctypes.Structure):
@@ -27,61 +36,101 @@ class _TensorMap(ctypes.Structure):
         return (ctypes.c_byte * 128).from_address((ctypes.addressof(self) + 63) // 64 * 64)
 
 
-def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(values).view(np.uint8)
+class _Matrix:
+    """Rows some elements apart on the device, its end at the end of its memory; ``offset`` bytes off 16."""
+
+    def __init__(self, driver: Driver, values: np.ndarray[Any, Any], stride: int, offset: int = 0) -> None:
+        self._driver, self._shape, self._stride, self._offset = driver, values.shape, stride, offset
+        self._room = np.full((values.shape[0] - 1) * stride + values.shape[1], UNTOUCHED, values.dtype)
+        self._view()[...] = values
+        raw = np.concatenate([np.zeros(offset, np.uint8), self._room.view(np.uint8)])
+        self.at = driver.upload(raw) + offset
+
+    def _view(self) -> np.ndarray[Any, Any]:
+        size = self._room.itemsize
+        return np.lib.stride_tricks.as_strided(self._room, self._shape, (self._stride * size, size))
+
+    def read(self) -> tuple[np.ndarray[Any, Any], bool]:
+        """Its values as float64, and whether what lies between rows is as it was."""
+        found = self._driver.download(self.at, self._room.view(np.uint8)).view(self._room.dtype)
+        gaps = np.ones(len(found), bool)
+        np.lib.stride_tricks.as_strided(gaps, self._shape, (self._stride, 1))[...] = False
+        self._room = found
+        return self._view().astype(np.float64), bool((found[gaps] == np.asarray(UNTOUCHED, found.dtype)).all())
 
 
-def share(driver: Driver, module: int, kernel: dict[str, Any], m: int, n: int, k: int, splits: int) -> float:
-    """The largest error of one product as a share of its tolerance; infinite where nothing was written."""
-    dtype, launch, random = kernel["dtype"], kernel["launch"], np.random.default_rng(m * n + k)
-    x, w = (random.standard_normal(shape).astype(DTYPES[dtype]) for shape in ((m, k), (k, n) if kernel["kn"] else (n, k)))
-    y = np.empty((m, n), DTYPES[dtype])
-    x_at, w_at, y_at = driver.upload(_bits(x)), driver.upload(_bits(w)), driver.new("cuMemAlloc", y.nbytes)
-    partial = driver.new("cuMemAlloc", 4 * splits * m * n) if splits > 1 else 0
-    arguments = Arguments(x_at, w_at, 0, 0, y_at, partial, m, n, k, k, n, splits, 0, 0)
+def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> float:
+    """The largest error of one call as a share of its tolerance; infinite where something else was written, or nothing."""
+    dtype, launch, m, n, k = DTYPES[case["dtype"]], case["launch"], call.m, call.n, call.k
+    random = np.random.default_rng(m * n + k)
+    x, w, bias, residual = (
+        random.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n) if case["kn"] else (n, k), (1, n), (m, n))
+    )
+    offset, stride = call.y_alignment % 16, n + call.y_gap
+    x_on, w_on = _Matrix(driver, x, k + call.x_gap), _Matrix(driver, w, w.shape[1])
+    y_on = _Matrix(driver, np.full((m, n), np.nan, dtype), stride, offset)
+    bias_at = _Matrix(driver, bias, n, offset).at if call.bias else 0
+    residual_at = _Matrix(driver, residual, stride, offset).at if call.residual else 0
+    partial = driver.new("cuMemAlloc", 4 * call.splits * m * n) if call.splits > 1 else 0
+    arguments = Arguments(
+        x_on.at, w_on.at, bias_at, residual_at, y_on.at, partial, m, n, k, k + call.x_gap, stride, call.splits,
+        ACTS.index(call.act), 0,
+    )  # fmt: skip
     kept = [_TensorMap() for _ in launch["maps"]]
     for one, room in zip(launch["maps"], kept, strict=True):
-        address, columns, rows = (x_at, k, m) if one["operand"] == "x" else (w_at, *((n, k) if kernel["kn"] else (k, n)))
+        at, columns, rows, pitch = (
+            (x_on.at, k, m, k + call.x_gap) if one["operand"] == "x" else (w_on.at, *w.shape[::-1], w.shape[1])
+        )
         driver.need(
-            "cuTensorMapEncodeTiled", room.opaque(), MAP_TYPES[dtype], 2, address,
-            (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(columns * DTYPES[dtype].itemsize),
+            "cuTensorMapEncodeTiled", room.opaque(), MAP_TYPES[case["dtype"]], 2, at,
+            (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(pitch * dtype.itemsize),
             (ctypes.c_uint32 * 2)(one["columns"], one["rows"]), (ctypes.c_uint32 * 2)(1, 1),
             0, SWIZZLES[one["swizzle_bytes"]], 2, 0,
         )  # fmt: skip
-    function = driver.new("cuModuleGetFunction", module, kernel["symbol"].encode())
+    _launch(driver, module, case, arguments, [room.opaque() for room in kept])
+    found, untouched = y_on.read()
+    x64, w64 = x.astype(np.float64), w.astype(np.float64).T if case["kn"] else w.astype(np.float64)
+    before = (
+        x64 @ w64.T + (bias.astype(np.float64) if call.bias else 0) + (residual.astype(np.float64) if call.residual else 0)
+    )
+    exact = _activated(before, call.act)
+    off = np.abs(found - exact) / _tolerance(x64, w64, before, exact, case["dtype"], call)
+    return float(np.where(np.isnan(off), np.inf, off).max()) if untouched else math.inf
+
+
+def _launch(driver: Driver, module: int, case: dict[str, Any], arguments: Arguments, maps: list[Any]) -> None:
+    launch, function = case["launch"], driver.new("cuModuleGetFunction", module, case["symbol"].encode())
     driver.need("cuFuncSetAttribute", function, MAX_DYNAMIC, launch["shared_bytes"])
     stream = driver.new("cuStreamCreate", 1)
     driver.need("cuCtxSynchronize")
-    tiles = -(-m // launch["tile_m"]) * -(-n // launch["tile_n"])
-    parameters = [arguments, *(room.opaque() for room in kept)]
-    grid = (tiles, splits, 1)
-    if code := driver.launch(
-        function, parameters, grid=grid, block=launch["threads"], shared=launch["shared_bytes"], stream=stream
-    ):
-        raise DriverError(f"cuLaunchKernel of {kernel['symbol']} answered {code}")
-    if splits > 1:
-        reduce = driver.new("cuModuleGetFunction", module, f"haotuner_reduce_{dtype}".encode())
+    grid = (-(-arguments.m // launch["tile_m"]) * -(-arguments.n // launch["tile_n"]), arguments.splits, 1)
+    settings = {"grid": grid, "block": launch["threads"], "shared": launch["shared_bytes"], "stream": stream}
+    if code := driver.launch(function, [arguments, *maps], **settings):
+        raise DriverError(f"cuLaunchKernel of {case['symbol']} answered {code}")
+    if arguments.splits > 1:
+        reduce = driver.new("cuModuleGetFunction", module, f"haotuner_reduce_{case['dtype']}".encode())
         assert driver.launch(reduce, [arguments], grid=REDUCE[0], block=REDUCE[1], stream=stream) == 0
     driver.need("cuStreamSynchronize", stream)
-    found = driver.download(y_at, _bits(y)).view(DTYPES[dtype]).reshape(m, n).astype(np.float64)
-    x64, w64 = x.astype(np.float64), w.astype(np.float64).T if kernel["kn"] else w.astype(np.float64)
-    exact = x64 @ w64.T
-    allowed = ROUNDOFF[dtype] * np.abs(exact) + (k + 4 + splits) * ROUNDOFF["fp32"] * (np.abs(x64) @ np.abs(w64).T) + 1e-30
-    off = np.abs(found - exact) / allowed
-    return float(np.where(np.isnan(off), np.inf, off).max())
+    driver.need("cuCtxSynchronize")
+
+
+def judge(driver: Driver, cubin: bytes, case: dict[str, Any]) -> None:
+    """AssertionError with the share unless every call of a case is right."""
+    driver.open()
+    module = driver.new("cuModuleLoadData", cubin)
+    for fields in case["calls"]:
+        call = Call(**fields)
+        worst = share(driver, module, case, call)
+        assert worst <= 1.0, f"{call}: {worst:.3g} of the tolerance"
 
 
 def main(path: Path) -> None:
-    """One JSON document: the worst share of each kernel."""
+    """One JSON line a case."""
     job = json.loads(path.read_text())
-    driver = Driver()
-    driver.open()
-    module = driver.new("cuModuleLoadData", Path(job["cubin"]).read_bytes())
-    worst = {}
-    for kernel in job["kernels"]:
-        cases = [(*shape, splits) for shape in kernel["shapes"] for splits in (1, 3)]
-        worst[kernel["symbol"]] = max(share(driver, module, kernel, *case) for case in cases)
-    print(json.dumps(worst))
+    driver, cubin = Driver(), Path(job["cubin"]).read_bytes()
+    for case in job["cases"]:
+        failed = failure_of(functools.partial(judge, driver, cubin, case), seconds=SECONDS)
+        print(json.dumps({"symbol": case["symbol"], "failed": failed}), flush=True)
 
 
 if __name__ == "__main__":

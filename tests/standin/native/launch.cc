@@ -90,6 +90,26 @@ CUresult check(const Launch& launch) {
     return CUDA_SUCCESS;
 }
 
+// What a kernel of ours reads and writes. Elements have 4 bytes, or 2 where the name says so.
+CUresult touch_operands(const Launch& launch) {
+    const Arguments* a = arguments_of(launch);
+    if (!a) return CUDA_SUCCESS;
+    const std::string& name = launch.kernel->name;
+    const uint64_t size = name.find("fp16") == std::string::npos && name.find("bf16") == std::string::npos ? 4 : 2;
+    const uint64_t m = a->m, n = a->n, k = a->k, splits = std::max(a->splits, 1), rows = ((m - 1) * a->ldy + n) * size;
+    const bool reduces = name.rfind("haotuner_reduce", 0) == 0, partial = splits > 1 && !reduces;
+    if (!reduces) {
+        TRY(touch(a->x, ((m - 1) * a->ldx + k) * size, false));
+        TRY(touch(a->w, n * k * size, false));
+    } else if (a->partial) {
+        TRY(touch(a->partial, 4 * splits * m * n, false));
+    }
+    if (partial) return touch(a->partial, 4 * splits * m * n, true);
+    if (a->bias) TRY(touch(a->bias, n * size, false));
+    if (a->residual && a->residual != a->y) TRY(touch(a->residual, rows, false));
+    return touch(a->y, rows, true);
+}
+
 // From an array of pointers, or from one block of bytes laid out as the cubin says.
 CUresult take(Launch& launch, void** parameters, void** extra) {
     const auto& wanted = launch.kernel->facts.parameters;
@@ -209,6 +229,7 @@ CUresult launch_kernel(const char* planned, CUfunction function, const unsigned 
     TRY(take(*launch, parameters, extra));
     auto work = [launch] {
         spend(launch_us(*launch));
+        TRY(touch_operands(*launch));
         return defer(launch);
     };
     return submit(stream, work, 0, planned);

@@ -129,6 +129,7 @@ CUresult release(CUdeviceptr address) {
     if (!slack_whole(address, found->second)) stick(CUDA_ERROR_ILLEGAL_ADDRESS, "something wrote beside an allocation that is freed");
     unmap(found->second);
     blocks().erase(found);
+    forget_accesses(address);
     return g_sticky;
 }
 
@@ -143,6 +144,8 @@ CUresult copy(void* to, const void* from, size_t bytes, bool to_device, bool fro
     if (!bytes) return CUDA_SUCCESS;
     const auto target = reinterpret_cast<CUdeviceptr>(to), source = reinterpret_cast<CUdeviceptr>(from);
     if ((to_device && checked(target, bytes)) || (from_device && checked(source, bytes))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (from_device) TRY(touch(source, bytes, false));
+    if (to_device) TRY(touch(target, bytes, true));
     if (from_device) TRY(before_read(source));
     if (to_device) TRY(before_write(target, bytes, false));
     std::memmove(to, from, bytes);
@@ -174,6 +177,7 @@ template <class T>
 CUresult fill(CUdeviceptr address, T value, size_t count) {
     if (!count) return CUDA_SUCCESS;
     if (checked(address, count * sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    TRY(touch(address, count * sizeof(T), true));
     TRY(before_write(address, count * sizeof(T), false));
     std::fill_n(reinterpret_cast<T*>(address), count, value);
     return CUDA_SUCCESS;

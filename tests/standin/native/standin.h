@@ -82,7 +82,10 @@ Context* primary(int device);
 const Device& device_of(const Context* context);
 
 // ---- queues (stream.cc)
+using Clock = std::map<unsigned long long, unsigned long long>;  // number of a stream -> how many of its pieces come before
+void join(Clock& clock, const Clock& other);
 struct Work {
+    Clock clock;  // what is ordered before this, and itself
     std::function<CUresult()> run;
     std::vector<std::shared_ptr<Work>> after;
     double us = 0, finished = 0;
@@ -98,6 +101,8 @@ struct Stream {
     std::deque<WorkPointer> queue;
     WorkPointer last;
     double clock = 0;
+    unsigned long long ticks = 0;
+    Clock joined;  // events waited for since the last piece of work
     Capture* capture = nullptr;
     std::vector<int> tails;  // nodes of the capture that come next before anything new
 };
@@ -118,7 +123,7 @@ bool known_stream(Stream* stream);  // whether it is one, whatever the pointer
 CUresult find_stream(CUstream handle, Stream** found);  // of the current context for the special handles
 CUresult submit(Stream* stream, std::function<CUresult()> run, double us, const char* planned = "",
                 std::vector<WorkPointer> after = {});
-CUresult wait_for(const WorkPointer& work);
+CUresult wait_for(const WorkPointer& work);  // the host's: what it submits later comes after
 CUresult wait_stream(Stream* stream);
 CUresult wait_context(Context* context);
 void advance();  // one piece of work somewhere, as time passes on a device
@@ -160,6 +165,15 @@ void show_only(const Context* context);  // memory of other contexts faults unti
 void show_all();
 bool canaries_whole(const char** what);
 void free_all(Context* context);
+
+// ---- order of accesses (races.cc)
+void begin_work(const Stream* stream, const Work* work);
+void end_work();
+CUresult touch(CUdeviceptr address, size_t bytes, bool write);  // by the work that runs now
+void host_knows(const Clock& clock);
+const Clock& host_clock();
+void all_is_done();
+void forget_accesses(CUdeviceptr start);
 
 // ---- modules (cubin.cc, module.cc)
 struct Facts {

@@ -3,6 +3,7 @@
 #include "standin.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace standin {
 
@@ -65,8 +66,10 @@ bool ready(const Stream* stream) {
 void finish(Stream* stream) {
     WorkPointer work = stream->queue.front();
     work->hangs = true;  // a kernel that never ends lets other threads in; they must not run it again, nor what comes after
+    begin_work(stream, work.get());
     if (!g_sticky)
         if (CUresult error = work->run()) stick(error, "work on a stream failed");
+    end_work();
     stream->queue.pop_front();
     double start = stream->clock;
     for (const WorkPointer& earlier : work->after) start = std::max(start, earlier->finished);
@@ -90,6 +93,7 @@ bool step() {
 }  // namespace
 
 void advance() { step(); }
+CUresult run_to(const WorkPointer& work);
 
 CUresult submit(Stream* stream, std::function<CUresult()> run, double us, const char* planned, std::vector<WorkPointer> after) {
     if (stream->capture) {
@@ -108,19 +112,31 @@ CUresult submit(Stream* stream, std::function<CUresult()> run, double us, const 
         work->run = [code] { return code; };
     }
     Stream* legacy = stream->context->legacy;
+    auto comes_after = [&](const WorkPointer& earlier) {
+        if (!earlier) return;
+        join(work->clock, earlier->clock);
+        if (!earlier->done) work->after.push_back(earlier);
+    };
     if (stream == legacy) {
         for (Stream* other : streams())
-            if (other != legacy && other->context == stream->context && blocking(other) && other->last && !other->last->done)
-                work->after.push_back(other->last);
-    } else if (blocking(stream) && legacy->last && !legacy->last->done) {
-        work->after.push_back(legacy->last);
+            if (other != legacy && other->context == stream->context && blocking(other)) comes_after(other->last);
+    } else if (blocking(stream)) {
+        comes_after(legacy->last);
     }
+    join(work->clock, host_clock());
+    join(work->clock, std::exchange(stream->joined, {}));
+    if (stream->last) join(work->clock, stream->last->clock);
+    work->clock[stream->number] = ++stream->ticks;
     stream->queue.push_back(work);
     stream->last = work;
-    return late() ? CUDA_SUCCESS : wait_for(work);
+    return late() ? CUDA_SUCCESS : run_to(work);
 }
 
 CUresult wait_for(const WorkPointer& work) {
+    if (work) host_knows(work->clock);
+    return run_to(work);
+}
+CUresult run_to(const WorkPointer& work) {
     while (work && !work->done)
         if (!step()) {
             if (g_sticky) return g_sticky;
@@ -137,6 +153,8 @@ CUresult wait_stream(Stream* stream) {
 CUresult wait_context(Context* context) {
     for (Stream* stream : Streams(streams()))
         if (known_stream(stream) && stream->context == context) wait_for(WorkPointer(stream->last));
+    const auto busy = [](const Stream* stream) { return !stream->queue.empty(); };
+    if (std::none_of(streams().begin(), streams().end(), busy)) all_is_done();
     const char* what = nullptr;
     if (!g_sticky && !canaries_whole(&what)) stick(CUDA_ERROR_ILLEGAL_ADDRESS, what);
     return g_sticky;
@@ -211,6 +229,7 @@ STANDIN_API CUresult cuStreamQuery(CUstream handle) {
     const WorkPointer last = stream->last;
     const bool done = !last || last->done;
     if (!done) advance();  // time passes for one who polls
+    else if (last) host_knows(last->clock);
     if (g_sticky) return g_sticky;
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -271,7 +290,9 @@ STANDIN_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
         break_capture(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
-    if (!event->recorded || event->recorded->done) return CUDA_SUCCESS;
+    if (!event->recorded) return CUDA_SUCCESS;
+    join(stream->joined, event->recorded->clock);
+    if (event->recorded->done) return CUDA_SUCCESS;
     return submit(stream, [] { return CUDA_SUCCESS; }, 0, "", {event->recorded});
 }
 STANDIN_API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
@@ -338,6 +359,7 @@ STANDIN_API CUresult cuEventQuery(CUevent handle) {
     }
     const bool done = !event->recorded || event->recorded->done;
     if (!done) advance();
+    else if (event->recorded) host_knows(event->recorded->clock);
     if (g_sticky) return g_sticky;
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
