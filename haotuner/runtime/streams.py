@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,12 +20,13 @@ class Kind:
     lazy: bool  # torch's: they may be lazy negations, or want gradients
 
 
-@lru_cache(maxsize=64)
-def kind_of(kind: type) -> Kind:
-    """Looked at once a class: this is on the path of every call."""
+def _look_at(kind: type) -> Kind:
     library, exchange = kind.__module__.partition(".")[0], hasattr(kind, "__dlpack_c_exchange_api__")
     plain = exchange or library in ("torch", "tvm_ffi") or not hasattr(kind, "__dlpack__")
     return Kind(plain, exchange, hasattr(kind, "is_neg"))
+
+
+kind_of: Callable[[type], Kind] = lru_cache(maxsize=64)(_look_at)  # once a class: it is on the path of every call
 
 
 class Unclear(ValueError):
