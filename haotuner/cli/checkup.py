@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
@@ -53,7 +54,7 @@ def checkup(*, host: Host, cache_dir: Path | None, folder: Path, version: Callab
         version: gives a distribution's version, None where it is not installed.
     """
     checks = [*_cpu(host, cache_dir), _compiler(), *_packages(version)]
-    checks += [_disk("disk", folder), _cache(cache_dir), *_gpu(host), _nvcc()]
+    checks += [_disk("disk", folder), _cache(cache_dir), *_gpu(host), _nvcc(), _nvrtc()]
     return [*checks, *(_peer(name, version(name)) for name in PEERS)]
 
 
@@ -210,6 +211,15 @@ def _nvcc() -> Check:
     # CUDA 13 dropped Maxwell, Pascal and Volta (its release notes).
     oldest = "sm_75 (sm_60 and sm_70 need the nvcc of CUDA 12)" if int(release[1]) >= 13 else "sm_60"
     return Check(name="nvcc", status="ok", found=f"{path}, CUDA {release[1]}.{release[2]}, builds for {oldest} and later")
+
+
+def _nvrtc() -> Check:
+    """NVIDIA's compiler as a library, which builds packs for GPUs where there is no toolkit."""
+    try:
+        found = find_nvrtc()
+    except EnvironmentMissing as error:
+        return Check(name="NVRTC", status="absent", found=str(error)[:160], remedy='pip install "haotuner[cuda]"')
+    return Check(name="NVRTC", status="ok", found=found.name)
 
 
 def _peer(name: str, version: str | None) -> Check:

@@ -13,7 +13,7 @@ from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed
 from haotuner.runtime.refusal import REFUSED
-from haotuner.runtime.streams import Unclear, still, stream_of
+from haotuner.runtime.streams import Unclear, kind_of, still, stream_of
 from haotuner.words.composition import Composition, Part
 from haotuner.words.limits import MAX_PARTS
 
@@ -89,19 +89,22 @@ class PlacedLinear:
     def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
         """The product; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
         call, record, setting = self._state
-        given = x
+        kind = kind_of(type(x))
         if stream is None:
             stream = self._stream_of(x)
-        self._check_lazy(x)
-        x = still(x, stream)
+        if kind.lazy:
+            self._check_lazy(x)
         try:
-            if out is None and x is given and self._allocates(x):
-                return call(x, record, None, setting, stream)
             if out is None:
-                out = self._empty(given)
-            call(x, record, still(out, stream), setting, stream)
+                if kind.gives:
+                    return call(x, record, None, setting, stream)
+                out = self._empty(x)
+            if kind.plain and kind_of(type(out)).plain:  # the usual call says nothing twice
+                call(x, record, out, setting, stream)
+            else:
+                call(still(x, stream), record, still(out, stream), setting, stream)
         except REFUSED as error:
-            raise self._explained(error, given, out) from error
+            raise self._explained(error, x, out) from error
         return out
 
     @property
@@ -159,17 +162,10 @@ class PlacedLinear:
 
     def _check_lazy(self, x: Any) -> None:
         """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
-        negated = getattr(x, "is_neg", None)
-        if negated is None:
-            return
-        if negated():
+        if x.is_neg():
             raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
         if x.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ValueError(f"{self.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
-
-    def _allocates(self, x: Any) -> bool:
-        """Whether the library can ask x's framework for the output."""
-        return _exchange(x) is not None and not getattr(x, "requires_grad", False)
 
     def _empty(self, x: Any) -> Any:
         shape = getattr(x, "shape", None)

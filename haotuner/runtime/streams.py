@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 LEGACY = 1  # CU_STREAM_LEGACY: what 0 means, in the words of DLPack, where 0 is ambiguous
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of all tensors of a class."""
+
+    plain: bool  # the library takes them as they are, without a hand-over in the order of a stream
+    gives: bool  # it can ask their framework for an output
+    lazy: bool  # torch's: they may be lazy negations, or want gradients
+
+
+def _look_at(kind: type) -> Kind:
+    library, exchange = kind.__module__.partition(".")[0], hasattr(kind, "__dlpack_c_exchange_api__")
+    plain = exchange or library in ("torch", "tvm_ffi") or not hasattr(kind, "__dlpack__")
+    return Kind(plain, exchange, hasattr(kind, "is_neg"))
+
+
+kind_of: Callable[[type], Kind] = lru_cache(maxsize=64)(_look_at)  # once a class: it is on the path of every call
 
 
 class Unclear(ValueError):
@@ -43,10 +64,9 @@ def still(x: Any, stream: int | None) -> Any:
 
     Asked without a stream, a framework would make the legacy stream wait, which ends a capture.
     """
-    kind = type(x)
-    if stream is None or _tells_stream(kind) or kind.__module__.partition(".")[0] in ("torch", "tvm_ffi"):
+    if stream is None or kind_of(type(x)).plain:
         return x
-    return _Handed(x, stream) if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__") else x
+    return _Handed(x, stream) if hasattr(x, "__dlpack_device__") else x
 
 
 class _Handed:

@@ -84,5 +84,5 @@ def test_what_cannot_be_predicted_or_measured_is_a_usage_error(tmp_path: Path, a
 
 
 def test_the_command_line_says_it_with_exit_2(cache: Path, tmp_path: Path) -> None:
-    answer = haotuner("tune", *TINY, "--device", "h200", "--zero-measure", cache=cache, cwd=tmp_path)
+    answer = haotuner("tune", *TINY, "--device", "w7800", "--zero-measure", cache=cache, cwd=tmp_path)
     assert (answer.code, answer.out) == (2, "") and "Traceback" not in answer.err
