@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from haotuner.backends.index import backend_for
+from haotuner.cost.expected import over_traffic
 from haotuner.cost.machine import machine
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError, NothingLegal
@@ -20,7 +21,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.grids import Grid
 from haotuner.search.clock import Clock, now
-from haotuner.search.surface import Floats, Key, Surface, expectation
+from haotuner.search.surface import Floats, Key, Surface
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.search.weigh import table
 from haotuner.select.funnel import Funnel, select
@@ -84,7 +85,7 @@ def _selected(
     found: dict[str, Funnel] = {}
     without: list[str] = []
     for family in families:
-        score = expectation(task.op, family, device, task.traffic, model)
+        score = over_traffic(task.op, family, device, task.traffic, model)
         try:
             found[family.name] = select(task.op, family, device, task.traffic, score, most=CANDIDATES)
         except NothingLegal as error:
