@@ -197,9 +197,10 @@ class Search:
         unknown = [name for name, asked in trials.items() if any(self.lab.known(trial) is None for trial in asked)]
         self.lab.prepare(unknown, self.clock.not_given_up)
         for name, keys in batch:
-            for key, record in zip(keys, self.lab.measure(trials[name], goes_on), strict=False):
-                self._note(key, record)
-                if name in self.failed:
+            for key, trial in zip(keys, trials[name], strict=True):
+                for record in self.lab.measure([trial], goes_on):
+                    self._note(key, record)
+                if name in self.failed:  # it may have cost a process; it is not asked again
                     break
 
     def _note(self, key: Key, record: Record) -> None:
