@@ -16,6 +16,7 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.plan.cells import CellTable
 from haotuner.producing import Report
 from haotuner.request import Request
+from haotuner.tuning import Tuned
 from haotuner.words.device import Device
 from haotuner.words.shape import Shape, Span
 
@@ -121,6 +122,7 @@ def _cell_lines(report: Report) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
     for tuned in report.tuned:
         for table in tuned.tables:
+<<<<<<< HEAD
             if not isinstance(table, CellTable):
                 continue
             times = _cell_times(table)
@@ -138,6 +140,31 @@ def _cell_times(table: CellTable) -> dict[Shape, float]:
         ((axis, bounds),) = table.bounds.items()
         return {Shape.of({axis: last}): of[0].us for last, of in zip(bounds, table.considered, strict=True) if of}
     return {shape: min(of.values()) for shape, of in table.measured.items()}
+=======
+            if isinstance(table, CellTable):
+                if table.considered:
+                    lines += _weighed_lines(tuned, table)
+                    continue
+                timed = sorted(table.measured, key=tuned.task.op.flops)
+                picked = [timed[place * (len(timed) - 1) // 3] for place in range(4)] if len(timed) > 4 else timed
+                for shape in picked:
+                    us = min(table.measured[shape].values())
+                    gflops = tuned.task.op.flops(shape) / us / 1e3
+                    lines.append((tuned.task.op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{gflops:.2f}"))
+    return lines
+
+
+def _weighed_lines(tuned: Tuned, table: CellTable) -> list[tuple[str, ...]]:
+    """The same of a table whose cells were weighed one by one: what is expected at the largest shapes of a few of them."""
+    op = tuned.task.op
+    ((axis, ends),) = table.bounds.items()
+    places = sorted({round(at * (len(ends) - 1) / (QUICK_SHAPES - 1)) for at in range(QUICK_SHAPES)})
+    lines: list[tuple[str, ...]] = []
+    for place in places:
+        shape, us = Shape.of({axis: ends[place]}), table.considered[place][0].us
+        lines.append((op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{op.flops(shape) / us / 1e3:,.0f}"))
+    return lines
+>>>>>>> cuda-backend
 
 
 def _module(peer: str) -> str:

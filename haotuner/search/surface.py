@@ -19,13 +19,11 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel
 from haotuner.cost.roofline import roofline_us
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
 
 Floats = NDArray[np.float64]
 Key = tuple[str, int, int, str]  # kernel, tiles along the axis, parts of the sum, state of the weights
@@ -152,32 +150,3 @@ def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
     elements = shape[op.dynamic[0]] * op["n"]
     moved = elements * (parts * PARTIAL_BYTES + DTYPE_BYTES[op.dtype])
     return LAUNCH_US + moved / ((device.memory_gbps or 1000.0) * 1e3)
-
-
-def expectation(op: Op, family: Family, device: Device, traffic: Traffic, model: CostModel | None = None) -> Expectation:
-    """The score of kernels for selection: the share of the roofline that is expected at a few shapes of the traffic.
-
-    A column for each shape; the family's own expectation where it has one.
-    """
-    own = family.expectation(op, device, traffic)
-    if own is not None:
-        return own
-    return _expected(op, family, device, few(traffic), model or Analytic())
-
-
-def _expected(op: Op, family: Family, device: Device, shapes: Sequence[Shape], model: CostModel) -> Expectation:
-    def score(kernels: Sequence[MicroKernel]) -> Floats:
-        said = model.predict(features(device, family, op, [(kernel, shape) for kernel in kernels for shape in shapes]))
-        return np.asarray(np.exp(said).reshape(len(kernels), len(shapes)), np.float64)
-
-    return score
-
-
-FEW_SHAPES = 6
-
-
-def few(traffic: Traffic) -> list[Shape]:
-    """A few shapes of the traffic, evenly in its order, the first and the last among them."""
-    shapes = traffic.shapes()
-    places = np.unique(np.round(np.linspace(0, len(shapes) - 1, min(FEW_SHAPES, len(shapes)))).astype(int))
-    return [shapes[place] for place in places.tolist()]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from haotuner.backends.index import backend_for
+from haotuner.cost.expected import over_traffic
 from haotuner.cost.machine import machine
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError, NothingLegal
@@ -20,7 +21,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.grids import Grid
 from haotuner.search.clock import Clock, now
-from haotuner.search.surface import Floats, Key, Surface, expectation
+from haotuner.search.surface import Floats, Key, Surface
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.search.weigh import table
 from haotuner.select.funnel import Funnel, select
@@ -84,7 +85,7 @@ def _selected(
     found: dict[str, Funnel] = {}
     without: list[str] = []
     for family in families:
-        score = expectation(task.op, family, device, task.traffic, model)
+        score = over_traffic(task.op, family, device, task.traffic, model)
         try:
             found[family.name] = select(task.op, family, device, task.traffic, score, most=CANDIDATES)
         except NothingLegal as error:
@@ -196,9 +197,10 @@ class Search:
         unknown = [name for name, asked in trials.items() if any(self.lab.known(trial) is None for trial in asked)]
         self.lab.prepare(unknown, self.clock.not_given_up)
         for name, keys in batch:
-            for key, record in zip(keys, self.lab.measure(trials[name], goes_on), strict=False):
-                self._note(key, record)
-                if name in self.failed:
+            for key, trial in zip(keys, trials[name], strict=True):
+                for record in self.lab.measure([trial], goes_on):
+                    self._note(key, record)
+                if name in self.failed:  # it may have cost a process; it is not asked again
                     break
 
     def _note(self, key: Key, record: Record) -> None:
