@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tarfile
 from collections import Counter
@@ -34,7 +35,7 @@ class Copying:
     def compile(self, source: str, arch: str) -> Compiled:
         self.calls += 1
         facts = {"registers": 32.0, "stack_bytes": 0.0, "spill_bytes": 0.0, "static_shared_bytes": 0.0}
-        symbols = [word.split("(")[0] for word in source.split() if word.startswith("cuda_") and "(ht_cuda_args" in word]
+        symbols = re.findall(r"(\w+)\(", source)
         return Compiled(cubin=source.encode(), resources=dict.fromkeys(symbols, facts))
 
 
