@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -130,10 +131,10 @@ def nvml(reasons: list[int]) -> Any:
     [([0, 0, 0], 1, False), ([0, 0, 0x40, 0, 0], 2, False), ([0x8], TRIES, True), ([0x4], 1, False)],
 )
 def test_a_block_is_timed_again_while_the_gpu_is_slowed(reasons, blocks, spoilt):
-    watch, timed = Throttling(0, Clocks(0, nvml(list(reasons))), pause_s=0), []
+    watch, timed = Throttling(0, Clocks(0, nvml(list(reasons))), pause_s=0), itertools.count()
     assert watch.watched == "reasons to throttle"
-    seen, found = watch.block(lambda: timed.append(1) or {"us": 1.0})
-    assert (len(timed), found, seen) == (blocks, spoilt, {"us": 1.0})
+    seen, found = watch.block(lambda: {"us": float(next(timed))})
+    assert (next(timed), found, seen) == (blocks, spoilt, {"us": blocks - 1.0})
 
 
 class Whole(Pick):
