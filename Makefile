@@ -48,7 +48,7 @@ bench: $(VENV)/.installed
 	$(PIP) -e '.[bench]'
 	$(BIN)/haotuner bench $(OUT)
 
-# One archive that a bare GPU machine can run; needs nvcc here, no GPU.
+# One archive that a bare GPU machine can run; needs nvcc or NVRTC here, no GPU. Some 20 minutes on two cores the first time.
 gpu-bundle: $(VENV)/.installed
 	$(BIN)/python -m haotuner.bundle build --out build/gpu-bundle.tar.xz
 

