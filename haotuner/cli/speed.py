@@ -118,29 +118,10 @@ def _amount(us: float) -> str:
 
 
 def _cell_lines(report: Report) -> list[tuple[str, ...]]:
-    """The same of ops whose plans are by cells: at a few of the shapes that were weighed or timed."""
+    """The same of ops whose plans are by cells: at a few of the shapes that were timed."""
     lines: list[tuple[str, ...]] = []
     for tuned in report.tuned:
         for table in tuned.tables:
-<<<<<<< HEAD
-            if not isinstance(table, CellTable):
-                continue
-            times = _cell_times(table)
-            ordered = sorted(times, key=tuned.task.op.flops)
-            for shape in [ordered[place * (len(ordered) - 1) // 3] for place in range(4)] if len(ordered) > 4 else ordered:
-                us = times[shape]
-                gflops = tuned.task.op.flops(shape) / us / 1e3
-                lines.append((tuned.task.op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{gflops:.2f}"))
-    return lines
-
-
-def _cell_times(table: CellTable) -> dict[Shape, float]:
-    """What the plan takes at the last shape of every cell that was weighed, or the best at every shape that was timed."""
-    if len(table.bounds) == 1 and len(table.considered) == len(table.entries):
-        ((axis, bounds),) = table.bounds.items()
-        return {Shape.of({axis: last}): of[0].us for last, of in zip(bounds, table.considered, strict=True) if of}
-    return {shape: min(of.values()) for shape, of in table.measured.items()}
-=======
             if isinstance(table, CellTable):
                 if table.considered:
                     lines += _weighed_lines(tuned, table)
@@ -164,7 +145,6 @@ def _weighed_lines(tuned: Tuned, table: CellTable) -> list[tuple[str, ...]]:
         shape, us = Shape.of({axis: ends[place]}), table.considered[place][0].us
         lines.append((op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{op.flops(shape) / us / 1e3:,.0f}"))
     return lines
->>>>>>> cuda-backend
 
 
 def _module(peer: str) -> str:
