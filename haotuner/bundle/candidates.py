@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.search.surface import expectation
 from haotuner.select.funnel import select
 from haotuner.select.limits import block_fits
 from haotuner.words.device import Device
@@ -78,7 +78,7 @@ def first(device: Device, op: str, shapes: str, most: int) -> list[Choice]:
     for family in CUDA_FAMILIES:
         if family.serves(asked) and family.runs_on(device):
             try:
-                kept = select(asked, family, device, traffic, expectation(asked, family, device, traffic), most=most).kept
+                kept = select(asked, family, device, traffic, over_traffic(asked, family, device, traffic), most=most).kept
             except NothingLegal:
                 continue
             found += [Choice(family=family, kernel=candidate.kernel) for candidate in kept]
