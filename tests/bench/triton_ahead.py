@@ -20,7 +20,7 @@ def build(capability: int, dtype: str, rows: int, columns: int, step: int, warps
     """Compile one tile."""
     triton: Any = importlib.import_module("triton")
     compiler: Any = importlib.import_module("triton.backends.compiler")
-    multiply = importlib.import_module("haotuner.bundle.peer_triton_kernel").multiply
+    multiply = importlib.import_module("haotuner.bench.peers.gpu_triton_kernel").multiply
     pointers = dict.fromkeys(("x", "w", "y"), f"*{DTYPES[dtype]}")
     constants = {"ROWS": rows, "COLUMNS": columns, "STEP": step, "GROUPED": GROUPED}
     signature = {**pointers, **dict.fromkeys(("m", "n", "k"), "i32"), **dict.fromkeys(constants, "constexpr")}
