@@ -184,8 +184,8 @@ def page(rows: Sequence[Row], folder: Path, cache: Path | None, triton: Path | N
         "loads for one step along k. *The loop*: the one that is made most of matrix instructions (HGMMA, HMMA), or of FFMA",
         "in fp32 and in gemv; *others for each* are its other instructions over those. *Stores*: in the kernel's text, of",
         "every path; only aligned outputs take the 16-byte ones. *Triton*: the matmul of",
-        "`haotuner/bench/peers/gpu_triton_kernel.py`, the same tile, warps and stages, compiled ahead of time, without tensor",
-        f"maps; *{ABSENT}*: Triton is not there, or has no such tile (its sides are powers of two).", "",
+        "`haotuner/bench/peers/gpu_triton_kernel.py`, the same tile, warps and stages, compiled ahead of time, without",
+        f"tensor maps; *{ABSENT}*: Triton is not there, or has no such tile (its sides are powers of two).", "",
         "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS),
     ]  # fmt: skip
     for row in rows:

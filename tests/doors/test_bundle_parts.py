@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import tarfile
-from collections import Counter
 
 import pytest
 
@@ -14,12 +13,14 @@ from haotuner.backends.cuda.building import build
 from haotuner.backends.cuda.compiler import Compiled
 from haotuner.bundle import running
 from haotuner.bundle.build import assemble, pack
-from haotuner.bundle.candidates import choose, first, fits, profile_of
+from haotuner.bundle.candidates import EDGES, choose, first, fits, profile_of
 from haotuner.bundle.correctness import op_of, read
 from haotuner.bundle.stages import Place, Task, commanded
 from haotuner.bundle.state import BEGUN, DONE, TRIES, State
 from haotuner.bundle.suites import FULL, TINY
 from haotuner.errors import NothingLegal, UsageError
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.op import Op
 
 
 class Copying:
@@ -93,8 +94,12 @@ def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
     assert len({choice.kernel.name for choice in found}) == len(found) == 100
     assert all(fits(choice.family, choice.kernel, device) and choice.family.runs_on(device) for choice in found)
     assert all(choice.family.serves(op_of(choice)) for choice in found)
-    tiles = Counter(choice.family.name for choice in found)
-    assert all(count >= 3 for count in tiles.values()), "narrow loads and the other layout among them"
+    assert {choice.family.name for choice in found} == {family.name for family in CUDA_FAMILIES if family.runs_on(device)}
+    for family in {choice.family for choice in found}:
+        ours = [choice.kernel for choice in found if choice.family is family]
+        asked = [f"dense:n=2304,{edge},dtype={family.dtype}" for edge in EDGES]
+        edges = [op for op in map(Op.parse, asked) if family.serves(op) and any(family.points(op, device))]
+        assert len(ours) > len(edges), "narrow loads and the other layout among them, where the family has them"
 
 
 def test_an_architecture_without_a_profile_or_a_family_says_so():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -48,9 +49,13 @@ def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
 def run(folder: Path, command: list[str | Path], **how: Any) -> str:
     where = environment(folder / "images", device=how.pop("device", "sm_80"), sources=folder / "code", **how)
     done = subprocess.run(
-        [str(word) for word in command], env={"PATH": "/usr/bin:/bin", **where}, capture_output=True, text=True, timeout=110,
+        [str(word) for word in command],
+        env={"PATH": os.environ["PATH"], **where},
+        capture_output=True,
+        text=True,
+        timeout=110,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-6000:])
     return done.stdout
 

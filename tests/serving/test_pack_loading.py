@@ -68,11 +68,11 @@ def test_files_that_change_between_two_looks_are_read_again(made, copied, monkey
     name = ("manifest_in", "_check_library", "_load")[turn]
     real = getattr(module, name)
 
-    def around(*arguments: Any) -> Any:
+    def around(*arguments: Any, **more: Any) -> Any:
         if name != "_load":
             exchange()
-            return real(*arguments)
-        found = real(*arguments)
+            return real(*arguments, **more)
+        found = real(*arguments, **more)
         exchange()
         return found
 
