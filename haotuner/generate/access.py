@@ -191,7 +191,8 @@ class Accesses:
                 found.append(place)
             elif mode == "reflect":  # |i| and then from the far end: last - |last - |i||
                 up = Apply("abs", (moved,), INDEX)
-                found.append(arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX)))
+                turned = arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX))
+                found.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
             elif mode == "wrap":
                 found.append(Apply("mod", (moved, sized(extent)), INDEX))
             else:

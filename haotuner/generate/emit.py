@@ -289,6 +289,13 @@ class _Emitter:
             if not ready:
                 return
             fold = ready[0]
+            if not free_variables(fold) & frames[0].along:
+                alike = replace(frames[0], lanes=1, along=frozenset(), mask=None, known={}, folds=dict(frames[0].folds))
+                found = self._nest([Sink(fold.axes, fold.value, fold=fold)], alike)
+                for frame in frames:
+                    frame.folds.update(found)
+                    frame.known.clear()
+                continue
             cells = [self._accumulator(fold, frame.lanes) for frame in frames]
 
             def level(place: int, inner: list[Frame], fold: Fold = fold, cells: list[Cell] = cells) -> None:
