@@ -54,8 +54,15 @@ def windows(kind: str, extents: Mapping[str, Any], options: Options) -> dict[Rea
     if len(pad) == 2 and not flat:  # of height and width
         pad = (pad[0], pad[1], pad[0], pad[1])
     return {
-        axis: Window(taps=count, stride=stride[at], dilation=dilation[at], before=pad[at], after=pad[at + len(taps)],
-                     more=more[at], transposed=transposed)  # fmt: skip
+        axis: Window(
+            taps=count,
+            stride=stride[at],
+            dilation=dilation[at],
+            before=pad[at],
+            after=pad[at + len(taps)],
+            more=more[at],
+            transposed=transposed,
+        )  # fmt: skip
         for at, (axis, count) in enumerate(taps.items())
     }
 
@@ -194,4 +201,3 @@ CONVOLUTIONS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, CONV_TRANSPOSE1D)
 def is_convolution(kind: str) -> bool:
     """Whether a kind of operator is a convolution."""
     return kind in {one.name for one in CONVOLUTIONS}
-

@@ -245,4 +245,3 @@ def unpacked(
     found, kept = np.zeros(count, np.float32), places.view(np.int32) > 0
     found[places.view(np.int32)[kept] - 1] = packed[kept]
     return found.reshape(shape)
-

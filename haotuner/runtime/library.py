@@ -138,7 +138,9 @@ class Library:
 
 def _about(op: PackOp) -> bytes:
     """What the library says of an op that is the manifest's; native/ffi.c writes it."""
-    return "\n".join([f"{op.name} {table_name(op.kind)}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]).encode()
+    return "\n".join(
+        [f"{op.name} {table_name(op.kind)}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]
+    ).encode()
 
 
 def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, Any]:

@@ -45,9 +45,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL")[:2]
-    return (
-        f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {last_tile(kernel)}}},'
-    )
+    return f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {last_tile(kernel)}}},'
 
 
 def kernel_table(kernels: Sequence[MicroKernel], variable: str, storage: str = "") -> str:

@@ -24,7 +24,14 @@ from haotuner.words.kernel import MicroKernel
 # What is timed is what is served.
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
-CONV_SERVING = ("pool.c", "kinds/conv_run.c", "kinds/conv_phase.c", "kinds/conv_image.c", "kinds/conv_image.h", "kinds/conv.h")
+CONV_SERVING = (
+    "pool.c",
+    "kinds/conv_run.c",
+    "kinds/conv_phase.c",
+    "kinds/conv_image.c",
+    "kinds/conv_image.h",
+    "kinds/conv.h",
+)
 
 
 def is_dense(kernel: MicroKernel) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,9 @@ class PackedConv:
 
     op: Op
     ranges: Mapping[str, tuple[int, int]]
-    micro_kernels: Sequence[MicroKernel]
-    tiles: Sequence[Mapping[str, int]]
-    plans: Sequence[SlicedPlan]
+    micro_kernels: tuple[MicroKernel, ...]
+    tiles: tuple[Mapping[str, int], ...]
+    plans: tuple[SlicedPlan, ...]
     packed_floats: int
 
     @property
@@ -76,8 +76,8 @@ class PackedConv:
         return tuple(plan.threads for plan in self.plans)
 
     def declarations(self) -> str:
-        """None: they stand with the table of kernels."""
-        return ""
+        """What its tables are made of; the kernels' functions stand with their table."""
+        return '#include "kinds/conv.h"'
 
     def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The op's entry in the manifest: axes and operands as users know them."""

@@ -147,9 +147,7 @@ def plan_tables(index: int, plans: Sequence[SlicedPlan], places: Mapping[str, in
             bounds = f"bounds_{index}_{number}_{axis}"
             text.append(f"static const int32_t {bounds}[] = {{{', '.join(map(str, cells))}}};")
             grid.append((places[axis], bounds, len(cells)))
-        entries = [
-            f"  {{{e.kernel}, {'HT_WHOLE' if e.axis is None else places[e.axis]}, {e.least}}}," for e in plan.entries
-        ]
+        entries = [f"  {{{e.kernel}, {'HT_WHOLE' if e.axis is None else places[e.axis]}, {e.least}}}," for e in plan.entries]
         text += [f"static const ht_sliced_entry entries_{index}_{number}[] = {{", *entries, "};"]
         rows.append(plan_row(plan.threads, grid, f"entries_{index}_{number}"))
     return [*text, f"static const ht_plan plans_{index}[] = {{", *rows, "};"]

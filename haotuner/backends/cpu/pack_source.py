@@ -22,7 +22,7 @@ CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 def pack_data(ops: Sequence[PackedAny]) -> str:
     """``pack_data.c``: kernels, plans and ops of a pack, and one exported function an op."""
-    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h", "kinds/conv.h")]
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h")]
     text += sorted({line for op in ops for line in op.declarations().splitlines()})
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.tables(index)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from haotuner.backends.backend import Choice
-from haotuner.backends.cpu.measuring import is_convolution, is_dense
 from haotuner.backends.cpu.conv_source import packed_floats
+from haotuner.backends.cpu.measuring import is_convolution, is_dense
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_dense import PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny
