@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
@@ -18,6 +19,7 @@ from tests.emulator.run import Call, Case
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
 MMA_BF16 = CudaMma("cuda_mma_bf16", "bf16")
+TURING = CudaMmaTuring("cuda_mma8_fp16", "fp16")
 WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")
 WGMMA_BF16 = CudaWgmma("cuda_wgmma_bf16", "bf16")
 SHORT_WGMMA = CudaWgmmaShort("cuda_wgmmas_fp16", "fp16")
@@ -25,7 +27,9 @@ SHORT_BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16")
 GEMV = CudaGemv("cuda_gemv_fp16", "fp16")
 GEMV_BF16 = CudaGemv("cuda_gemv_bf16", "bf16")
 GEMV_FP32 = CudaGemv("cuda_gemv_fp32", "fp32")
-FAMILIES = {f.name: f for f in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16, GEMV, GEMV_BF16, GEMV_FP32)}
+_GEMVS = (GEMV, GEMV_BF16, GEMV_FP32)
+_WGMMAS = (WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16)
+FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
 # pieces; k in more shares than some have steps.
@@ -88,6 +92,13 @@ VARIANTS = {
         Variant(MMA.kernel(bm=64, bn=32, bk=32, wm=2, wn=1, st=3, v=2), "4-byte copies", TWOS),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1), "plain loads", ODD),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "W rows along n", KN_EIGHTS),
+    ),
+    "mma8": (
+        Variant(TURING.turing(bm=64, bn=64, bk=32, wm=2, wn=2), "16-byte loads", EIGHTS),
+        Variant(TURING.turing(bm=16, bn=32, bk=64, wm=1, wn=2), "one row of instructions, four k16", EIGHTS),
+        Variant(TURING.turing(bm=64, bn=32, bk=32, wm=2, wn=1, v=2), "4-byte loads", TWOS),
+        Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2, v=1), "single loads", ODD),
+        Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2, kn=1), "W rows along n", KN_EIGHTS),
     ),
     "gemv": (
         Variant(GEMV.kernel(bm=1, c=1, wn=4, wk=1, v=8), "one row, one column a warp", SHORT),
