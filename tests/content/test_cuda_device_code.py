@@ -26,7 +26,7 @@ from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.isolate.answers import Refusal
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
-from tests.content.test_cuda_cubin import little_cubin
+from tests.content.little_cubin import little_cubin
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc: no CUDA toolkit")
 SMALL = SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)

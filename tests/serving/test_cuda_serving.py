@@ -115,7 +115,11 @@ def test_what_the_driver_refuses_while_loading_is_said(folder, fail):
     "driver, kind, words",
     [
         (0, "EnvironmentMissing", "there is no device cuda:0: the CUDA driver shows 0"),
-        (12040, "PackMismatch", r"the driver serves CUDA 12.4, this pack's code wants 13.0 or later: update the driver"),
+        (
+            12040,
+            "PackMismatch",
+            r"needs a driver for CUDA 13.0 .driver 580 or later.; .* serves CUDA 12.4: update the NVIDIA",
+        ),
     ],
 )
 def test_a_driver_that_is_too_old_or_shows_nothing(folder, driver, kind, words):
