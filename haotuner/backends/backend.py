@@ -181,5 +181,5 @@ class Backend(Protocol):
     def write_library(
         self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
     ) -> dict[str, Any]:
-        """Build a pack's library; RuntimeError with the compiler's words. Returns what its manifest says of the code beside."""
+        """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code."""
         ...

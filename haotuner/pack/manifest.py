@@ -49,7 +49,7 @@ class Manifest:
 
     @property
     def driver(self) -> int:
-        """The oldest CUDA whose driver takes its code, as the driver says versions (13000); 0 where the pack does not say."""
+        """The oldest CUDA whose driver takes its code, as drivers say it (13000); 0 where the pack does not say."""
         return int(self.document.get("driver", {}).get("cuda", 0))
 
     @property

@@ -188,8 +188,8 @@ def test_an_older_driver_is_refused_by_name_and_packs_that_do_not_say_still_load
     gpu(132, None).check(manifest)
     gpu(132, None, driver=13010).check(manifest)
     words = (
-        r"cuda:0 cannot serve the pack: its sm_90a code needs a driver for CUDA 13.0 \(driver 580 or later\); the one of this "
-        r"host serves CUDA 12.4: update the NVIDIA driver, or tune again with a CUDA 12 compiler"
+        r"cuda:0 cannot serve the pack: its sm_90a code needs a driver for CUDA 13.0 \(driver 580 or later\); the one of "
+        r"this host serves CUDA 12.4: update the NVIDIA driver, or tune again with a CUDA 12 compiler"
     )
     with pytest.raises(PackMismatch, match=words):
         gpu(132, None, driver=12040).check(manifest)

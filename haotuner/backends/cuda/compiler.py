@@ -42,8 +42,7 @@ class Compiler(Protocol):
 
 
 def compiled(cubin: bytes, said: str, arch: str) -> Compiled:
-    """A compiler's cubin and words, judged: CompileFailed where ptxas does not follow the program, or the code is
-    for another architecture.
+    """A compiler's cubin and words, judged: CompileFailed where it is not the program or the architecture asked for.
 
     Resources are those that ptxas reports; where it reports none, those in the cubin, and a stack counts as spills.
     """

@@ -156,7 +156,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _own(kernel: KernelFacts, info: bytes) -> int:
-    """What a kernel's own section tells: its parameters, the threads it may have, and its compiler's CUDA, which is returned."""
+    """A kernel's parameters and the threads it may have, from its own section; returns its compiler's CUDA."""
     parameters: dict[int, tuple[int, int]] = {}
     toolkit = 0
     for attribute, value in _attributes(info):

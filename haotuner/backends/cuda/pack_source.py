@@ -72,7 +72,7 @@ def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
 def pack_library(
     ops: Sequence[PackedCudaDense], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject
 ) -> dict[str, Any]:
-    """Build the pack's library; RuntimeError with the compiler's words. Returns what the manifest says of the code: ``driver``.
+    """Build the pack's library; RuntimeError with the compiler's words. Returns ``driver`` for the manifest.
 
     ``compile_object`` puts a cubin at a path: the kernels under their own names, and the reductions of their dtypes.
     """
