@@ -50,7 +50,7 @@ class Manifest:
     @property
     def driver(self) -> int:
         """The oldest CUDA whose driver takes its code, as drivers say it (13000); 0 where the pack does not say."""
-        return int(self.document.get("driver", {}).get("cuda", 0))
+        return int(self.document.get("driver", {}).get("version", 0))
 
     @property
     def tuning(self) -> Mapping[str, Any]:

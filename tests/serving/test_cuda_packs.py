@@ -202,7 +202,7 @@ def test_of_several_levels_one_that_the_driver_takes_is_served(tmp_path, cubin):
     for name, bandwidth, needed in (("h200", 4800.0, 13000), ("h100", 3350.0, 12000), ("h100-pcie", 2000.0, 12000)):
         pack = made(tmp_path, WGMMA, cubin, name, id=name, compute_units=132, memory_gbps=bandwidth)
         manifest = read_manifest(pack)
-        held[f"sm_90a/{name}"] = replace(manifest, document={**manifest.document, "driver": {"cuda": needed}})
+        held[f"sm_90a/{name}"] = replace(manifest, document={**manifest.document, "driver": {"version": needed}})
     assert gpu(132, 4800.0).choose(held) == "sm_90a/h200"
     assert gpu(132, 4800.0, driver=12040).choose(held) == "sm_90a/h100", "the nearest of those whose code can be loaded"
     nearest = gpu(132, 4800.0, driver=11080).choose(held)

@@ -81,7 +81,7 @@ def pack_library(
         compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), arch, code)
         data.write_text(pack_data(ops, code, arch))
         toolchain.link([], [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], [RUNTIME_SOURCES], out)
-        return {"driver": {"cuda": needs(code.read_bytes(), arch)}}
+        return {"driver": {"version": needs(code.read_bytes(), arch)}}
 
 
 def _image(cubin: Path) -> list[str]:

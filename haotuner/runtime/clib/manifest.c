@@ -157,7 +157,7 @@ static int device(reader* r, const char* key, int depth, ht_manifest* out, int* 
 
 static int driver(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   (void)depth, (void)seen;
-  return strcmp(key, "cuda") == 0 && peek(r) != '"' && number(r, &out->driver);
+  return strcmp(key, "version") == 0 && peek(r) != '"' && number(r, &out->driver);
 }
 
 /* sm_90a/DEVICE: a folder in a folder, and nothing else. */
