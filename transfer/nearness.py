@@ -20,7 +20,6 @@ JOINT_HALVING = 2.0
 # Doublings of difference beyond which the model of another device is no better a start than the analysis: another kind of
 # device counts four.
 FARTHEST = 12.0
-_RDNA_WAVE = 32  # lanes of a wave of every RDNA device; those with waves of 64 are GCN or CDNA
 
 
 def distance(one: Device, other: Device) -> float:
@@ -36,22 +35,6 @@ def distance(one: Device, other: Device) -> float:
 def start_distance(one: Device, other: Device) -> float:
     """``distance`` of one unit of each: a search runs on one, so a device is at distance 0 from parts of itself."""
     return distance(one.with_units(1), other.with_units(1))
-
-
-def architecture(device: Device) -> str:
-    """The architecture family of a device, by what its profile says: never by its name.
-
-    CUDA devices go by the major number of their compute capability (Volta and Turing share 7, Ampere and Ada 8: the
-    stricter way), AMD's by the width of their waves and whether they have matrix units (RDNA, CDNA, older ones), CPUs by the
-    core that the compiler is told, whatever part of its instruction set is used.
-    """
-    if device.kind == "cuda":
-        digits = "".join(c for c in device.arch if c.isdigit())
-        return f"cuda {digits[:-1] or digits}.x"
-    if device.kind == "hip":
-        units = "" if device.wave_width <= _RDNA_WAVE else f", {'with' if device.tensor_tflops else 'no'} matrix units"
-        return f"hip, waves of {device.wave_width}{units}"
-    return f"{device.kind} {device.arch}"
 
 
 def priors_of(sources: Sequence[Device], target: Device) -> Scores:

@@ -14,6 +14,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.across_devices import across_devices
 from haotuner.transfer.choose_mode import ModeChoice
 from haotuner.transfer.device_table import DeviceTable
@@ -27,7 +28,6 @@ from haotuner.transfer.evaluate import (
     without_relatives,
 )
 from haotuner.transfer.learning_curve import learning_curve
-from haotuner.transfer.nearness import architecture
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.hw_profiles.architecture import architecture
 from haotuner.hw_profiles.find import find_device
 from haotuner.transfer.evaluate import Evaluation, evaluate_family, without_relatives
 from haotuner.transfer.learning_curve import SUBSETS, learning_curve
-from haotuner.transfer.nearness import architecture
 from haotuner.transfer.opinions import best_single
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.report import report
