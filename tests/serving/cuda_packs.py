@@ -91,8 +91,8 @@ def make_pack(out: Path, ops: Sequence[PackedCudaDense], arch: str, cubin: Path,
     def compile_object(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin.read_bytes())
 
-    pack_library(ops, arch, Toolchain.find(), library, compile_object)
-    write_pack(out, library, document(ops, arch, **device), lambda _: None)
+    told = pack_library(ops, arch, Toolchain.find(), library, compile_object)
+    write_pack(out, library, document(ops, arch, **device) | told, lambda _: None)
     library.unlink()
     return out
 

@@ -21,7 +21,7 @@ from haotuner.errors import PackClosed
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, WGMMA
-from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals
+from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
 from tests.serving.cuda_torch import torch_fakes
 from tests.standin.client import Driver
@@ -259,7 +259,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot, forked,
-        frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating,
+        frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
     )
 }  # fmt: skip
 
