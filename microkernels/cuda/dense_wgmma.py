@@ -39,18 +39,8 @@ SLAB = 64  # rows of one wgmma
 K_STEP = 64  # 2-byte elements of a 128-byte swizzled row
 PITCH_ELEMENTS = 8  # TMA row pitches are multiples of 16 bytes
 ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 2))  # bm, slabs of a consumer warpgroup
-COLUMNS = (
-    8,
-    16,
-    32,
-    64,
-    96,
-    128,
-    160,
-    192,
-    224,
-    256,
-)  # wgmma takes multiples of 8 up to 256; finer steps only thin the space
+# wgmma takes multiples of 8 up to 256; finer steps thin the space, and at 8 ptxas keeps descriptors in vector registers.
+COLUMNS = (16, 32, 64, 96, 128, 160, 192, 224, 256)
 STAGES = (3, 4, 5, 6, 8)
 BARRIER_BYTES = 16  # a full and an empty mbarrier for each stage
 PRODUCER_REGISTERS = 40  # one thread with a few addresses; CUTLASS gives 24 to 40

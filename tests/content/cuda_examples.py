@@ -126,7 +126,6 @@ VARIANTS = {
         Variant(WGMMA.kernel(bm=64, bn=128, st=3, kn=1), "W in panels along n", KN_EIGHTS),
         Variant(SHORT_WGMMA.kernel(bm=16, bn=64, st=3, kn=1), "few rows, W in a panel along n", KN_SHORT),
         Variant(SHORT_BF16.kernel(bm=24, bn=256, st=3, wr=2, kn=1), "few rows, two panels a consumer", KN_SHORT),
-        Variant(WGMMA.kernel(bm=64, bn=8, st=3), "eight columns", EIGHTS),
         Variant(WGMMA_BF16.kernel(bm=128, bn=16, st=2, wr=2), "sixteen columns, two slabs", EIGHTS),
     ),
 }
