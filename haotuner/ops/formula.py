@@ -5,12 +5,13 @@ A kind with a formula has its reference for free (``evaluate``, numpy in float64
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from haotuner.ops.functions import FUNCTIONS, REDUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An element-wise function of one or two arguments; a key of ``FUNCTIONS``."""
+    """An element-wise function; a key of ``functions.FUNCTIONS``."""
 
     function: str
     arguments: tuple[Formula, ...]
@@ -37,7 +38,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A reduction over one axis: ``sum`` or ``max``; keys of ``REDUCTIONS``."""
+    """A reduction over one axis: a key of ``functions.REDUCTIONS``."""
 
     how: str
     axis: str
@@ -45,17 +46,6 @@ class Reduce:
 
 
 Formula: TypeAlias = Load | Number | Apply | Reduce
-
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "max": np.maximum,
-    "exp": np.exp,
-    "sqrt": np.sqrt,
-}
-REDUCTIONS: Mapping[str, Any] = {"sum": np.add, "max": np.maximum}
 
 
 def evaluate(

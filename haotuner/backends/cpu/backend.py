@@ -148,6 +148,9 @@ class CpuBackend:
         """Columns of the packed weight over those there are."""
         return packing.packed_ratio(choice, device)
 
-    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
+    def write_library(
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+    ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
         pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)
+        return {}

@@ -1,0 +1,159 @@
+"""Extents: whole numbers, or expressions of named dimensions, such as ``seq`` or ``(width - 1)//2 + 1``.
+
+Arithmetic is sympy's; text is its own small grammar, so that a hostile file is never evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, TypeAlias
+
+import sympy
+
+from haotuner.errors import UsageError
+
+Extent: TypeAlias = Any  # int, or a sympy expression of dimensions
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_LONGEST = 2_000  # characters of an extent's text: far more than shape arithmetic of real models writes
+_FUNCTIONS = {"max": sympy.Max, "min": sympy.Min, "abs": sympy.Abs}
+
+
+@cache
+def dimension(name: str) -> Extent:
+    """The extent of a named dimension, at least 0."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"dimension {name!r}: expected a letter or underscore, then letters, digits and underscores")
+    return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+def canonical(extent: Extent) -> Extent:
+    """The same extent in one form: an int where it is a number."""
+    if isinstance(extent, int):
+        return extent
+    if not isinstance(extent, sympy.Expr):
+        return int(extent)
+    expanded = sympy.expand(extent)
+    return int(expanded) if expanded.is_Integer else expanded
+
+
+def same(one: Extent, other: Extent) -> bool:
+    """Whether two extents are equal whatever the dimensions are, as far as expanding shows."""
+    return bool(one == other) or canonical(sympy.sympify(one) - other) == 0
+
+
+def floor_division(extent: Extent, divisor: Extent) -> Extent:
+    """``extent // divisor``, exact where the division is."""
+    if isinstance(extent, int) and isinstance(divisor, int):
+        return extent // divisor
+    quotient = sympy.cancel(sympy.sympify(extent) / divisor)
+    denominator = sympy.fraction(sympy.together(quotient))[1]
+    return canonical(quotient if denominator == 1 else sympy.floor(sympy.sympify(extent) / divisor))
+
+
+def ceiling_division(extent: Extent, divisor: Extent) -> Extent:
+    """The least whole number that is at least ``extent / divisor``."""
+    return canonical(-floor_division(-extent, divisor))
+
+
+def largest(extents: Iterable[Extent]) -> Extent:
+    """The largest of some extents."""
+    return canonical(sympy.Max(*extents))
+
+
+def smallest(extents: Iterable[Extent]) -> Extent:
+    """The smallest of some extents."""
+    return canonical(sympy.Min(*extents))
+
+
+def product(shape: Iterable[Extent]) -> Extent:
+    """Elements of a shape."""
+    found: Extent = 1
+    for extent in shape:
+        found = found * extent
+    return canonical(found)
+
+
+def dimensions(extent: Extent) -> frozenset[str]:
+    """Names of the dimensions in an extent."""
+    return frozenset(str(symbol) for symbol in getattr(extent, "free_symbols", ()))
+
+
+def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:
+    """The extent for known dimensions. UsageError where one is missing."""
+    if isinstance(extent, int):
+        return extent
+    missing = sorted(dimensions(extent) - set(sizes))
+    if missing:
+        raise UsageError(f"extent {text(extent)}: the size of {', '.join(missing)} is not known")
+    return int(extent.subs({symbol: sizes[str(symbol)] for symbol in extent.free_symbols}))
+
+
+def text(extent: Extent) -> str:
+    """The extent as ``parse`` reads it."""
+    if isinstance(extent, int):
+        return str(extent)
+    return _written(canonical(extent))
+
+
+def parse(source: str) -> Extent:
+    """The extent that a text says: numbers, names, ``+ - * // %``, ``max``, ``min``, ``abs``. UsageError otherwise."""
+    if len(source) > _LONGEST:
+        raise UsageError(f"extent of {len(source)} characters; at most {_LONGEST} are read")
+    try:
+        tree = ast.parse(source.strip(), mode="eval").body
+        return canonical(_read(tree))
+    except (SyntaxError, RecursionError, ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"extent {source[:80]!r} cannot be read: {error}") from error
+
+
+def _read(tree: ast.AST) -> Extent:
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        return tree.value
+    if isinstance(tree, ast.Name):
+        return dimension(tree.id)
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return -_read(tree.operand)
+    if isinstance(tree, ast.BinOp):
+        left, right = _read(tree.left), _read(tree.right)
+        if isinstance(tree.op, ast.Add):
+            return left + right
+        if isinstance(tree.op, ast.Sub):
+            return left - right
+        if isinstance(tree.op, ast.Mult):
+            return left * right
+        if isinstance(tree.op, (ast.FloorDiv, ast.Mod)) and right == 0:
+            raise ValueError("a division by 0")
+        if isinstance(tree.op, ast.FloorDiv):
+            return floor_division(left, right)
+        if isinstance(tree.op, ast.Mod):
+            return sympy.Mod(left, right)
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in _FUNCTIONS and not tree.keywords:
+        return _FUNCTIONS[tree.func.id](*map(_read, tree.args))
+    raise ValueError(f"{ast.unparse(tree)} is not arithmetic of extents")
+
+
+def _written(extent: Any) -> str:
+    if extent.is_Integer or extent.is_Symbol:
+        return str(extent)
+    if extent.is_Add:
+        return "(" + " + ".join(map(_written, extent.args)) + ")"
+    if extent.is_Mul:
+        numerator, denominator = sympy.fraction(extent)
+        if denominator == 1:
+            return "*".join(map(_written, extent.args))
+    if extent.is_Pow and extent.exp.is_Integer and extent.exp > 0:
+        return "*".join([_written(extent.base)] * int(extent.exp))
+    for name, function in _FUNCTIONS.items():
+        if isinstance(extent, function):
+            return f"{name}({', '.join(map(_written, extent.args))})"
+    if isinstance(extent, sympy.Mod):
+        return f"({_written(extent.args[0])} % {_written(extent.args[1])})"
+    if isinstance(extent, (sympy.floor, sympy.ceiling)):
+        numerator, denominator = sympy.fraction(sympy.together(extent.args[0]))
+        if isinstance(extent, sympy.ceiling):
+            return f"(-(-({_written(numerator)}) // {_written(denominator)}))"
+        return f"({_written(numerator)} // {_written(denominator)})"
+    raise UsageError(f"extent {extent} has no text")

@@ -1,0 +1,139 @@
+"""Graph: primitives in an order in which each can be computed, with the types of all tensors; and the builder of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, dimensions
+from haotuner.graph.primitives import PRIMITIVES
+from haotuner.graph.types import TensorType, dtype_named, numpy_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One primitive: names of the tensors that it reads and of the one that it makes."""
+
+    primitive: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """``types`` of every tensor by name; ``constants`` are known now; ``inputs`` and ``outputs`` in the order of a call."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Any]
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the dimensions of the inputs, in their order."""
+        return tuple(dict.fromkeys(
+            name for tensor in self.inputs for extent in self.types[tensor].shape for name in sorted(dimensions(extent))
+        ))  # fmt: skip
+
+    def producer(self, tensor: str) -> Node | None:
+        """The node that makes a tensor; None for inputs and constants."""
+        return next((node for node in self.nodes if node.output == tensor), None)
+
+    def readers(self, tensor: str) -> tuple[Node, ...]:
+        """The nodes that read a tensor."""
+        return tuple(node for node in self.nodes if tensor in node.inputs)
+
+    def sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
+        """Sizes of the dimensions, from input arrays. UsageError where they contradict the types or each other."""
+        found: dict[str, int] = {}
+        later: list[tuple[str, Extent, int]] = []
+        for name in self.inputs:
+            shape, given = self.types[name].shape, np.shape(arrays[name])
+            if len(shape) != len(given):
+                raise UsageError(f"input {name}: expected {self.types[name]}, got the shape {tuple(given)}")
+            for extent, size in zip(shape, given, strict=True):
+                if getattr(extent, "is_Symbol", False):
+                    known = found.setdefault(str(extent), int(size))
+                    if known != size:
+                        raise UsageError(f"input {name}: {extent} is {size} there and {known} in another place")
+                else:
+                    later.append((name, extent, int(size)))
+        for name, extent, size in later:
+            expected = (
+                extent if isinstance(extent, int) else int(extent.subs({s: found[str(s)] for s in extent.free_symbols}))
+            )
+            if expected != size:
+                raise UsageError(f"input {name}: expected {self.types[name]}, got {size} where {expected} belongs")
+        return found
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Adds primitives one by one; a tensor is its name. ``finish`` gives the graph, without what no output needs."""
+
+    inputs: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def input(self, name: str, shape: Sequence[Extent], dtype: str = "fp32") -> str:
+        """A tensor that comes with the call."""
+        if name in self.types:
+            raise UsageError(f"tensor {name!r} is given twice")
+        self.types[name] = TensorType(tuple(shape), dtype)
+        self.inputs.append(name)
+        return name
+
+    def constant(self, value: Any, dtype: str | None = None, name: str = "") -> str:
+        """A tensor whose elements are known; scalars need ``dtype``, or are of their numpy type."""
+        array = np.asarray(value, numpy_dtype(dtype) if dtype else None)
+        chosen = self._free(name or "c")
+        self.types[chosen], self.constants[chosen] = TensorType(array.shape, dtype or dtype_named(array.dtype)), array
+        return chosen
+
+    def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """A primitive's result. UsageError where it cannot be computed of these inputs."""
+        inferred = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
+        chosen = self._free(name or primitive)
+        self.types[chosen] = inferred
+        self.nodes.append(Node(primitive, tuple(inputs), chosen, attributes))
+        return chosen
+
+    def map(self, function: str, *inputs: str | float) -> str:
+        """An element-wise function; numbers take the element type of the first tensor after a select's condition."""
+        named = [one for one in inputs if isinstance(one, str)]
+        valued = named[1:] if function == "select" and isinstance(inputs[0], str) and len(named) > 1 else named
+        dtype = self.types[valued[0]].dtype
+        return self.add(
+            "map", *(one if isinstance(one, str) else self.constant(one, dtype) for one in inputs), function=function
+        )
+
+    def finish(self, *outputs: str) -> Graph:
+        """The graph of these outputs."""
+        needed, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if node.output in needed:
+                kept.append(node)
+                needed.update(node.inputs)
+        used = needed | set(self.inputs)
+        return Graph(
+            inputs=tuple(self.inputs),
+            outputs=tuple(outputs),
+            nodes=tuple(reversed(kept)),
+            types={name: one for name, one in self.types.items() if name in used},
+            constants={name: one for name, one in self.constants.items() if name in needed},
+        )
+
+    def _free(self, stem: str) -> str:
+        if stem not in self.types:
+            return stem
+        number = len(self.types)
+        while f"{stem}_{number}" in self.types:
+            number += 1
+        return f"{stem}_{number}"

@@ -1,0 +1,35 @@
+"""The reference: a graph computed step by step with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, evaluate
+from haotuner.graph.graph import Graph
+from haotuner.graph.primitives import PRIMITIVES
+
+
+def interpret(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs by name, as numpy arrays; each step is computed in its own element type. UsageError for a missing input."""
+    missing = [name for name in graph.inputs if name not in inputs]
+    if missing:
+        raise UsageError(f"inputs {', '.join(missing)} are missing; the graph takes {', '.join(graph.inputs)}")
+    known = graph.sizes(inputs)
+
+    def sizes(extent: Extent) -> int:
+        return evaluate(extent, known)
+
+    values: dict[str, Any] = {**graph.constants, **{name: np.asarray(inputs[name]) for name in graph.inputs}}
+    last_use = {name: place for place, node in enumerate(graph.nodes) for name in node.inputs}
+    for place, node in enumerate(graph.nodes):
+        values[node.output] = PRIMITIVES[node.primitive].compute(
+            [values[name] for name in node.inputs], node.attributes, sizes
+        )
+        for name in node.inputs:
+            if last_use[name] == place and name not in graph.outputs:
+                values.pop(name, None)
+    return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in graph.outputs}

@@ -1,0 +1,80 @@
+"""Tensor types of graphs: a symbolic shape and an element type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, canonical, same, text
+from haotuner.ops.dtypes import DTYPES
+
+# Element types of operators, and those that graphs have beside them.
+NUMPY_NAMES: dict[str, str] = {dtype.name: dtype.numpy for dtype in DTYPES.values()} | {
+    "fp64": "float64", "int64": "int64", "int32": "int32", "int16": "int16", "int8": "int8",
+    "uint64": "uint64", "uint32": "uint32", "uint16": "uint16", "uint8": "uint8", "bool": "bool",
+}  # fmt: skip
+_NAMES = {numpy: name for name, numpy in NUMPY_NAMES.items()}
+FLOATS = ("fp32", "fp64", "fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """``shape``: extents, outermost first; ``dtype``: a key of ``NUMPY_NAMES``."""
+
+    shape: tuple[Extent, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMPY_NAMES:
+            raise UsageError(f"unknown element type {self.dtype!r}; known: {', '.join(NUMPY_NAMES)}")
+        object.__setattr__(self, "shape", tuple(map(canonical, self.shape)))
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(text, self.shape))}]"
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The element type in numpy; UsageError for bf16 where no ml_dtypes was imported."""
+    try:
+        return np.dtype(NUMPY_NAMES[name])
+    except TypeError as error:
+        raise UsageError(f"numpy has no {name} here; import ml_dtypes first") from error
+
+
+def dtype_named(dtype: np.dtype[Any]) -> str:
+    """The name of numpy's element type; UsageError where graphs have none."""
+    if dtype.name not in _NAMES:
+        raise UsageError(f"element type {dtype} has no place in a graph; known: {', '.join(_NAMES)}")
+    return _NAMES[dtype.name]
+
+
+def axis_of(axis: int, rank: int, what: str) -> int:
+    """The axis counted from the front. UsageError outside ``-rank..rank-1``."""
+    if not -rank <= axis < rank:
+        raise UsageError(f"{what}: axis {axis} of a tensor with {rank} axes")
+    return axis % rank
+
+
+def broadcast(shapes: Sequence[Sequence[Extent]], what: str) -> tuple[Extent, ...]:
+    """The common shape by numpy's rules; dimensions of unknown equality are taken for equal where neither is 1."""
+    rank = max(map(len, shapes), default=0)
+    found: list[Extent] = []
+    for place in range(rank):
+        extents = [shape[place - rank + len(shape)] for shape in shapes if place - rank + len(shape) >= 0]
+        wide = [extent for extent in extents if extent != 1]
+        first = next((extent for extent in wide if isinstance(extent, int)), wide[0] if wide else 1)
+        for other in wide:
+            if not same(first, other) and isinstance(first, int) and isinstance(other, int):
+                told = " and ".join(f"({', '.join(map(text, shape))})" for shape in shapes)
+                raise UsageError(f"{what}: shapes {told} do not go together")
+        found.append(first)
+    return tuple(found)

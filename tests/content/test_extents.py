@@ -1,0 +1,72 @@
+"""Extents: arithmetic of dimensions, and text that reads back."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import (
+    canonical,
+    ceiling_division,
+    dimension,
+    evaluate,
+    floor_division,
+    largest,
+    parse,
+    product,
+    same,
+    smallest,
+    text,
+)
+
+M, N = dimension("m"), dimension("n")
+SIZES = st.fixed_dictionaries({"m": st.integers(1, 40), "n": st.integers(1, 40)})
+
+
+@st.composite
+def extents(draw):
+    """An extent and what it is, as a function of the sizes."""
+    kind = draw(st.sampled_from(["number", "m", "n", "add", "mul", "div", "up", "max", "min"]))
+    if kind == "number":
+        value = draw(st.integers(0, 9))
+        return value, lambda s: value
+    if kind in "mn":
+        return dimension(kind), lambda s: s[kind]
+    (one, f), (two, g) = draw(extents()), draw(extents())
+    divisor = draw(st.integers(1, 5))
+    return {
+        "add": (canonical(one + two), lambda s: f(s) + g(s)),
+        "mul": (canonical(one * two), lambda s: f(s) * g(s)),
+        "div": (floor_division(one, divisor), lambda s: f(s) // divisor),
+        "up": (ceiling_division(one, divisor), lambda s: -(-f(s) // divisor)),
+        "max": (largest([one, two]), lambda s: max(f(s), g(s))),
+        "min": (smallest([one, two]), lambda s: min(f(s), g(s))),
+    }[kind]
+
+
+@settings(max_examples=30)
+@given(extents(), SIZES)
+def test_values_are_those_of_whole_numbers_and_text_reads_back(pair, sizes):
+    extent, value = pair
+    assert evaluate(extent, sizes) == value(sizes)
+    again = parse(text(extent))
+    assert evaluate(again, sizes) == value(sizes)
+
+
+def test_divisions_that_are_exact_leave_no_floor():
+    assert floor_division(M * N * 4, N) == 4 * M
+    assert same(product([M, N, 2]), 2 * N * M)
+    assert floor_division(canonical(2 * M + 2), 2) == M + 1
+
+
+@pytest.mark.parametrize(
+    "source", ["", "m +", "__import__('os')", "m ** 9", "m.n", "m[0]", "lambda: 1", "1.5", "(" * 300, "1" * 3000, "m // 0"]
+)
+def test_text_that_is_no_extent_is_refused(source):
+    with pytest.raises(UsageError, match="extent"):
+        parse(source)
+
+
+def test_a_size_that_is_missing_is_named():
+    with pytest.raises(UsageError, match=r"extent .*: the size of n is not known"):
+        evaluate(M + N, {"m": 3})
