@@ -49,7 +49,7 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def shapes(op: Op, draw: np.random.Generator, count: int) -> list[Shape]:
     """Drawn shapes of which the window leaves something."""
-    found = []
+    found: list[Shape] = []
     while len(found) < count:
         one = Shape.of({axis: int(draw.integers(1, 4 if axis == "b" else 20)) for axis in op.dynamic})
         if min(op.extents(one).values()) >= 1:
