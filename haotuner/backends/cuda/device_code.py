@@ -39,8 +39,12 @@ class Gate:
     enough: int
 
 
-# What well-made loops keep to (tests/content/cuda_gates.py); shorter loops have few to share their branch and addresses among.
-GATES = {WIDTHS["HGMMA"]: Gate(13.0, 4), WIDTHS["HMMA"]: Gate(3.0, 32), WIDTHS["FFMA"]: Gate(1.16, 1024)}
+# What well-made loops keep to (tests/content/cuda_gates.py); in shorter ones branch and addresses weigh more.
+GATES: Mapping[float, Gate] = {
+    WIDTHS["HGMMA"]: Gate(13.0, 4),
+    WIDTHS["HMMA"]: Gate(3.0, 32),
+    WIDTHS["FFMA"]: Gate(1.16, 1024),
+}
 Programs = Mapping[str, tuple[CudaDense, MicroKernel]]  # by exported symbol
 Resources = Mapping[str, Mapping[str, float]]  # by symbol
 
@@ -140,20 +144,23 @@ def suspicious(facts: Mapping[str, float]) -> bool:
     """Whether the bound may have cost a kernel too much: it spills, or its main loop is longer than such loops need be."""
     if facts["spill_bytes"] or facts.get("loop_local_loads"):
         return True
-    gate = GATES.get(facts.get("loop_width", 0))
+    gate = GATES.get(facts.get("loop_width", 0.0))
     return gate is not None and facts["loop_multiplies"] >= gate.enough and _share(facts) > gate.limit
 
 
 def rank(facts: Mapping[str, float]) -> tuple[float, ...]:
-    """Order of two builds of one kernel, better first: no spill, none in the main loop, resident blocks, a short loop, registers.
+    """Order of two builds of one kernel, better first: fewer spills, resident blocks, a shorter loop, registers.
 
     Blocks come before instructions: a tensor core takes four cycles and more for an HMMA, so that a loop of three to an HMMA
     waits for operands before it waits for issue slots.
     """
     return (
-        facts["spill_bytes"], facts.get("loop_local_loads", 0), -facts["resident_blocks"], round(_share(facts), SHARE_DIGITS),
+        facts["spill_bytes"],
+        facts.get("loop_local_loads", 0),
+        -facts["resident_blocks"],
+        round(_share(facts), SHARE_DIGITS),
         facts["registers"],
-    )  # fmt: skip
+    )
 
 
 def _share(facts: Mapping[str, float]) -> float:
