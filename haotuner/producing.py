@@ -146,7 +146,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
+            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
             write_pack(

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import bootstrap
 
 from haotuner.errors import UsageError
+from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.device_table import DeviceTable, half_of_kernels, rows_within
 from haotuner.transfer.fit import fit_start
 from haotuner.transfer.modes import GUIDED, MODES, STARTED
@@ -19,7 +20,7 @@ from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from haotuner.transfer.target_scores import KEYS
 
-SPLITS = ("device", "device-and-configs")
+SPLITS = ("device", "architecture", "device-and-configs")
 RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
 CONFIDENCE = 0.9
 CURVE_AT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # measurements at which curves are told
@@ -87,16 +88,17 @@ def runs_of(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[SimulatedRun]:
     """One run a seed, of the question's seeds or of some of them."""
-    target, sources = table_of(read, family, asked.target)
+    target, sources = without_relatives(*table_of(read, family, asked.target), asked.split)
     wanted = range(asked.seeds) if seeds is None else seeds
     lacking = why_unscorable(target, sources, asked.split, wanted)
     if lacking:
         raise UsageError(f"{family} on {asked.target}: {lacking}")
+    whole = asked.split != "device-and-configs"
     # shipped models are fitted once, so nothing of a start depends on the seed but the halves
-    start = fit_start(sources, target.device) if asked.split == "device" else None
+    start = fit_start(sources, target.device) if whole else None
     runs: list[SimulatedRun] = []
     for seed in wanted:
-        if asked.split == "device":
+        if whole:
             runs.append(simulate(target, sources, asked.counts, seed, start))
         else:
             scored, shown = _halves(target, sources, seed)
@@ -105,11 +107,23 @@ def runs_of(
     return runs
 
 
+def without_relatives(
+    target: DeviceTable, sources: Sequence[DeviceTable], split: str
+) -> tuple[DeviceTable, list[DeviceTable]]:
+    """The target and the sources that a split lets it learn from: none of its own architecture if that is left out."""
+    if split != "architecture":
+        return target, list(sources)
+    own = architecture(target.device)
+    return target, [table for table in sources if architecture(table.device) != own]
+
+
 def why_unscorable(target: DeviceTable, sources: Sequence[DeviceTable], split: str, seeds: Sequence[int]) -> str:
     """What a target lacks to be scored under a split, and what to do; empty if nothing."""
     if not target.groups():
         return "no task has two measured kernels to rank; import or measure more"
-    for seed in seeds if split != "device" else ():
+    if not sources:
+        return f"no device of another architecture than {architecture(target.device)} measured this; import more"
+    for seed in seeds if split == "device-and-configs" else ():
         seen = half_of_kernels([target, *sources], seed)
         scored = np.bincount(target.tasks[rows_within(target, seen, inside=False)], minlength=1).max() > 1
         shown = any(len(rows_within(table, seen, inside=True)) for table in sources)

@@ -14,10 +14,21 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.hw_profiles.architecture import architecture
+from haotuner.transfer.across_devices import across_devices
 from haotuner.transfer.choose_mode import ModeChoice
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.evaluate import CURVE_AT, SPLITS, Evaluation, report_of, runs_of, why_unscorable
-from haotuner.transfer.reading import DeviceTables
+from haotuner.transfer.evaluate import (
+    CURVE_AT,
+    SPLITS,
+    Evaluation,
+    report_of,
+    runs_of,
+    why_unscorable,
+    without_relatives,
+)
+from haotuner.transfer.learning_curve import learning_curve
+from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 
 SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs
@@ -79,6 +90,10 @@ def report(
         )
     jobs = {job.key: job for job in _jobs(read, shared, tuple(counts), seeds, tell)}
     answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
+    curves = {
+        f"learning curve {t.family} {t.device.id}": (t.family, t.device.id) for name in shared for t in _ranked(read, name)
+    }
+    learnt = answers_of(_curve, read, curves, processes=processes, tell=tell, kept=kept, keep=keep)
     runs: dict[tuple[str, str, str], list[SimulatedRun]] = {}
     for key, job in jobs.items():
         asked = job.evaluation
@@ -87,9 +102,20 @@ def report(
     for family in shared:
         devices = {table.device.id: _facts(table) for table in read.of(family)}
         document["families"][family] = {"devices": devices, "splits": {}}
+    for family, split, target in [key for key in runs if key[1] == "device" and not _has_relatives(read, key[0], key[2])]:
+        runs[family, "architecture", target] = runs[family, split, target]  # no relatives: the same sources
     for (family, split, target), of_seeds in sorted(runs.items()):
         document["families"][family]["splits"].setdefault(split, {})[target] = report_of(of_seeds)
-    return document | {"work_s": sum(answer["seconds"] for answer in answers.values()), "jobs": processes}
+    for family in shared:
+        facts = document["families"][family]
+        facts["across"] = {
+            split: across_devices({target: runs[family, split, target] for target in reports}, reports)
+            for split, reports in facts["splits"].items()
+        }
+    for key, (family, target) in curves.items():
+        document["families"][family].setdefault("learning_curves", {})[target] = learnt[key]["found"]
+    work = sum(answer["seconds"] for answer in (*answers.values(), *learnt.values()))
+    return document | {"work_s": work, "jobs": processes}
 
 
 def answers_of(
@@ -142,6 +168,21 @@ def _timed(work: Callable[[Given, Asked], Any], given: Given, key: str, job: Ask
     return key, {"found": found, "seconds": time.monotonic() - started}
 
 
+def _ranked(read: DeviceTables, family: str) -> list[DeviceTable]:
+    """The tables of a family that can be targets, the longest first."""
+    return sorted((table for table in read.of(family) if table.groups()), key=len, reverse=True)
+
+
+def _curve(read: DeviceTables, job: tuple[str, str]) -> dict[str, list[float]]:
+    return learning_curve(*table_of(read, *job))
+
+
+def _has_relatives(read: DeviceTables, family: str, target: str) -> bool:
+    """Whether a source of a target is of its architecture: else leaving the architecture out leaves out nothing more."""
+    own = architecture(table_of(read, family, target)[0].device)
+    return sum(architecture(table.device) == own for table in read.of(family)) > 1
+
+
 def _jobs(
     read: DeviceTables, families: Iterable[str], counts: tuple[int, ...], seeds: int, tell: Callable[[str], None]
 ) -> Iterator[SeedsOfTarget]:
@@ -150,7 +191,9 @@ def _jobs(
             for table in sorted(read.of(family), key=len, reverse=True):  # the long ones first
                 asked = Evaluation(target=table.device.id, counts=counts, split=split, seeds=seeds)
                 others = [other for other in read.of(family) if other is not table]
-                lacking = why_unscorable(table, others, split, range(seeds))
+                if split == "architecture" and not _has_relatives(read, family, table.device.id):
+                    continue  # the same sources as with the device out
+                lacking = why_unscorable(*without_relatives(table, others, split), split, range(seeds))
                 if lacking:
                     tell(f"left out: {family} on {table.device.id}, {split}: {lacking}")
                     continue

@@ -24,8 +24,9 @@ from haotuner.transfer.modes import (
     shared_head,
 )
 from haotuner.transfer.nearness import priors_of
+from haotuner.transfer.opinions import COPY_OF, single_opinions
 from haotuner.transfer.samples import next_batch, program_units, unaided_batch
-from haotuner.transfer.sources import copied, learn_sources, measured_by, plain
+from haotuner.transfer.sources import learn_sources, measured_by
 from haotuner.transfer.started import Ranks
 from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
 
@@ -199,15 +200,11 @@ def _note_legs(done: SimulatedRun, mode: str, scores: TargetScores, legs: Sequen
 def _baselines(
     target: DeviceTable, tables: Sequence[DeviceTable], known: Scores, scores: TargetScores, seed: int
 ) -> dict[str, Point]:
-    nearest = np.zeros(len(tables))
-    nearest[int(np.argmax(priors_of([table.device for table in tables], target.device)))] = 1.0
-    found = {
-        "plain": scores.score(plain(tables, target, seed)),
-        "analytic": scores.score(Analytic().predict(target.frame)),
-        "random": mean_of([scores.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)]),
+    """Every opinion alone, the copy of the nearest source by its own name as well, and chance."""
+    found = {name: scores.score(said) for name, said in single_opinions(target, tables, known, seed).items()}
+    nearest = tables[int(np.argmax(priors_of([table.device for table in tables], target.device)))].device.id
+    if COPY_OF + nearest in found:
+        found["copy"] = found[COPY_OF + nearest]
+    return found | {
+        "random": mean_of([scores.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)])
     }
-    for name, priors in (("copy", nearest), ("copy-mean", np.full(len(tables), 1.0 / len(tables)))):
-        values = copied(known, priors)
-        if not np.isnan(values).all():
-            found[name] = scores.score(np.where(np.isnan(values), np.nanmin(values) - 1.0, values))
-    return found

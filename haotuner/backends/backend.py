@@ -178,6 +178,8 @@ class Backend(Protocol):
         """Bytes of the packed constants over those that are bound; 1 where they are used as they are."""
         ...
 
-    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
-        """Build a pack's library. RuntimeError with the compiler's words."""
+    def write_library(
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+    ) -> dict[str, Any]:
+        """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code."""
         ...

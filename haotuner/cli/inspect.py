@@ -8,7 +8,10 @@ from typing import Any
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, facts_of
+from haotuner.errors import EnvironmentMissing
 from haotuner.pack.manifest import Manifest, read_manifest
+from haotuner.runtime.gpus import find_gpu
+from haotuner.words.cuda_arch import driver_words
 
 
 def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
@@ -40,6 +43,7 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
     rows = [
         ("pack", str(pack)),
         ("device", f"{device.get('name', '')} ({manifest.device_id}), built for {manifest.arch}"),
+        *([("driver", _driver(manifest))] if manifest.driver else []),
         ("library", f"{manifest.library}, sha256 {manifest.sha256[:16]}…"),
         (
             "tuned",
@@ -53,6 +57,16 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
     if not checked.get("numbers", True):
         rows.append(("not checked", f"results: {checked.get('why', '')}"))
     return rows
+
+
+def _driver(manifest: Manifest) -> str:
+    """What the code needs, and whether this host's driver is too old for it."""
+    needed = f"for CUDA {driver_words(manifest.driver)}"
+    try:
+        problem = find_gpu(0).too_old(manifest)
+    except EnvironmentMissing:  # a host without devices may look at a pack
+        problem = ""
+    return f"{needed}; not on this host: {problem}" if problem else needed
 
 
 def _row(op: Any, *, measured: bool) -> tuple[str, ...]:

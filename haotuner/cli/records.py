@@ -54,7 +54,9 @@ def import_(
     device: Annotated[
         str | None, typer.Option(help="Device the rows were measured on, if the file names it wrongly.")
     ] = None,
-    mapping: Annotated[str | None, typer.Option(help="xgemm or conv; by default what fits the file's parameters.")] = None,
+    mapping: Annotated[
+        str | None, typer.Option(help="xgemm, conv or dedispersion; by default what fits the parameters.")
+    ] = None,
     json_output: _Json = False,
     quiet: _Quiet = False,
     verbose: _Verbose = False,

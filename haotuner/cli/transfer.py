@@ -109,7 +109,9 @@ def evaluate(
 
 @transfer_app.command()
 def report(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="A page to write, with every mode and score.")
+    ] = None,
     db: Annotated[str | None, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")] = None,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="Kernel Tuner's cache files, instead of a store.")
@@ -126,33 +128,41 @@ def report(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write a page of scores: every mode on every target of every family under both splits."""
+    """Score transfer on every device left out in turn, its whole architecture left out, and half of the configurations.
+
+    Prints a summary; with --out it also writes a page of every mode.
+    """
     from haotuner.cli.transfer_page import page
+    from haotuner.cli.transfer_summary import summary
     from haotuner.transfer import report as reports
 
-    check_place(out)
+    if out is not None:
+        check_place(out)
     counts = counts_of("--samples", samples)
     read = device_tables(db, data, quiet=quiet, verbose=verbose)
     known_families(read, family)
-    with telling(quiet=quiet, verbose=verbose) as tell, keeping(numbers) as (kept, keep):
+    with telling(quiet=quiet, verbose=verbose) as told, keeping(numbers) as (kept, keep):
         document = reports.report(
             read,
             families=family or (),
             counts=counts,
             seeds=seeds,
             processes=jobs or os.cpu_count() or 1,
-            tell=tell,
+            tell=told,
             kept=kept,
             keep=keep,
         )
     asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
     source = "--db URL" if data is None else "--data FOLDER"
-    command = f"haotuner transfer report {source} --out {out.name}{asked}"
-    out.write_text(page(document, command), encoding="utf-8")
+    if out is not None:
+        command = f"haotuner transfer report {source} --out {out.name}{asked}"
+        out.write_text(page(document, command), encoding="utf-8")
     if json_output:
         say(json.dumps(document, indent=1))
-    elif not quiet:
-        say(f"{out}: {len(document['families'])} families, {document['seeds']} seeds, {document['work_s']:.0f} s of work")
+    elif not quiet or out is None:
+        say(summary(document))
+        if out is not None:
+            tell(f"{out}: {len(document['families'])} families, {document['work_s']:.0f} s of work")
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from haotuner.transfer.target_scores import KEYS
 
 _SPLITS: Mapping[str, str] = {
     "device": "Device out: the sources are all configurations of the other devices, the target is scored on all of its own",
+    "architecture": "Architecture out: as above, but no device of the target's whole architecture is a source",
     "device-and-configs": "Device and configurations out: the sources are a random half of the configurations (another half "
     "each seed; those that differ only in parameters they do not use fall into the same half), the target is scored on the "
     "other half, where copying cannot work",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from haotuner.microkernels.imported.conv2d import conv2d
+from haotuner.microkernels.imported.dedispersion import dedispersion
 from haotuner.microkernels.imported.xgemm import xgemm
 from haotuner.microkernels.index import FAMILIES
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -19,6 +20,7 @@ DEMANDS: tuple[tuple[str, DemandOf], ...] = (
     *((family.name, family.demand) for family in FAMILIES),
     ("clblast_xgemm", xgemm),  # imported records of Kernel Tuner: ranked and transferred, never built
     ("kt_conv2d", conv2d),
+    ("kt_dedispersion", dedispersion),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from haotuner.errors import EnvironmentMissing
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory, with_gaps
-from haotuner.runtime.gpus import find_gpu
+from haotuner.runtime.gpus import Gpu, find_gpu
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -28,18 +30,22 @@ def unchecked(manifest: Manifest) -> str:
     """Why no numbers of a pack can be checked on this host; empty if they can, or if it is a pack for CPUs."""
     if not manifest.placed or ordinal_for(manifest) is not None:
         return ""
-    return f"no device of this host runs {manifest.arch}: files and plans were checked, results were not"
+    lacking = f"no device of this host runs {manifest.arch}"
+    with contextlib.suppress(EnvironmentMissing):
+        lacking = next(filter(None, (gpu.too_old(manifest) for gpu in _running(manifest))), lacking)
+    return f"{lacking}: files and plans were checked, results were not"
 
 
 def ordinal_for(manifest: Manifest) -> int | None:
-    """The first device of this host that runs a pack's code; None if there is none, or no driver."""
-    for ordinal in range(MOST_DEVICES):
-        try:
-            if find_gpu(ordinal).runs(manifest):
-                return ordinal
-        except EnvironmentMissing:
-            return None
+    """The first device of this host that runs a pack's code; None if there is none, or no driver that takes it."""
+    with contextlib.suppress(EnvironmentMissing):
+        return next((gpu.ordinal for gpu in _running(manifest) if not gpu.too_old(manifest)), None)
     return None
+
+
+def _running(manifest: Manifest) -> Iterator[Gpu]:
+    """Devices of this host that run the code, whatever their driver. EnvironmentMissing behind the last."""
+    return (gpu for gpu in map(find_gpu, range(MOST_DEVICES)) if gpu.runs(manifest))
 
 
 def check_numbers(path: Path, manifest: Manifest, seed: int, most_flops: float) -> list[str]:

@@ -18,6 +18,7 @@ DOCUMENT: dict[str, Any] = {
     "toolchain": {str: str},
     "verification": {"numbers": bool, "why": str},
     "tuning": {"shapes": str, "weights": str, "seconds": NUMBER, "stopped": str},
+    "driver": {"version": int},  # the oldest CUDA whose driver takes the code; packs of earlier versions do not say
     "device": {"name": str, "kind": str, "l3_bytes": (*NUMBER, type(None))},
 }
 PLAN: dict[str, Any] = {

@@ -15,7 +15,6 @@ from typing import Any
 from haotuner.runtime.host import LEVELS, missing_flags
 
 _DEVICE_LEVEL = re.compile(r"(sm_[1-9][0-9]+[af]?)/[a-z0-9]+(-[a-z0-9]+)*")
-_ARCH = re.compile(r"sm_([1-9][0-9]*)([0-9])([af]?)")
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 Missing = Callable[[str], tuple[str, ...] | None]  # a level -> CPU flags that this host lacks
@@ -56,14 +55,3 @@ def level_of(arch: str, device_id: str) -> str:
 def is_placed(arch: str) -> bool:
     """Whether code for an architecture runs on a device beside the CPU: it serves tensors that lie there."""
     return arch.startswith("sm_")
-
-
-def runs(arch: str, major: int, minor: int) -> bool:
-    """Whether code for ``arch`` (sm_80, sm_90a) runs on a device of compute capability ``major.minor``.
-
-    Code for 8.0 runs on every 8.x from there on; with an ``a`` on that capability alone.
-    """
-    found = _ARCH.fullmatch(arch)
-    if found is None or int(found[1]) != major:
-        return False
-    return int(found[2]) == minor if found[3] == "a" else int(found[2]) <= minor

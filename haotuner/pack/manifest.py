@@ -48,6 +48,11 @@ class Manifest:
         return is_placed(self.arch)
 
     @property
+    def driver(self) -> int:
+        """The oldest CUDA whose driver takes its code, as drivers say it (13000); 0 where the pack does not say."""
+        return int(self.document.get("driver", {}).get("version", 0))
+
+    @property
     def tuning(self) -> Mapping[str, Any]:
         """The tuning run: ``shapes, weights, seconds, stopped``, with defaults where the pack does not say."""
         return {"shapes": "?", "weights": "cold", "seconds": 0.0, "stopped": "?"} | dict(self.document.get("tuning", {}))

@@ -27,7 +27,7 @@ def load_kernel_tuner(
         path: the file, gzipped or not, complete or cut at any byte.
         find_device: the device of a name, such as ``haotuner.hw_profiles.find.find_device``.
         device: overrides the file's ``device_name``.
-        mapping: ``xgemm`` or ``conv``; by default the one that knows the file's parameters.
+        mapping: ``xgemm``, ``conv`` or ``dedispersion``; by default the one that knows the file's parameters.
 
     Raises:
         EnvironmentMissing: the file, or the device of this host that it names, cannot be read.

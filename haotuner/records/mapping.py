@@ -12,15 +12,22 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 _DTYPES = {32: "fp32", 16: "fp16"}  # CLBlast's PRECISION; 64 and the complex ones have no Op
+# No file says it: the only published set has 1536 (AutoTuningAssociation/benchmark_hub, kernels/dedisp_milo). Times are held
+# against the GB/s column, which counts a byte for every channel.
+_CHANNELS = 1536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What one file measured: an op (as text, for kinds that ``Op`` does not know), a shape, its flops."""
+    """What one file measured: an op (as text, for kinds that ``Op`` does not know), a shape, its flops.
+
+    ``counted_bytes`` is what a ``GB/s`` column counts, where a kernel's files have one.
+    """
 
     op: str
     shape: Shape
     flops: float
+    counted_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,19 @@ def _conv(sizes: tuple[int, ...], values: Mapping[str, int]) -> Problem:
     )
 
 
+def _dedispersion(sizes: tuple[int, ...], values: Mapping[str, int]) -> Problem:
+    samples, dms, beams = (*sizes, 1)[:3]
+    if beams != 1:
+        raise ValueError(f"problem_size names {beams} beams: only one is known")
+    summed = float(samples * dms * _CHANNELS)
+    return Problem(
+        op=f"dedispersion_s{samples}_d{dms}_c{_CHANNELS}",
+        shape=Shape.of(),
+        flops=summed,  # one addition each; each reads a byte, which the files' GB/s count
+        counted_bytes=summed,
+    )
+
+
 XGEMM = KernelMapping(
     name="xgemm",
     family="clblast_xgemm",
@@ -120,7 +140,28 @@ CONV = KernelMapping(
     kinds=("cuda", "hip"),
     problem=_conv,
 )
-MAPPINGS = (XGEMM, CONV)
+DEDISPERSION = KernelMapping(
+    name="dedispersion",
+    family="kt_dedispersion",
+    meaning="Kernel Tuner's dedispersion (Sclocco 2016): samples of all channels summed along many delays",
+    params={
+        "block_size_x": "bx",
+        "block_size_y": "by",
+        "block_size_z": "bz",
+        "tile_size_x": "tx",
+        "tile_size_y": "ty",
+        "tile_stride_x": "sx",
+        "tile_stride_y": "sy",
+        "loop_unroll_factor_channel": "un",
+    },
+    absent={"bz": 1, "un": 0},  # one beam; unrolling left to the compiler
+    problem_params=(),
+    switches=frozenset({"tile_stride_x", "tile_stride_y", "loop_unroll_factor_channel"}),
+    sizes={2: "samples, DMs", 3: "samples, DMs, beams"},
+    kinds=("cuda", "hip"),
+    problem=_dedispersion,
+)
+MAPPINGS = (XGEMM, CONV, DEDISPERSION)
 
 
 def named(name: str) -> KernelMapping:

@@ -96,6 +96,9 @@ def _in_milliseconds(row: Mapping[str, Any], mean: float, count: int, problem: P
     said, wall = row.get("GFLOP/s"), row.get("benchmark_time")
     if _number(said) and not 1 / _GFLOPS_RATIO < gflops / max(said, 1e-9) < _GFLOPS_RATIO:
         raise Refusal("GFLOP/s does not fit the time and the problem: not milliseconds, or another problem size")
+    rate, counted = row.get("GB/s"), problem.counted_bytes
+    if counted and _number(rate) and not 1 / _GFLOPS_RATIO < counted / (mean * 1e6) / max(rate, 1e-9) < _GFLOPS_RATIO:
+        raise Refusal("GB/s does not fit the time and the problem: not milliseconds, or another problem size")
     if _number(wall) and 0 < wall * _WALL_RATIO < mean * count:  # 0: the tool had it from an earlier run
         raise Refusal("the times add up to more than benchmark_time: not milliseconds")
     if device.peak_gflops and gflops > device.peak_gflops * _TOO_FAST:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, PackMismatch, UsageError
-from haotuner.pack.levels import runs
 from haotuner.pack.manifest import Manifest
+from haotuner.words.cuda_arch import CudaArch, driver_words
 
 LIBRARY = "libcuda.so.1"
 _DEVICE = re.compile(r"cuda(?::([0-9]{1,3}))?")
@@ -30,22 +30,37 @@ class Gpu:
     minor: int
     units: int  # streaming multiprocessors; of a MIG instance those that it has
     gbps: float | None  # memory bandwidth, from clock and bus width; None where the driver does not say
+    driver: int  # the CUDA that the driver serves, as it says it: 13000
 
     def choose(self, held: Mapping[str, Manifest]) -> str:
-        """The level of a pack for this device; PackMismatch if the pack has none that it can run."""
+        """The level of a pack for this device; PackMismatch if the pack has none that it and its driver can run."""
         fitting = [level for level, manifest in held.items() if manifest.placed and self.runs(manifest)]
         if not fitting:
             raise PackMismatch(self._no_code(", ".join(held)))
-        return min(fitting, key=lambda level: (self._distance(held[level]), level))
+        taken = [level for level in fitting if not self.too_old(held[level])] or fitting  # of none, the check says why
+        return min(taken, key=lambda level: (self._distance(held[level]), level))
 
     def runs(self, manifest: Manifest) -> bool:
-        """Whether a pack's code runs here."""
-        return runs(manifest.arch, self.major, self.minor)
+        """Whether a pack's code runs on a device of this kind."""
+        arch = CudaArch.of(manifest.arch)
+        return arch is not None and arch.runs_on(self.major, self.minor)
+
+    def too_old(self, manifest: Manifest) -> str:
+        """Why this device's driver does not take a pack's code: what was found, what is needed, what to do; or nothing."""
+        if manifest.driver <= self.driver:
+            return ""
+        return (
+            f"its {manifest.arch} code needs a driver for CUDA {driver_words(manifest.driver)}; the one of this host serves "
+            f"CUDA {self.driver // 1000}.{self.driver % 1000 // 10}: update the NVIDIA driver, or tune again with a CUDA "
+            f"{self.driver // 1000} compiler"
+        )
 
     def check(self, manifest: Manifest) -> None:
         """PackMismatch unless a pack's code runs here."""
         if not self.runs(manifest):
             raise PackMismatch(self._no_code(f"{manifest.arch} ({manifest.device_id})"))
+        if problem := self.too_old(manifest):
+            raise PackMismatch(f"cuda:{self.ordinal} cannot serve the pack: {problem}")
 
     def is_planned_for(self, manifest: Manifest) -> bool:
         """Whether the pack's plans were made for this kind of device, not for another of the same architecture."""
@@ -99,6 +114,11 @@ def find_gpu(ordinal: int, library: str = LIBRARY) -> Gpu:
     device = ctypes.c_int(0)
     if (status := cuda.cuDeviceGet(ctypes.byref(device), ordinal)) != 0:
         raise EnvironmentMissing(f"cuda:{ordinal}: cuDeviceGet answers CUDA error {status}; `nvidia-smi` must work first")
+    version = ctypes.c_int(0)
+    if (status := cuda.cuDriverGetVersion(ctypes.byref(version))) != 0:
+        raise EnvironmentMissing(
+            f"cuda:{ordinal}: cuDriverGetVersion answers CUDA error {status}; `nvidia-smi` must work first"
+        )
     name = ctypes.create_string_buffer(256)
     named = cuda.cuDeviceGetName(name, len(name), device) == 0
     numbers = {code: _attribute(cuda, device, code) for code in (_MAJOR, _MINOR, _UNITS, _MEMORY_KHZ, _BUS_BITS)}
@@ -110,6 +130,7 @@ def find_gpu(ordinal: int, library: str = LIBRARY) -> Gpu:
         minor=numbers[_MINOR],
         units=numbers[_UNITS],
         gbps=twice or None,
+        driver=version.value,
     )
 
 

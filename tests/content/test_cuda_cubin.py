@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from haotuner.backends.cuda.cubin import NotACubin, read_cubin
 from haotuner.backends.cuda.nvcc import find_nvcc
 from haotuner.backends.cuda.residency import resident_blocks, typical_of
 from haotuner.hw_profiles.find import find_device
+from tests.content.little_cubin import little_cubin
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc: no CUDA toolkit")
 A100, L40S = find_device("a100-40gb"), find_device("l40s")
@@ -37,37 +37,30 @@ def cubins():
     return {arch: find_nvcc().compile(TEXT, arch) for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")}
 
 
-def little_cubin(machine: int = 190, flags: int = 0x6005004) -> bytes:
-    """A cubin of one kernel `f`, laid out by hand as CUDA 13 does."""
-    names = b"\0.shstrtab\0.text.f\0.nv.info.f\0"
-    info = struct.pack("<BBHIHHI", 4, 0x17, 12, 0, 0, 0, 80 << 18 | 0x1F000)
-    info += struct.pack("<BBH", 3, 0x1B, 80) + struct.pack("<BBHIII", 4, 0x05, 12, 128, 1, 1)
-    parts, offsets, at = [names, b"\0" * 32, info], [], 64
-    for part in parts:
-        offsets.append(at)
-        at += len(part)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01\x41\x08", 2, machine, 1, 0, 0, at, flags, 64, 56, 0, 64, 4, 1
-    )
-    rows = [
-        (0, 0, 0, 0),
-        (1, 3, *_of(offsets, parts, 0)),
-        (11, 1, *_of(offsets, parts, 1)),
-        (19, 1, *_of(offsets, parts, 2)),
-    ]
-    return (
-        header + b"".join(parts) + b"".join(struct.pack("<IIQQQQIIQQ", n, k, 0, 0, o, s, 0, 0, 1, 0) for n, k, o, s in rows)
-    )
-
-
-def _of(offsets: list[int], parts: list[bytes], index: int) -> tuple[int, int]:
-    return offsets[index], len(parts[index])
-
-
 def test_a_cubin_made_by_hand_is_read():
     facts = read_cubin(little_cubin())
     kernel = facts.kernels["f"]
+    assert facts.toolkit == 130, "what the ELF's ABI tells, for its kernel does not say"
     assert (facts.arch, kernel.parameters, kernel.max_threads, kernel.code_bytes) == ("sm_80", [(0, 80)], 128, 32)
+
+
+@pytest.mark.parametrize(
+    "abi, flags, arch",
+    [(7, 0x5A055A, "sm_90"), (7, 0x5A0D5A, "sm_90a"), (8, 0x6006402, "sm_100"), (8, 0x600640A, "sm_100a")],
+)
+def test_code_for_one_capability_alone_is_told_by_the_flags_of_cuda_12(abi, flags, arch):
+    assert read_cubin(little_cubin(flags=flags, abi=abi)).arch == arch
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f", "sm_103a", "sm_120f", "sm_120a"])
+def test_variants_of_an_architecture_are_told_apart(arch):
+    nvcc = find_nvcc()
+    if not nvcc.builds_for(arch):
+        pytest.skip(f"{nvcc.name}: does not build for {arch}")
+    facts = read_cubin(nvcc.compile('extern "C" __global__ void f(int* x) { *x = 1; }', arch).cubin)
+    assert facts.arch == arch
+    assert facts.toolkit == round(10 * float(nvcc.toolkit.release))
 
 
 @needs_nvcc
@@ -75,7 +68,7 @@ def test_a_cubin_made_by_hand_is_read():
 def test_facts_equal_what_ptxas_reports(cubins, arch):
     built = cubins[arch]
     facts = read_cubin(built.cubin)
-    assert facts.arch == arch.rstrip("a")
+    assert facts.arch == arch
     assert set(facts.kernels) == set(built.resources) == {"one", "two"}
     for name, kernel in facts.kernels.items():
         reported = built.resources[name]

@@ -67,8 +67,16 @@ def test_report_writes_a_page_and_prints_one_json_document(
     document = json.loads(capsys.readouterr().out)
     assert set(document["families"]["cpu_dense_fp32"]["splits"]["device"]) == set(IDS)
     assert "haotuner transfer report --db URL --out page --seeds 1 --samples 0,16" in page.read_text()
-    assert len((tmp_path / "numbers").read_text().splitlines()) == 2 * len(IDS)
+    # two splits and a learning curve each, and the architecture left out where another device is of it
+    assert len((tmp_path / "numbers").read_text().splitlines()) == 3 * len(IDS) + 2
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers", "page"]
+
+
+def test_report_without_a_page_prints_a_summary(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transfer", "report", "--db", db, "--samples", "0,16", "--seeds", "1", "--jobs", "1", "-q"]) == 0
+    printed = capsys.readouterr().out
+    for said in ("whole architecture out", "oracle of opinions", "by the number of source devices", "titan-rtx", "worst"):
+        assert said in printed
 
 
 def cache_file(folder: Path, device: str) -> None:

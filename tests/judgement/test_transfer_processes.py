@@ -29,7 +29,7 @@ def two() -> DeviceTables:
 def test_a_report_of_two_processes_is_that_of_one_and_goes_on_where_it_stopped(two: DeviceTables) -> None:
     kept: dict[str, Any] = {}
     whole = report(two, counts=(0,), seeds=6, processes=2, keep=kept.__setitem__)
-    assert len(kept) == 2 * 2 * 2, "targets, splits, and seeds by fives"
+    assert len(kept) == 2 * 2 * 2 + 2, "targets, splits, and seeds by fives; a learning curve a target"
     half = dict(list(json.loads(json.dumps(kept)).items())[:3])
     told: list[str] = []
     again = report(two, counts=(0,), seeds=6, kept=half, keep=lambda key, _: told.append(key))

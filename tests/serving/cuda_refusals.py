@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,9 @@ import tvm_ffi
 
 import haotuner
 from haotuner.errors import EnvironmentMissing, PackMismatch, UsageError
+from haotuner.pack.device_numbers import unchecked
+from haotuner.pack.manifest import read_manifest
+from haotuner.pack.write import as_json, sealed
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import Served
 from tests.standin.client import Driver
@@ -103,6 +110,25 @@ def cannot(path: str, kind: str, words: str) -> None:
         assert type(raised.value).__name__ == kind
 
 
+def too_old(path: str) -> None:
+    """An older driver is refused by name before any of the pack is mapped; a pack that does not say what it needs tries."""
+    for _ in range(2):
+        with pytest.raises(PackMismatch, match="needs a driver for CUDA 13.0 .* serves CUDA 12.4: update the NVIDIA driver"):
+            haotuner.load(path, device="cuda:0")
+    library = str(next(Path(path).resolve().glob("lib/*.so")))
+    assert library not in Path("/proc/self/maps").read_text()
+    assert unchecked(read_manifest(Path(path))).startswith("its sm_80 code needs a driver for CUDA 13.0")
+    with tempfile.TemporaryDirectory() as folder:
+        older = Path(folder) / "older"
+        shutil.copytree(path, older)
+        document = json.loads((older / "manifest.json").read_text())
+        del document["driver"]
+        for name, data in sealed(as_json(document)).items():
+            (older / name).write_bytes(data)
+        with pytest.raises(PackMismatch, match="the driver serves CUDA 12.4, this pack's code wants 13.0 or later"):
+            haotuner.load(older, device="cuda:0")
+
+
 def forked(path: str) -> None:
     """A child that was forked after CUDA began is refused in words, at every door; the parent goes on."""
     served = Served(path)
@@ -162,7 +188,8 @@ def preparing(path: str) -> None:
 LOADING = (
     ("cuInit", 1, "cuInit answers CUDA error 2"),
     ("cuInit", 2, r"cuInit: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
-    ("cuDriverGetVersion", 1, r"cuDriverGetVersion: .* \(2\)"),
+    ("cuDriverGetVersion", 1, "cuDriverGetVersion answers CUDA error 2"),
+    ("cuDriverGetVersion", 2, r"cuDriverGetVersion: .* \(2\)"),
     ("cuDeviceGet", 1, "cuDeviceGet answers CUDA error 2"),
     ("cuDeviceGetCount", 2, r"cuDeviceGetCount: .* \(2\)"),
     ("cuDeviceGet", 2, r"cuDeviceGet: .* \(2\)"),

@@ -46,7 +46,7 @@ def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
     return folder / name
 
 
-def run(folder: Path, command: list[str | Path], **how: Any) -> str:
+def run(folder: Path, command: list[str | Path], *, fails: bool = False, **how: Any) -> str:
     where = environment(folder / "images", device=how.pop("device", "sm_80"), sources=folder / "code", **how)
     done = subprocess.run(
         [str(word) for word in command],
@@ -56,14 +56,24 @@ def run(folder: Path, command: list[str | Path], **how: Any) -> str:
         timeout=110,
         check=False,
     )
-    assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-6000:])
-    return done.stdout
+    assert (done.returncode != 0) == fails, (done.returncode, done.stdout[-2000:], done.stderr[-6000:])
+    return done.stderr if fails else done.stdout
 
 
 def test_the_example_serves_plain_and_as_a_graph(folder):
     program = cc([CLIB / "examples/serve_cuda.c", *LIBRARY], folder / "serve_cuda", "-O1", "-fvisibility=hidden")
     answer = run(folder, [program, served(folder, SIMT), SIMT.op, "0", "1", "3", "40", "150", "0"])
     assert answer.startswith("calls=10 fallbacks=0 worst="), answer
+
+
+def test_an_older_driver_is_refused_before_anything_is_loaded(folder):
+    program = cc([CLIB / "examples/serve_cuda.c", *LIBRARY], folder / "serve_old", "-O1", "-fvisibility=hidden")
+    answer = run(folder, [program, served(folder, SIMT), SIMT.op, "0", "1"], driver=12040, fails=True)
+    assert (
+        "its sm_80 code needs a driver for CUDA 13.0 or later, the one of this host serves CUDA 12.4: update the NVIDIA"
+        in answer
+    )
+    assert "tune again with a CUDA 12 compiler" in answer
 
 
 @pytest.mark.parametrize("name, flags", [("address", ASAN), ("thread", TSAN)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,36 @@ import haotuner
 from haotuner.backends.backend import Choice
 from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
-from haotuner.backends.cuda.pack_source import PACK_SOURCES, capability, driver_of, pack_data, reduced
-from haotuner.errors import EnvironmentMissing, PackInvalid, PackMismatch, UsageError
+from haotuner.backends.cuda.pack_source import PACK_SOURCES, needs, pack_data, reduced
+from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, PackMismatch, UsageError
 from haotuner.microkernels.index import family_named
-from haotuner.pack.levels import level_hashes, runs
+from haotuner.pack.levels import level_hashes
 from haotuner.pack.manifest import read_levels, read_manifest
 from haotuner.pack.merge import merge
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import RowTable
 from haotuner.runtime.gpus import Gpu, find_gpu, ordinal_of
 from haotuner.words.composition import Composition, Part, Planned
+from haotuner.words.cuda_arch import cuda_arch, driver_words, needed_driver, runs
 from haotuner.words.op import Op
+from tests.content.little_cubin import FLAGS, little_cubin
 from tests.serving.cuda_packs import PICKS, SIMT, WGMMA, Pick, make_pack, packed_op
 from tests.serving.packs import LANES, best_level
 from tests.serving.packs import make_pack as make_cpu_pack
 from tests.serving.packs import packed_op as cpu_op
 
-CUBIN = b"\x7fELF\x02\x01\x01\x41\x08" + bytes(120)  # no more than what is read of it on the host
-
 
 @pytest.fixture(scope="module")
-def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cubin") / "unit.cubin"
-    path.write_bytes(CUBIN)
-    return path
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Device code by architecture, no more than what is read of it on the host."""
+    folder = tmp_path_factory.mktemp("cubin")
+    for arch, flags in FLAGS.items():
+        (folder / f"{arch}.cubin").write_bytes(little_cubin(flags=flags))
+    return {arch: folder / f"{arch}.cubin" for arch in FLAGS}
 
 
-def made(folder: Path, pick: Pick, cubin: Path, name: str = "pack", **device: Any) -> Path:
-    return make_pack(folder / name, [packed_op(pick.op, pick.kernels, pick.cells)], pick.arch, cubin, **device)
+def made(folder: Path, pick: Pick, cubin: dict[str, Path], name: str = "pack", **device: Any) -> Path:
+    return make_pack(folder / name, [packed_op(pick.op, pick.kernels, pick.cells)], pick.arch, cubin[pick.arch], **device)
 
 
 def choice(table: RowTable | CellTable) -> Choice:
@@ -81,25 +84,51 @@ def test_a_plan_that_the_library_could_not_look_up_is_refused(cells, words):
 
 
 def test_architectures():
-    assert [capability(arch) for arch in ("sm_80", "sm_90a", "sm_100f")] == [(8, 0, False), (9, 0, True), (10, 0, True)]
-    for arch in ("x86-64-v3", "sm_9", "sm_", "sm_9x"):
+    found = [cuda_arch(arch) for arch in ("sm_80", "sm_90a", "sm_100f", "sm_103a")]
+    assert [(one.major, one.minor, one.exact) for one in found] == [
+        (8, 0, False), (9, 0, True), (10, 0, False), (10, 3, True)]  # fmt: skip
+    for arch in ("x86-64-v3", "sm_9", "sm_", "sm_9x", "sm_90b", "sm_090"):
         with pytest.raises(ValueError, match="no architecture"):
-            capability(arch)
-    assert [runs("sm_80", *device) for device in ((7, 5), (8, 0), (8, 9), (9, 0))] == [False, True, True, False]
-    assert [runs("sm_86", *device) for device in ((8, 0), (8, 6), (8, 9))] == [False, True, True]
-    assert [runs("sm_90a", *device) for device in ((9, 0), (9, 1), (10, 0))] == [True, False, False]
-    assert runs("sm_120", 12, 0) and runs("sm_100a", 10, 0) and not runs("x86-64", 8, 0)
-    assert (driver_of(CUBIN), driver_of(CUBIN[:8] + b"\x07" + CUBIN[9:])) == (13000, 12000)
-    with pytest.raises(ValueError, match="no cubin"):
-        driver_of(b"!<arch>\n" + bytes(20))
+            cuda_arch(arch)
+    for code, devices in {
+        "sm_80": {(7, 5): False, (8, 0): True, (8, 9): True, (9, 0): False},
+        "sm_86": {(8, 0): False, (8, 6): True, (8, 9): True},
+        "sm_90a": {(9, 0): True, (9, 1): False, (10, 0): False},
+        "sm_100a": {(10, 0): True, (10, 3): False},
+        "sm_100f": {(10, 0): True, (10, 3): True, (12, 0): False},
+        "sm_120": {(12, 0): True, (12, 1): True},
+    }.items():
+        assert {device: cuda_arch(code).runs_on(*device) for device in devices} == devices, code
+    assert runs("sm_80", "sm_89") and not runs("sm_90a", "sm_100a") and not runs("x86-64-v3", "sm_80")
+
+
+def test_the_driver_that_code_needs(cubin):
+    """Any driver of the compiler's major release that knows the architecture."""
+    assert [needed_driver(arch, 12) for arch in ("sm_75", "sm_90a", "sm_100a", "sm_103a", "sm_120", "sm_120f")] == [
+        12000, 12000, 12080, 12090, 12080, 12090]  # fmt: skip
+    assert needed_driver("sm_80", 13) == 13000 and needed_driver("sm_80", 11) == 12000, "the runtime's own calls"
+    assert needs(cubin["sm_90a"].read_bytes(), "sm_90a") == 13000
+    assert needs(little_cubin(flags=0x5A0D5A, abi=7), "sm_90a") == 12000
+    assert driver_words(13000) == "13.0 (driver 580 or later)" and driver_words(12080) == "12.8 (driver 570 or later)"
+    with pytest.raises(HaotunerError, match="not a whole cubin"):
+        needs(b"!<arch>\n" + bytes(20), "sm_80")
+
+
+@pytest.mark.parametrize("arch, other", [("sm_90", "sm_90a"), ("sm_90a", "sm_90")])
+def test_code_of_a_variant_never_passes_for_another(tmp_path, cubin, arch, other):
+    with pytest.raises(ValueError, match=f"the device code is for {other}, the pack for {arch}$"):
+        pack_data([packed_op(SIMT.op, SIMT.kernels, SIMT.cells)], cubin[other], arch)
+    whole = make_pack(tmp_path / "whole", [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)], "sm_90a", cubin["sm_90a"])
+    manifest = read_manifest(whole)
+    assert not gpu(132, None, (9, 1)).runs(manifest) and not gpu(132, None, (10, 0)).runs(manifest)
 
 
 def test_only_reductions_of_plans_that_split_are_asked_for(cubin):
     ops = [packed_op(pick.op, pick.kernels, pick.cells) for pick in PICKS]
     whole = packed_op("dense_n72_k56", SIMT.kernels, [(9, CudaEntry(regions=((0, 0),)))])
     assert reduced(ops) == ("fp32", "fp16") and reduced([whole]) == ()
-    assert "haotuner_reduce" not in pack_data([whole], cubin, "sm_80")
-    assert '"haotuner_reduce_fp32", NULL, NULL' in pack_data(ops[:1], cubin, "sm_80")
+    assert "haotuner_reduce" not in pack_data([whole], cubin["sm_80"], "sm_80")
+    assert '"haotuner_reduce_fp32", NULL, NULL' in pack_data(ops[:1], cubin["sm_80"], "sm_80")
 
 
 def test_what_packs_for_cpus_hold_is_free_of_device_code(tmp_path):
@@ -148,16 +177,44 @@ def test_names_of_devices():
     assert [ordinal_of(device) for device in (None, "cpu", "cuda", "cuda:3")] == [None, None, 0, 3]
 
 
-def gpu(units: int, gbps: float | None, capability: tuple[int, int] = (9, 0)) -> Gpu:
+def gpu(units: int, gbps: float | None, capability: tuple[int, int] = (9, 0), driver: int = 13000) -> Gpu:
     major, minor = capability
-    return Gpu(ordinal=0, name="a card", major=major, minor=minor, units=units, gbps=gbps)
+    return Gpu(ordinal=0, name="a card", major=major, minor=minor, units=units, gbps=gbps, driver=driver)
+
+
+def test_an_older_driver_is_refused_by_name_and_packs_that_do_not_say_still_load(tmp_path, cubin):
+    manifest = read_manifest(made(tmp_path, WGMMA, cubin))
+    assert manifest.driver == 13000
+    gpu(132, None).check(manifest)
+    gpu(132, None, driver=13010).check(manifest)
+    words = (
+        r"cuda:0 cannot serve the pack: its sm_90a code needs a driver for CUDA 13.0 \(driver 580 or later\); the one of "
+        r"this host serves CUDA 12.4: update the NVIDIA driver, or tune again with a CUDA 12 compiler"
+    )
+    with pytest.raises(PackMismatch, match=words):
+        gpu(132, None, driver=12040).check(manifest)
+    silent = {key: value for key, value in manifest.document.items() if key != "driver"}
+    gpu(132, None, driver=12040).check(replace(manifest, document=silent))
+
+
+def test_of_several_levels_one_that_the_driver_takes_is_served(tmp_path, cubin):
+    held = {}
+    for name, bandwidth, needed in (("h200", 4800.0, 13000), ("h100", 3350.0, 12000), ("h100-pcie", 2000.0, 12000)):
+        pack = made(tmp_path, WGMMA, cubin, name, id=name, compute_units=132, memory_gbps=bandwidth)
+        manifest = read_manifest(pack)
+        held[f"sm_90a/{name}"] = replace(manifest, document={**manifest.document, "driver": {"version": needed}})
+    assert gpu(132, 4800.0).choose(held) == "sm_90a/h200"
+    assert gpu(132, 4800.0, driver=12040).choose(held) == "sm_90a/h100", "the nearest of those whose code can be loaded"
+    nearest = gpu(132, 4800.0, driver=11080).choose(held)
+    with pytest.raises(PackMismatch, match="serves CUDA 11.8"):
+        gpu(132, 4800.0, driver=11080).check(held[nearest])
 
 
 def test_one_pack_for_cpus_and_devices_serves_each_with_its_own(tmp_path, cubin):
     level = best_level()
     cpu = make_cpu_pack(tmp_path / "cpu", [cpu_op(SIMT.op, LANES[level], 2 * LANES[level])], level).path
     ampere = made(tmp_path, SIMT, cubin, "ampere", id="a100", compute_units=108, memory_gbps=2000.0)
-    hopper = {name: make_pack(tmp_path / name, [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)], "sm_90a", cubin,
+    hopper = {name: make_pack(tmp_path / name, [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)], "sm_90a", cubin["sm_90a"],
                               id=name, compute_units=units, memory_gbps=gbps)
               for name, units, gbps in (("h200", 132, 4800.0), ("h100", 132, 3350.0), ("h100-pcie", 114, 2e3))}  # fmt: skip
     whole = merge([cpu, ampere, *hopper.values()], tmp_path / "whole")
@@ -193,7 +250,9 @@ def read(pack: Path, level: str) -> Any:
 
 def test_merging_refuses_what_would_leave_a_device_without_an_op(tmp_path, cubin):
     one = made(tmp_path, SIMT, cubin, "one", id="a100")
-    other = make_pack(tmp_path / "other", [packed_op("dense_n72_k56", SIMT.kernels, SIMT.cells)], "sm_80", cubin, id="a10")
+    other = make_pack(
+        tmp_path / "other", [packed_op("dense_n72_k56", SIMT.kernels, SIMT.cells)], "sm_80", cubin["sm_80"], id="a10"
+    )
     with pytest.raises(UsageError, match="differ in dense_n72_k52, dense_n72_k56"):
         merge([one, other], tmp_path / "out")
     with pytest.raises(UsageError, match="are both for sm_80/a100"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.cuda_packs import PICKS, SIMT, WGMMA, Pick, build_pack
+from tests.serving.cuda_packs import KN_HOPPER, KN_PICKS, PICKS, SIMT, WGMMA, Pick, build_pack
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pack(folder: Path, pick: Pick) -> Path:
-    out = folder / f"pack-{pick.arch}"
+    out = folder / f"pack-{pick.op}"
     return out if out.exists() else build_pack(out, pick, folder / "code")
 
 
@@ -71,6 +71,11 @@ def test_two_devices(folder, pick, scenario):
     run(folder, pick, scenario, more_devices=(pick.arch,))
 
 
+@pytest.mark.parametrize("pick", KN_PICKS, ids=lambda pick: pick.op)
+def test_weights_stored_kn_are_served(folder, pick):
+    run(folder, pick, "several", "numbers", "alignment", "stored")
+
+
 def test_a_fork_is_refused(folder):
     run(folder, SIMT, "forked")
 
@@ -111,15 +116,20 @@ def test_what_the_driver_refuses_while_loading_is_said(folder, fail):
     run(folder, SIMT, "cannot", *FAILURES[fail], fail=fail)
 
 
-@pytest.mark.parametrize(
-    "driver, kind, words",
-    [
-        (0, "EnvironmentMissing", "there is no device cuda:0: the CUDA driver shows 0"),
-        (12040, "PackMismatch", r"the driver serves CUDA 12.4, this pack's code wants 13.0 or later: update the driver"),
-    ],
-)
-def test_a_driver_that_is_too_old_or_shows_nothing(folder, driver, kind, words):
-    run(folder, SIMT, "cannot", kind, words, driver=driver)
+def test_a_driver_that_shows_nothing(folder):
+    words = "there is no device cuda:0: the CUDA driver shows 0"
+    run(folder, SIMT, "cannot", "EnvironmentMissing", words, driver=0)
+
+
+def test_a_driver_that_is_too_old(folder):
+    run(folder, SIMT, "too_old", driver=12040)
+    where = environment(folder / "images", device=SIMT.arch, driver=12040)
+    told = subprocess.run(
+        [sys.executable, "-m", "haotuner", "inspect", str(pack(folder, SIMT))],
+        cwd=ROOT, env={**os.environ, **where, "COLUMNS": "400"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "for CUDA 13.0 (driver 580 or later); not on this host: its sm_80 code needs a driver" in told
+    assert "the one of this host serves CUDA 12.4: update the NVIDIA driver" in told
 
 
 CALLS = {
@@ -146,7 +156,7 @@ def test_partial_sums_without_memory_are_refused_while_preparing(folder):
     run(folder, SIMT, "preparing")
 
 
-@BOTH
+@pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)
 def test_torch_knows_what_the_operators_give_and_which_layers_are_served(folder, pick):
     pytest.importorskip("torch")
     run(folder, pick, "torch_fakes")

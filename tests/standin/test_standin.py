@@ -23,8 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("standin")
 
 
-def run(program: str, folder: Path, *, also: dict[str, str] | None = None, **settings: Any) -> Any:
-    cubin = cubin_of(SOURCE, folder, "sm_80")
+def run(program: str, folder: Path, *, arch: str = "sm_80", also: dict[str, str] | None = None, **settings: Any) -> Any:
+    cubin = cubin_of(SOURCE, folder, arch)
     where = environment(folder / "images", sources=folder, **settings)
     ran = subprocess.run(
         [sys.executable, "-m", "tests.standin.programs", program, str(cubin)],
@@ -107,6 +107,11 @@ def test_devices_are_what_the_table_says(folder):
     assert (mig["units"], mig["memory"], mig["too_much"]) == (16, 128 << 20, 2)
     chosen = run("devices", folder, device="sm_90a", more_devices=["sm_80"], also={"CUDA_VISIBLE_DEVICES": "1"})
     assert chosen["names"] == ["stand-in sm_80"] and chosen["module"] == 0
+
+
+@pytest.mark.parametrize("arch, answers", [("sm_100a", (0, 209)), ("sm_100", (0, 0)), ("sm_90a", (209, 209))])
+def test_code_for_one_capability_alone_runs_on_no_later_one(folder, arch, answers):
+    assert tuple(run("devices", folder, arch=arch, device=device)["module"] for device in ("sm_100a", "sm_103a")) == answers
 
 
 def test_a_driver_may_be_missing_or_old(folder):

@@ -24,6 +24,7 @@ from haotuner.isolate.child import Child
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan.curves import Curve
 from haotuner.words.cold import GPU_CACHES
+from haotuner.words.cuda_arch import CudaArch, runs
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -73,7 +74,8 @@ class CudaBackend:
 
     def check(self, device: Device, asked: str, *, measures: bool) -> None:
         """Code must exist for the architecture; only a GPU of this host is measured."""
-        if not re.fullmatch(r"sm_[0-9]+[af]?", device.arch) or ways.capability_number(device.arch) < ways.OLDEST:
+        arch = CudaArch.of(device.arch)
+        if arch is None or arch.number < ways.OLDEST:
             raise UsageError(
                 f"--device {asked}: {device.id} is {device.arch or 'of an unknown architecture'}; kernels are built from "
                 f"compute capability {ways.OLDEST // 10}.{ways.OLDEST % 10} on"
@@ -90,7 +92,7 @@ class CudaBackend:
         if not isinstance(seen, tuple):
             return f"a GPU that runs {device.arch} ({seen.detail})"
         here = [gpu.arch for gpu in gpu_devices(Host.here()) if isinstance(gpu, Device)]
-        if any(ways.runs(device.arch, arch) for arch in here):
+        if any(runs(device.arch, arch) for arch in here):
             return ""
         return f"a GPU that runs {device.arch} (it has {', '.join(here) or 'none'})"
 
@@ -160,9 +162,13 @@ class CudaBackend:
         """Weights are used where the caller has them."""
         return 1.0
 
-    def write_library(self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject) -> None:
+    def write_library(
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+    ) -> dict[str, Any]:
         """Cubins, plan tables and the serving runtime in one library."""
-        pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)
+        return pack_library(
+            [self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object
+        )
 
     def family_of(self, kernel: MicroKernel) -> Family:
         """The family of a micro-kernel."""

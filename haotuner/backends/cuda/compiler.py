@@ -42,13 +42,16 @@ class Compiler(Protocol):
 
 
 def compiled(cubin: bytes, said: str, arch: str) -> Compiled:
-    """A compiler's cubin and words, judged: CompileFailed where ptxas does not follow the program.
+    """A compiler's cubin and words, judged: CompileFailed where it is not the program or the architecture asked for.
 
     Resources are those that ptxas reports; where it reports none, those in the cubin, and a stack counts as spills.
     """
     advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", said)
     if advice:  # wgmma made serial, setmaxnreg ignored: no longer the program that the footprint describes
         raise CompileFailed(f"{arch}: ptxas does not follow the program: {'; '.join(sorted(set(advice)))}")
+    facts = read_cubin(cubin)
+    if facts.arch != arch:
+        raise CompileFailed(f"asked for code for {arch}, the compiler made it for {facts.arch}; use another CUDA release")
     reported = read_resources(said)
     resources = {
         name: {
@@ -58,7 +61,7 @@ def compiled(cubin: bytes, said: str, arch: str) -> Compiled:
             "static_shared_bytes": kernel.shared,
             **reported.get(name, {}),
         }
-        for name, kernel in read_cubin(cubin).kernels.items()
+        for name, kernel in facts.kernels.items()
     }
     return Compiled(cubin=cubin, resources=resources)
 

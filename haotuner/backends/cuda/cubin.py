@@ -7,6 +7,7 @@ prints by name. Instructions are not read: their encoding is not public.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,9 +23,12 @@ HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 SHT_SYMTAB, SHT_NOBITS = 2, 8
-INFO, SHARED, TEXT = ".nv.info", ".nv.shared.", ".text."
-SIZED = 4  # format of an attribute that is followed by so many bytes
+INFO, SHARED, TEXT, COMPAT, TOOL = ".nv.info", ".nv.shared.", ".text.", ".nv.compat", ".note.nv.tkinfo"
+SIZED, BYTE = 4, 2  # formats of an attribute: it is followed by so many bytes; its value is one byte
 MAX_THREADS, FRAME_SIZE, REQUIRED_THREADS, PARAMETER, REGISTERS, PARAMETER_2 = 0x05, 0x11, 0x10, 0x17, 0x2F, 0x45
+API_VERSION = 0x37  # the compiler's CUDA: 130 for 13.0
+ACCELERATOR_TARGET = 9  # of .nv.compat, from CUDA 13 on: 1 for sm_90a; CUDA 12 has a bit of the flags for it
+ACCELERATOR_BIT, ACCELERATOR_BIT_OF_CUDA_13 = 0x800, 0x8  # by the ELF's ABI; LLVM's ELF.h: EF_CUDA_ACCELERATORS
 
 
 class NotACubin(HaotunerError):
@@ -45,9 +49,10 @@ class KernelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CubinFacts:
-    """A cubin's architecture, as ``sm_80`` (sm_90a reads as ``sm_90``), and its kernels by name."""
+    """A cubin's architecture, as ``sm_80`` or ``sm_90a``, its compiler's CUDA (130 for 13.0), and its kernels by name."""
 
     arch: str
+    toolkit: int
     kernels: dict[str, KernelFacts]
 
 
@@ -76,12 +81,13 @@ def _read(data: bytes) -> CubinFacts:
         raise NotACubin(f"not a cubin that is known: a section header of {entry} bytes, asked for {SECTION.size}")
     sections = _sections(data, table, count, names_at)
     kernels: dict[str, KernelFacts] = {}
+    toolkit = 0
     for section in sections:
         if section.name.startswith(TEXT):
             kernels[section.name.removeprefix(TEXT)] = KernelFacts(code_bytes=section.size)
     for section in sections:
         if section.name.startswith(f"{INFO}.") and (kernel := kernels.get(section.name[len(INFO) + 1 :])):
-            _own(kernel, _bytes(data, section))
+            toolkit = max(toolkit, _own(kernel, _bytes(data, section)))
         elif section.name.startswith(SHARED) and (kernel := kernels.get(section.name.removeprefix(SHARED))):
             kernel.shared = section.size
     symbols = next((section for section in sections if section.kind == SHT_SYMTAB), None)
@@ -92,7 +98,30 @@ def _read(data: bytes) -> CubinFacts:
     if number >= RESERVES_SHARED:
         for kernel in kernels.values():
             kernel.shared = max(kernel.shared - RESERVED_BYTES, 0)
-    return CubinFacts(arch=f"sm_{number}", kernels=kernels)
+    variant = _variant(data, flags, identity[8], {section.name: section for section in sections})
+    return CubinFacts(arch=f"sm_{number}{variant}", toolkit=toolkit or _oldest_toolkit(identity[8]), kernels=kernels)
+
+
+def _oldest_toolkit(abi: int) -> int:
+    """Of a cubin whose kernels do not say their compiler's version."""
+    return 130 if abi >= ABI_OF_CUDA_13 else 120
+
+
+def _variant(data: bytes, flags: int, abi: int, sections: dict[str, _Section]) -> str:
+    """``a`` of code for one capability alone, ``f`` of a family's, which only the note on the tool tells; else nothing."""
+    if flags & (ACCELERATOR_BIT_OF_CUDA_13 if abi >= ABI_OF_CUDA_13 else ACCELERATOR_BIT):
+        return "a"
+    compat = sections.get(COMPAT)
+    told = _bytes(data, compat) if compat else b""
+    for at in range(0, len(told) - 3, 4):
+        form, attribute, value = struct.unpack_from("<BBB", told, at)
+        if form == SIZED:
+            break
+        if form == BYTE and attribute == ACCELERATOR_TARGET and value:
+            return "a"
+    tool = sections.get(TOOL)
+    asked = re.search(rb"-arch sm_[0-9]+([af]?)", _bytes(data, tool)) if tool else None
+    return asked[1].decode() if asked else ""
 
 
 def _sections(data: bytes, table: int, count: int, names_at: int) -> list[_Section]:
@@ -126,9 +155,10 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
             at += size
 
 
-def _own(kernel: KernelFacts, info: bytes) -> None:
-    """What a kernel's own section tells: its parameters and the threads it may have."""
+def _own(kernel: KernelFacts, info: bytes) -> int:
+    """A kernel's parameters and the threads it may have, from its own section; returns its compiler's CUDA."""
     parameters: dict[int, tuple[int, int]] = {}
+    toolkit = 0
     for attribute, value in _attributes(info):
         if attribute == PARAMETER:  # index, ordinal, offset, size in the last word's upper 14 bits
             _, ordinal, offset, word = struct.unpack_from("<IHHI", value)
@@ -139,7 +169,10 @@ def _own(kernel: KernelFacts, info: bytes) -> None:
         elif attribute in (MAX_THREADS, REQUIRED_THREADS):
             x, y, z = struct.unpack_from("<III", value)
             kernel.max_threads = min(x * y * z, 1024)
+        elif attribute == API_VERSION:
+            (toolkit,) = struct.unpack_from("<I", value)
     kernel.parameters = [parameters[ordinal] for ordinal in sorted(parameters)]
+    return toolkit
 
 
 def _of_all(kernels: dict[str, KernelFacts], data: bytes, common: _Section, symbols: _Section, strings: _Section) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from haotuner.backends.backend import CompileObject
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_op import head, row
+from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.launch import Launch, reduce_symbol
+from haotuner.words.cuda_arch import cuda_arch, needed_driver
 from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
@@ -19,26 +22,17 @@ CUDA_SOURCES = ("driver.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", "kinds/cuda_dense.c", "kinds/cuda_queue.c",
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
 KIND = "ht_cuda_dense_kind"
-ELF_ABI_OF_CUDA_13 = 8  # e_ident[EI_ABIVERSION] of a cubin
 
 
-def capability(arch: str) -> tuple[int, int, bool]:
-    """Major and minor of ``sm_90a``, and whether the code runs on exactly that. ValueError for another text."""
-    digits = arch.removeprefix("sm_")
-    number = digits.rstrip("af")
-    if not arch.startswith("sm_") or not number.isdigit() or len(number) < 2:
-        raise ValueError(f"{arch!r} is no architecture of a CUDA device, such as sm_80 or sm_90a")
-    return int(number[:-1]), int(number[-1]), number != digits
-
-
-def driver_of(cubin: bytes) -> int:
+def needs(cubin: bytes, arch: str) -> int:
     """The oldest CUDA whose driver takes a cubin, as the driver says versions: 13000 for code of a CUDA 13 compiler.
 
-    Device code runs on any driver of its compiler's major release (CUDA compatibility guide, minor version compatibility).
+    ValueError unless it holds code for ``arch``, variant included: code for sm_90a must not pass for sm_90's.
     """
-    if cubin[:4] != b"\x7fELF" or len(cubin) < 16:
-        raise ValueError("the device code is no cubin")
-    return 13000 if cubin[8] >= ELF_ABI_OF_CUDA_13 else 12000
+    facts = read_cubin(cubin)
+    if facts.arch != arch:
+        raise ValueError(f"the device code is for {facts.arch}, the pack for {arch}")
+    return needed_driver(arch, facts.toolkit // 10)
 
 
 def reduced(ops: Sequence[PackedCudaDense]) -> tuple[str, ...]:
@@ -56,12 +50,12 @@ def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
     text.append("static const ht_cuda_kernel kernels[] = {")
     text += [_kernel(*one) for one in kernels.values()]
     text.append("};")
-    major, minor, exact = capability(arch)
+    code = cuda_arch(arch)
     sums = reduced(ops)
     symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
     text.append(
-        f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {major}, {minor}, {int(exact)}, '
-        f"{driver_of(cubin.read_bytes())}, {len(kernels)}, kernels, {{{symbols}}}}};"
+        f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {code.major}, {code.minor}, {int(code.exact)}, '
+        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}}};"
     )
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.tables(index, places)]
@@ -77,8 +71,8 @@ def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
 
 def pack_library(
     ops: Sequence[PackedCudaDense], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject
-) -> None:
-    """Build the pack's library; RuntimeError with the compiler's words.
+) -> dict[str, Any]:
+    """Build the pack's library; RuntimeError with the compiler's words. Returns ``driver`` for the manifest.
 
     ``compile_object`` puts a cubin at a path: the kernels under their own names, and the reductions of their dtypes.
     """
@@ -87,6 +81,7 @@ def pack_library(
         compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), arch, code)
         data.write_text(pack_data(ops, code, arch))
         toolchain.link([], [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], [RUNTIME_SOURCES], out)
+        return {"driver": {"version": needs(code.read_bytes(), arch)}}
 
 
 def _image(cubin: Path) -> list[str]:

@@ -1,9 +1,8 @@
-"""Ways to run one call on a GPU, which GPUs run which code, and which compilers are there."""
+"""Ways to run one call on a GPU, and which compilers are there."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import shutil
 
 from haotuner.words.composition import SERIAL, in_parts, sum_parts
@@ -28,20 +27,6 @@ def rows_of(way: str, op: Op, limit: int) -> int:
     """Rows up to which the partial sums of a way fit the workspace, at most ``limit``."""
     parts = sum_parts(way)
     return limit if parts == 1 else min(limit, WORKSPACE_BYTES // (PARTIAL_BYTES * parts * op["n"]))
-
-
-def capability_number(arch: str) -> int:
-    """90 of ``sm_90a``; 0 of what is no CUDA architecture."""
-    match = re.fullmatch(r"sm_([0-9]+)[af]?", arch)
-    return int(match[1]) if match else 0
-
-
-def runs(code: str, device: str) -> bool:
-    """Whether machine code of one architecture runs on a device of another: one major, a later minor; ``a``: the same."""
-    wanted, has = capability_number(code), capability_number(device)
-    if code.endswith(("a", "f")):
-        return wanted == has
-    return wanted // 10 == has // 10 and wanted <= has
 
 
 def compilers() -> dict[str, str]:

@@ -175,7 +175,7 @@ static ht_status check_library(int folder, const char* path, const ht_manifest* 
   if (wrong != NULL) return ht_refuse(error, HT_PACK_MISMATCH, "%s %s; tune on this kind of host", out->library, wrong);
   if (gpu != NULL) {
     out->planned = ht_gpu_distance(gpu, manifest) <= HT_GPU_NEAR;
-    if (ht_gpu_runs(gpu, manifest->arch)) return HT_OK;
+    if (ht_gpu_runs(gpu, manifest->arch)) return ht_gpu_takes(gpu, manifest, path, error);
     return ht_refuse(error, HT_PACK_MISMATCH, "%s holds code for %s; cuda:%d has compute capability %d.%d: tune for this device", path,
                      manifest->arch, gpu->ordinal, gpu->major, gpu->minor);
   }
@@ -192,7 +192,7 @@ static ht_status check_library(int folder, const char* path, const ht_manifest* 
 static int placed_level(int folder, const char* path, const ht_manifest* manifest, const ht_gpu* gpu, ht_error* error) {
   ht_manifest inner;
   double nearest = 0;
-  int best = -1;
+  int best = -1, taken = 0;
   for (int i = 0; i < manifest->placed_count; ++i) {
     if (!ht_gpu_runs(gpu, manifest->placed[i].name)) continue;
     int level = enter(folder, manifest->placed[i].name, path, error);
@@ -201,9 +201,12 @@ static int placed_level(int folder, const char* path, const ht_manifest* manifes
     close(level);
     if (status != HT_OK) return -1;
     double away = ht_gpu_distance(gpu, &inner);
-    if (best < 0 || away < nearest || (away == nearest && strcmp(manifest->placed[i].name, manifest->placed[best].name) < 0)) {
+    int takes = ht_gpu_takes(gpu, &inner, path, NULL) == HT_OK; /* of levels that none takes, the nearest is refused later */
+    if (takes < taken) continue;
+    if (best < 0 || takes > taken || away < nearest || (away == nearest && strcmp(manifest->placed[i].name, manifest->placed[best].name) < 0)) {
       nearest = away;
       best = i;
+      taken = takes;
     }
   }
   if (best < 0)

@@ -9,7 +9,7 @@
 #include "files.h"
 
 ht_status ht_gpu_find(int ordinal, ht_gpu* out, ht_error* error) {
-  CUresult (*init)(unsigned), (*count_of)(int*), (*get)(CUdevice*, int), (*attribute)(int*, int, CUdevice);
+  CUresult (*init)(unsigned), (*count_of)(int*), (*get)(CUdevice*, int), (*attribute)(int*, int, CUdevice), (*version)(int*);
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == NULL)
     return ht_refuse(error, HT_NO_DEVICE, "cuda:%d: no CUDA driver (%s); install the NVIDIA driver, or open the pack for the CPU",
@@ -18,9 +18,10 @@ ht_status ht_gpu_find(int ordinal, ht_gpu* out, ht_error* error) {
   *(void**)&count_of = dlsym(library, "cuDeviceGetCount");
   *(void**)&get = dlsym(library, "cuDeviceGet");
   *(void**)&attribute = dlsym(library, "cuDeviceGetAttribute");
+  *(void**)&version = dlsym(library, "cuDriverGetVersion");
   int count = 0;
   CUdevice device = 0;
-  if (init == NULL || count_of == NULL || get == NULL || attribute == NULL)
+  if (init == NULL || count_of == NULL || get == NULL || attribute == NULL || version == NULL)
     return ht_refuse(error, HT_NO_DEVICE, "cuda:%d: libcuda.so.1 is no CUDA driver", ordinal);
   CUresult result = init(0);
   if (result == CUDA_ERROR_NOT_INITIALIZED)
@@ -36,7 +37,8 @@ ht_status ht_gpu_find(int ordinal, ht_gpu* out, ht_error* error) {
   *out = (ht_gpu){.ordinal = ordinal};
   if (attribute(&out->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
       attribute(&out->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) != CUDA_SUCCESS ||
-      attribute(&out->units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS)
+      attribute(&out->units, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
+      version(&out->driver) != CUDA_SUCCESS)
     return ht_refuse(error, HT_NO_DEVICE, "cuda:%d: the driver does not describe the device", ordinal);
   if (attribute(&khz, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device) == CUDA_SUCCESS &&
       attribute(&bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device) == CUDA_SUCCESS)
@@ -50,6 +52,14 @@ int ht_gpu_runs(const ht_gpu* gpu, const char* arch) {
   long number = strtol(arch + 3, &end, 10);
   if (end == arch + 3 || number / 10 != gpu->major) return 0;
   return *end == 'a' ? number % 10 == gpu->minor : number % 10 <= gpu->minor;
+}
+
+ht_status ht_gpu_takes(const ht_gpu* gpu, const ht_manifest* manifest, const char* path, ht_error* error) {
+  int needed = manifest->driver <= 0 ? 0 : manifest->driver < 1e6 ? (int)manifest->driver : 1000000, found = gpu->driver;
+  if (needed <= found) return HT_OK;
+  return ht_refuse(error, HT_PACK_MISMATCH, "%s: its %s code needs a driver for CUDA %d.%d or later, the one of this host serves CUDA "
+                   "%d.%d: update the NVIDIA driver, or tune again with a CUDA %d compiler", path, manifest->arch, needed / 1000,
+                   needed % 1000 / 10, found / 1000, found % 1000 / 10, found / 1000);
 }
 
 static double ratio(double here, double there) {

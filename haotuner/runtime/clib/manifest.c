@@ -117,7 +117,8 @@ static int value(reader* r, int depth) {
 
 const char* const ht_levels[HT_LEVELS] = {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
 
-enum { SEEN_SCHEMA = 1, SEEN_FILES = 2, SEEN_DEVICE = 4, SEEN_ARCH = 8, SEEN_FILE = 16, SEEN_LEVELS = 32, SEEN_LEVEL = 64 };
+enum { SEEN_SCHEMA = 1, SEEN_FILES = 2, SEEN_DEVICE = 4, SEEN_ARCH = 8, SEEN_FILE = 16, SEEN_LEVELS = 32, SEEN_LEVEL = 64,
+       SEEN_DRIVER = SEEN_LEVEL << HT_LEVELS }; /* what every pack must have, one of each level, what it may have */
 
 static int once(reader* r, int* seen, int what) {
   if (*seen & what) return fail(r, "a key is given twice");
@@ -154,6 +155,11 @@ static int device(reader* r, const char* key, int depth, ht_manifest* out, int* 
   return strcmp(key, "arch") == 0 && once(r, seen, SEEN_ARCH) && text(r, out->arch, sizeof out->arch);
 }
 
+static int driver(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  (void)depth, (void)seen;
+  return strcmp(key, "version") == 0 && peek(r) != '"' && number(r, &out->driver);
+}
+
 /* sm_90a/DEVICE: a folder in a folder, and nothing else. */
 static int is_placed(const char* name) {
   size_t digits = strncmp(name, "sm_", 3) == 0 ? strspn(name + 3, "0123456789") : 0;
@@ -181,6 +187,7 @@ static int level(reader* r, const char* key, int depth, ht_manifest* out, int* s
 static int top(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   if (strcmp(key, "files") == 0) return once(r, seen, SEEN_FILES) && object(r, depth + 1, file, out, seen);
   if (strcmp(key, "device") == 0) return once(r, seen, SEEN_DEVICE) && object(r, depth + 1, device, out, seen);
+  if (strcmp(key, "driver") == 0) return once(r, seen, SEEN_DRIVER) && object(r, depth + 1, driver, out, seen);
   if (strcmp(key, "levels") == 0) return once(r, seen, SEEN_LEVELS) && object(r, depth + 1, level, out, seen);
   if (strcmp(key, "schema") != 0 || !once(r, seen, SEEN_SCHEMA)) return 0;
   const char* first = r->at;
@@ -209,6 +216,7 @@ const char* ht_manifest_read(const char* content, size_t size, ht_manifest* out)
   if (!object(&r, 0, top, out, &seen)) return r.wrong != NULL ? r.wrong : "it is not valid JSON";
   blank(&r);
   if (r.at != r.end) return "something follows the JSON";
+  seen &= ~SEEN_DRIVER;
   if (seen & SEEN_LEVELS) return levels_problem(out, seen);
   if (seen != (SEEN_SCHEMA | SEEN_FILES | SEEN_DEVICE | SEEN_ARCH | SEEN_FILE)) return "schema, files or device are missing";
   const char* l = out->library;

@@ -19,6 +19,7 @@ typedef struct { /* of a plain pack, or of one that holds a pack for each of sev
   char id[80];                /* of the device that it was tuned on */
   double units, gbps;         /* of that device: compute units, memory bandwidth; 0 where the manifest does not say */
   char levels[HT_LEVELS][65]; /* sha256 of <level>/manifest.json; empty where the pack has no such level */
+  double driver;              /* the oldest CUDA whose driver takes the code, 13000 for 13.0; 0 where the manifest does not say */
   int placed_count;           /* levels of devices, sm_90a/h200 */
   struct {
     char name[HT_LEVEL_NAME], sha256[65];

@@ -54,6 +54,13 @@ void read_code(Facts& facts, const unsigned char* code, size_t size) {
     }
 }
 
+// .nv.compat of CUDA 13: one byte (format 2) of EICOMPAT_ATTR_CUDA_ACCELERATOR_TARGET (9) is 1 for sm_90a.
+bool exact_target(const unsigned char* notes, size_t size) {
+    for (size_t at = 0; at + 4 <= size && notes[at] != kSized; at += 4)
+        if (notes[at] == 2 && notes[at + 1] == 9 && notes[at + 2]) return true;
+    return false;
+}
+
 size_t extent(const unsigned char* image, const Elf64_Ehdr* header, const Elf64_Shdr* sections) {
     size_t end = std::max<size_t>(header->e_shoff + size_t(header->e_shnum) * header->e_shentsize,
                                   header->e_phoff + size_t(header->e_phnum) * header->e_phentsize);
@@ -75,7 +82,8 @@ CUresult read_cubin(const void* data, Cubin* cubin) {
     const auto* header = reinterpret_cast<const Elf64_Ehdr*>(image);
     if (header->e_machine != kCudaMachine || header->e_shentsize != sizeof(Elf64_Shdr)) return CUDA_ERROR_INVALID_IMAGE;
     cubin->abi = header->e_ident[8];
-    // CUDA 13's ELF ABI (8) moved the architecture within the flags. sm_90 and sm_90a have the same number.
+    // CUDA 13's ELF ABI (8) moved the architecture within the flags; a bit of CUDA 12's tells sm_90a from sm_90.
+    cubin->exact = header->e_flags & (cubin->abi >= 8 ? 0x8 : 0x800);
     cubin->capability = static_cast<int>(cubin->abi >= 8 ? header->e_flags >> 8 & 0xff : header->e_flags & 0xff);
     const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + header->e_shoff);
     const auto* names = reinterpret_cast<const char*>(image + sections[header->e_shstrndx].sh_offset);
@@ -94,6 +102,7 @@ CUresult read_cubin(const void* data, Cubin* cubin) {
         const char* name = names + sections[i].sh_name;
         if (sections[i].sh_type == SHT_SYMTAB) symbols = &sections[i];
         if (std::strcmp(name, ".nv.info") == 0) notes = &sections[i];
+        if (std::strcmp(name, ".nv.compat") == 0) cubin->exact |= exact_target(image + sections[i].sh_offset, sections[i].sh_size);
         for (auto& [kernel_name, facts] : cubin->kernels) {
             if (name == ".nv.info." + kernel_name) read_notes(facts, image + sections[i].sh_offset, sections[i].sh_size);
             if (name == ".nv.shared." + kernel_name) facts.static_shared = sections[i].sh_size;

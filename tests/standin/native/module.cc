@@ -33,7 +33,7 @@ CUresult load(Module* module, const void* image) {
     const Device& device = device_of(module->context);
     const int wanted = module->cubin.capability, have = device.capability();
     if (module->cubin.abi >= kAbiOfCuda13 && driver_version() < 13000) return CUDA_ERROR_INVALID_IMAGE;
-    if (wanted / 10 != have / 10 || wanted > have) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (wanted / 10 != have / 10 || wanted > have || (module->cubin.exact && wanted != have)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     module->bytes.assign(static_cast<const char*>(image), module->cubin.bytes);
     for (auto& [name, facts] : module->cubin.kernels) {
         Kernel& kernel = module->kernels[name];

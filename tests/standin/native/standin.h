@@ -185,6 +185,7 @@ struct Facts {
 };
 struct Cubin {
     int capability = 0, abi = 0;
+    bool exact = false;  // for this capability alone (sm_90a)
     size_t bytes = 0;
     std::map<std::string, Facts> kernels;
 };

@@ -1,0 +1,105 @@
+"""Who may be a source of whom, and what the whole of a report says beside its targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.hw_profiles.architecture import architecture
+from haotuner.hw_profiles.find import find_device
+from haotuner.transfer.evaluate import Evaluation, evaluate_family, without_relatives
+from haotuner.transfer.learning_curve import SUBSETS, learning_curve
+from haotuner.transfer.opinions import best_single
+from haotuner.transfer.reading import DeviceTables
+from haotuner.transfer.report import report
+from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read, tables
+
+FAMILY = "cpu_dense_fp32"
+
+
+@pytest.fixture(scope="module")
+def three() -> DeviceTables:
+    """Wide and cousin are one architecture, narrow is another."""
+    found = read(WIDE, COUSIN, NARROW)
+    found.tables = [
+        replace(table, device=replace(table.device, arch="haswell")) if table.device.id == "narrow" else table
+        for table in found.tables
+    ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def document(three: DeviceTables) -> dict[str, Any]:
+    return report(three, counts=(0, 16), seeds=2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("titan-rtx", "rtx-2080-ti", True),
+        ("a4000", "rtx-3090", True),
+        ("a4000", "titan-rtx", False),
+        ("h100", "a100-80gb", False),
+        ("w6600", "w7800", True),
+        ("w6600", "mi250x", False),
+        ("w6600", "a4000", False),
+    ],
+)
+def test_an_architecture_is_read_off_the_profile(one: str, other: str, same: bool) -> None:
+    both = [find_device(name, measure=False) for name in (one, other)]
+    assert (architecture(both[0]) == architecture(both[1])) == same
+    renamed = replace(both[0], id="some-device", name="some device")
+    assert architecture(renamed) == architecture(both[0])
+
+
+def test_no_relative_of_the_target_is_a_source_when_its_architecture_is_out(three: DeviceTables) -> None:
+    for table in three.of(FAMILY):
+        others = [other for other in three.of(FAMILY) if other is not table]
+        _, left = without_relatives(table, others, "architecture")
+        assert all(architecture(other.device) != architecture(table.device) for other in left)
+        assert without_relatives(table, others, "device")[1] == others
+
+
+def test_a_target_whose_relatives_are_all_there_is_says_so() -> None:
+    with pytest.raises(UsageError, match="no device of another architecture than cpu znver4"):
+        evaluate_family(read(WIDE, COUSIN), FAMILY, Evaluation(target="cousin", counts=(0,), seeds=1, split="architecture"))
+
+
+def test_a_report_has_every_split_and_reuses_runs_with_the_same_sources(document: dict[str, Any]) -> None:
+    facts = document["families"][FAMILY]
+    assert {split: set(by) for split, by in facts["splits"].items()} == {
+        "device": {"wide", "cousin", "narrow"},
+        "architecture": {"wide", "cousin", "narrow"},
+        "device-and-configs": {"wide", "cousin", "narrow"},
+    }
+    assert facts["splits"]["architecture"]["narrow"] == facts["splits"]["device"]["narrow"]
+    assert facts["splits"]["architecture"]["wide"] != facts["splits"]["device"]["wide"]
+
+
+def test_means_over_targets_lie_within_their_intervals_and_above_the_worst(document: dict[str, Any]) -> None:
+    for across in document["families"][FAMILY]["across"].values():
+        for name in ("chosen", "guided", "from-scratch"):
+            for found in across[name].values():
+                low, high = found["interval"]
+                assert low - 1e-12 <= found["mean"] <= high + 1e-12 and found["least"] <= found["mean"] + 1e-12
+
+
+def test_the_best_opinion_alone_is_told_with_its_lead(document: dict[str, Any]) -> None:
+    facts = document["families"][FAMILY]
+    for target, single in facts["across"]["device"]["single"].items():
+        found = facts["splits"]["device"][target]
+        assert (single["name"], single["reached"]) == best_single(found["baselines"], "best@10")
+        assert single["reached"] == max(
+            scores["best@10"] for name, scores in found["baselines"].items() if name not in ("start", "random")
+        )
+        assert single["ahead"] == pytest.approx(single["reached"] - found["chosen"]["0"]["best@10"])
+
+
+def test_a_learning_curve_has_a_value_for_every_set_of_sources_of_every_size() -> None:
+    wide, cousin, narrow = tables(WIDE, COUSIN, NARROW)
+    curve = learning_curve(cousin, [wide, narrow])
+    assert {size: len(values) for size, values in curve.items()} == {"1": 2, "2": 1}
+    assert all(0 < value <= 1 for values in curve.values() for value in values) and SUBSETS >= 2

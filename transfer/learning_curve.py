@@ -1,0 +1,35 @@
+"""Learning curve: how well the zero-shot ranking does on a target as more devices have measured the family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.modes import make_pool
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.target_scores import TargetScores
+
+SUBSETS = 6  # sets of sources of one size that are tried: with four sources that is every set
+KEY = "best@10"
+
+
+def learning_curve(target: DeviceTable, tables: Sequence[DeviceTable], seed: int = 0) -> dict[str, list[float]]:
+    """Zero-shot best@10 by the number of sources, one value for each of at most ``SUBSETS`` sets of that size."""
+    scores, rng = TargetScores.of(target), np.random.default_rng([seed, 9])
+    found: dict[str, list[float]] = {}
+    for size in range(1, len(tables) + 1):
+        for chosen in _subsets(len(tables), size, rng):
+            part = [tables[at] for at in chosen]
+            pool = make_pool(learn_sources(part, target.device, seed=seed), part, target)
+            found.setdefault(str(size), []).append(scores.score(pool.zero_shot())[KEY])
+    return found
+
+
+def _subsets(count: int, size: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    if comb(count, size) <= SUBSETS:
+        return list(combinations(range(count), size))
+    return [tuple(sorted(rng.permutation(count)[:size].tolist())) for _ in range(SUBSETS)]
