@@ -11,7 +11,7 @@ from haotuner.backends.cuda.unit import device_unit
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed
 
-EVERY = 40  # of each dtype and device, by seed; `python -m tests.content.cuda_gates DEVICE` takes all
+EVERY = 40  # of each dtype and device, by seed; `python -m tests.bench.cuda_gates FOLDER` takes all
 KERNELS = {
     "sm_90a": (
         WGMMA.kernel(bm=128, bn=256, st=4),
