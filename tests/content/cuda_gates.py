@@ -32,6 +32,8 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
     share = len(loop.instructions) / max(count, 1)
     if not count:
         yield f"no {MATRIX[kind]} in a loop"
+    if loop.count("MUFU"):  # of a reciprocal: nothing else in a main loop needs one
+        yield "a division in the main loop"
     for spill in ("LDL", "STL"):
         if loop.count(spill):
             yield f"{loop.count(spill)} {spill} in the main loop"
