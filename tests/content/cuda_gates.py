@@ -18,7 +18,14 @@ from haotuner.words.kernel import MicroKernel
 DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}
 OPS = ("dense:n=2304,k=768", "dense:n=2304,k=768,dtype=fp16", "dense:n=2304,k=768,dtype=bf16")
 UNIT = 8  # kernels
-MATRIX = {"cuda_wgmma": "HGMMA", "cuda_wgmmas": "HGMMA", "cuda_mma": "HMMA", "cuda_simt": "FFMA", "cuda_gemv": "FFMA"}
+MATRIX = {
+    "cuda_wgmma": "HGMMA",
+    "cuda_wgmmas": "HGMMA",
+    "cuda_mma": "HMMA",
+    "cuda_mma8": "HMMA",
+    "cuda_simt": "FFMA",
+    "cuda_gemv": "FFMA",
+}
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
 NARROW_STORES = 2  # of Y in single elements and of partial sums, each in a loop
