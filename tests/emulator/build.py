@@ -85,7 +85,8 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     unit = library.with_suffix(".cc")
     entries = "".join(_entry(symbol, "x_map" in taken) for symbol, taken in _KERNEL.findall(source))
     text = translate(source) + entries
-    sources, checks = [str(unit)], ALIGNMENT
+    sources: list[str] = [str(unit)]
+    checks: tuple[str, ...] = ALIGNMENT
     if traced:
         text = text.replace("emu::copy_async(", "emu::traced_copy_async(")
         unit.write_text(f'#include "emulator.h"\n{TRACED_COPY}\n{text}')
