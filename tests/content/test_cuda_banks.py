@@ -65,7 +65,7 @@ def test_a_tile_that_is_not_shifted_is_seen(tmp_path):
     ("cuda_mma_fp16", "dense:n=2304,k=768,dtype=fp16,weight=kn"),
 ])  # fmt: skip
 def test_forty_of_a_family_by_seed(family, spec, tmp_path):
-    kernels = drawn(FAMILIES[family].points(Op.parse(spec), device("sm_90a")), 40)
+    kernels = drawn(FAMILIES[family], Op.parse(spec), device("sm_90a"), 40)
     for start in range(0, len(kernels), UNIT):
         folder = tmp_path / str(start)
         folder.mkdir()
