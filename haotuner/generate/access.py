@@ -63,7 +63,9 @@ class Accesses:
             value = graph.constants[tensor]
             if value.size == 1:
                 return Number(value.reshape(()).item(), dtype)
-            raise UsageError(f"tensor {tensor}: a group's constants are single numbers, got {graph.types[tensor]}; make it an input")
+            raise UsageError(
+                f"tensor {tensor}: a group's constants are single numbers, got {graph.types[tensor]}; make it an input"
+            )
         if tensor in graph.inputs:
             return Load(tensor, indices, dtype)
         node = graph.producer(tensor)

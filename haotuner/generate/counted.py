@@ -49,12 +49,12 @@ class Counted:
         return np.int64(evaluate(extent, self.sizes))
 
     def loop(self, count: Any, body: Callable[[Any], None]) -> None:
-        """Run the body for 0, 1, …"""
+        """Run the body once for each number from 0 on."""
         for i in range(int(count)):
             body(np.int64(i))
 
     def ramp(self, base: Any, lanes: int) -> Any:
-        """Base, base + 1, …"""
+        """The numbers from the base on."""
         return base + np.arange(lanes)
 
     def mask(self, base: Any, extent: Any, lanes: int) -> Any:
@@ -75,9 +75,7 @@ class Counted:
         self.loaded[tensor] = self.loaded.get(tensor, 0) + int(np.sum(chosen)) * array.dtype.itemsize
         return found[()]
 
-    def store(
-        self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any
-    ) -> None:
+    def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""
         places = self._places(indices, steps, lanes)
         chosen = mask if mask is not None else np.ones(lanes if any(np.ndim(p) for p in places) else (), bool)

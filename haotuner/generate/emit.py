@@ -17,6 +17,7 @@ from haotuner.generate.expressions import (
     Expression,
     Fold,
     Load,
+    Merged,
     Number,
     Size,
     Variable,
@@ -58,7 +59,9 @@ class Machine(Protocol):
 
     def store(
         self, tensor: str, indices: Sequence[Value], steps: Sequence[int], value: Value, lanes: int, mask: Value
-    ) -> None: ...  # noqa: D102
+    ) -> None:
+        """Write elements of a tensor."""
+        ...
 
     def apply(self, function: str, arguments: Sequence[Value], dtype: str, lanes: int) -> Value: ...  # noqa: D102
     def cell(self, dtype: str, lanes: int, start: Value) -> Cell: ...  # noqa: D102
@@ -102,6 +105,7 @@ class _Emitter:
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self.plan, self.machine = plan, machine
         self.lanes, self.unroll = plan.schedule.lanes, plan.schedule.unroll
+        self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
 
     def run(self) -> None:
         sink = Sink(self.plan.loops, self.plan.value, indices=self.plan.indices)
@@ -174,11 +178,24 @@ class _Emitter:
             first = [keep for keep in keeps if any(fold in self.plan.first for fold in group)]
             merged += [Sink(keep.axes, keep.value, indices=keep.indices) for keep in first]
             keeps = [keep for keep in keeps if keep not in first]
-            here.folds.update(self._nest(merged, here))
+            here.folds.update(self._nest(self._united(merged), here))
             here.known.clear()
         if inside:
             for sink in sinks:
                 self._hoist(sink.value, inside, here)
+
+    def _united(self, sinks: list[Sink]) -> list[Sink]:
+        """The same sinks over the first one's variables, so that what they share is one expression, computed once."""
+        key = tuple((id(sink.value), sink.fold) for sink in sinks)
+        if key not in self._unions:
+            names, merged = [variable for variable, _ in sinks[0].axes], Merged()
+            united = []
+            for sink in sinks:
+                new = dict(zip((variable.name for variable, _ in sink.axes), names, strict=True))
+                value, indices = merged.renamed(sink.value, new), tuple(merged.renamed(one, new) for one in sink.indices)
+                united.append(replace(sink, axes=sinks[0].axes, value=value, indices=indices))
+            self._unions[key] = (sinks, united)
+        return self._unions[key][1]
 
     def _value(self, fold: Fold, here: Frame) -> Expression:
         return self.plan.first.get(fold, fold.value)
@@ -252,7 +269,9 @@ class _Emitter:
             return
         masked = lanes > 1 and all(_maskable(sink, along, self.plan) for sink in sinks)
         width = lanes if masked else 1
-        rounds = machine.apply("floordiv", [machine.apply("add", [left, number(width - 1)], INDEX, 1), number(width)], INDEX, 1)
+        rounds = machine.apply(
+            "floordiv", [machine.apply("add", [left, number(width - 1)], INDEX, 1), number(width)], INDEX, 1
+        )
 
         def rest(step: Value) -> None:
             base = machine.apply("add", [done, machine.apply("mul", [step, number(width)], INDEX, 1)], INDEX, 1)
@@ -260,9 +279,7 @@ class _Emitter:
 
         machine.loop(rounds, rest)
 
-    def _sunk(
-        self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, here: Frame, width: int
-    ) -> None:
+    def _sunk(self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, here: Frame, width: int) -> None:
         if sink.fold is None:
             self._store(sink, frame, frame.variables)
             return
@@ -349,7 +366,9 @@ class _Emitter:
         if isinstance(e, Load):
             steps = [_step(one, frame.along) for one in e.indices]
             if None in steps:
-                return machine.load(e.tensor, [self._evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask)
+                return machine.load(
+                    e.tensor, [self._evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
+                )
             known = [step for step in steps if step is not None]
             return machine.load(e.tensor, [self._scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
         arguments = [self._evaluate(one, frame) for one in e.arguments]

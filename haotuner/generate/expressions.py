@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from haotuner.graph.extents import Extent, canonical
 
@@ -156,3 +156,30 @@ def slope(e: Expression, variable: str) -> int | None:
             if isinstance(factor, Number) and slopes[own] is not None:
                 return slopes[own] * int(factor.value)  # type: ignore[operator]
     return None
+
+
+class Merged:
+    """Renames loop variables; equal expressions come out as one object. Folds stay the objects that they are."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Expression] = {}
+
+    def renamed(self, e: Expression, names: Mapping[str, Variable]) -> Expression:
+        """The expression with other variables. A fold that depends on a renamed one is copied."""
+        if isinstance(e, Variable):
+            return self._one(("variable", names.get(e.name, e).name), names.get(e.name, e))
+        if isinstance(e, Load):
+            indices = tuple(self.renamed(one, names) for one in e.indices)
+            return self._one((e.tensor, *map(id, indices)), Load(e.tensor, indices, e.dtype))
+        if isinstance(e, Apply):
+            arguments = tuple(self.renamed(one, names) for one in e.arguments)
+            return self._one((e.function, e.dtype, *map(id, arguments)), Apply(e.function, arguments, e.dtype))
+        if isinstance(e, Fold):
+            if not free_variables(e) & set(names):
+                return e
+            key = ("fold", id(e), *(names[name].name for name in sorted(free_variables(e) & set(names))))
+            return self._one(key, Fold(e.how, e.axes, self.renamed(e.value, names), e.dtype, e.tensor))
+        return self._one((type(e).__name__, str(e)), e)
+
+    def _one(self, key: Any, e: Expression) -> Expression:
+        return self._known.setdefault(key, e)

@@ -18,7 +18,10 @@ from haotuner.graph.graph import Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """``lane_axis``: of the output, -1 for none (lanes in reductions alone); ``lanes``: elements of a vector; ``unroll``: vectors an iteration; ``kept``: tensors."""
+    """``lane_axis``: of the output, -1 for none (lanes in reductions alone); ``lanes``: elements of a vector.
+
+    ``unroll``: vectors an iteration; ``kept``: tensors.
+    """
 
     lane_axis: int
     lanes: int
@@ -85,9 +88,14 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(out, variables)
     loops = tuple((variables[axis], shape[axis]) for axis in range(len(shape)) if axis != schedule.lane_axis)
-    lanes = (variables[schedule.lane_axis], shape[schedule.lane_axis]) if schedule.lane_axis >= 0 else (accesses.variable("i"), 1)
+    lanes = (
+        (variables[schedule.lane_axis], shape[schedule.lane_axis])
+        if schedule.lane_axis >= 0
+        else (accesses.variable("i"), 1)
+    )
     loops = (*loops, lanes)
-    keeps, first = (), {}
+    keeps: tuple[Keep, ...] = ()
+    first: dict[Fold, Expression] = {}
     if schedule.kept:
         keep, first = _kept(accesses, schedule, variables, value)
         keeps = (keep,)
@@ -124,7 +132,7 @@ def _kept(
         value=accesses.computed(tensor, indices),
     )
     later = {fold for fold in folds if any(part in readers for part in parts(fold.value) if part is not fold)}
-    first = {}
+    first: dict[Fold, Expression] = {}
     for fold in readers:
         if fold in later:
             continue

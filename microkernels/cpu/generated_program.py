@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from haotuner.errors import UsageError
 from haotuner.generate.emit import emit
 from haotuner.generate.schedule import Plan
-from haotuner.generate.vector_math import VectorMath
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES, TensorType
+from haotuner.microkernels.cpu.vector_math import VectorMath
 from haotuner.ops.functions import COMPARISONS
 
 BINARY = {"add": "__add__", "sub": "__sub__", "mul": "__mul__", "div": "__truediv__"}
@@ -69,7 +69,7 @@ class Tir:
             body(i)
 
     def ramp(self, base: Any, lanes: int) -> Any:
-        """Base, base + 1, …"""
+        """The numbers from the base on."""
         return self.tirx.Ramp(base, self.number(1, "int64"), lanes) if lanes > 1 else base
 
     def mask(self, base: Any, extent: Any, lanes: int) -> Any:
@@ -86,9 +86,7 @@ class Tir:
             return self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
         return (buffer.flat if len(places) < len(indices) or not indices else buffer.whole)[tuple(places)]
 
-    def store(
-        self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any
-    ) -> None:
+    def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""
         buffer = self.buffers[tensor]
         places, wide = self._places(buffer, indices, steps, lanes)
@@ -259,7 +257,7 @@ def lowered_extent(extent: Extent, dimensions: dict[str, Any]) -> Any:
 
 
 def program(plan: Plan, symbol: str) -> Any:
-    """TVM function ``symbol(inputs…, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
+    """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T

@@ -36,15 +36,25 @@ class VectorMath:
         from tvm import tirx
 
         x = self.once(x)
-        clipped = self.once(self._least(self._most(x, -104.5), 89.0))
-        n = self.once(tirx.floor(self._fma(clipped, LOG2_E, 0.5)))
-        r = self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, clipped)))
-        p = self.once(self._polynomial(EXP, r))
-        e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
-        whole = self.once(tirx.Cast(self._type("int32"), n))
+        e, whole = self._reduced(self.once(self._least(self._most(x, -104.5), 89.0)))
         half = self.once(whole >> self._int(1))
         result = e * self._power(half) * self._power(whole - half)
         return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), result, x))
+
+    def _exp_inside(self, x: Any) -> Any:
+        """e^x for numbers in -87..87: results are neither subnormal nor infinite."""
+        e, whole = self._reduced(self.once(x))
+        return self.once(e * self._power(whole))
+
+    def _reduced(self, x: Any) -> tuple[Any, Any]:
+        """e^r and n of x = n ln 2 + r."""
+        from tvm import tirx
+
+        n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
+        r = self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
+        p = self.once(self._polynomial(EXP, r))
+        e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
+        return e, self.once(tirx.Cast(self._type("int32"), n))
 
     def log(self, x: Any) -> Any:
         """Natural logarithm: of the mantissa in sqrt(1/2)..sqrt(2), plus the exponent times ln 2."""
@@ -64,7 +74,9 @@ class VectorMath:
         result = self._fma(n, LN2_HIGH, f + tail)
         infinity = self._number(float("inf"))
         result = tirx.Select(x < infinity, result, x)  # infinity, NaN
-        result = tirx.Select(x > self._number(0.0), result, tirx.Select(tirx.Not(tirx.isnan(x)), self._number(float("nan")), x))
+        result = tirx.Select(
+            x > self._number(0.0), result, tirx.Select(tirx.Not(tirx.isnan(x)), self._number(float("nan")), x)
+        )
         return self.once(tirx.Select(tirx.EQ(x, self._number(0.0)), self._number(float("-inf")), result))
 
     def tanh(self, x: Any) -> Any:
@@ -75,7 +87,7 @@ class VectorMath:
         size = self.once(tirx.abs(x))
         square = self.once(x * x)
         near = self._fma(self.once(self._polynomial(TANH, square) * square), x, x)
-        e = self.exp(self._least(size + size, 2 * TANH_END))
+        e = self._exp_inside(self._least(size + size, 2 * TANH_END))
         far = self._signed(self._number(1.0) - self._number(2.0) / (e + self._number(1.0)), x)
         return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(size < self._number(TANH_SPLIT), near, far), x))
 
@@ -88,12 +100,17 @@ class VectorMath:
         square = self.once(x * x)
         near = self._fma(self._polynomial(ERF_SMALL, square), x, x)
         exponent = self._fma(self._polynomial(ERF_LARGE, t), t, self._number(0.0) - t)
-        far = self._signed(self._number(1.0) - self.exp(exponent), x)
+        far = self._signed(self._number(1.0) - self._exp_inside(exponent), x)
         return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(t < self._number(ERF_SPLIT), near, far), x))
 
     def sigmoid(self, x: Any) -> Any:
-        """1 / (1 + e^-x)."""
-        return self.once(self._number(1.0) / (self._number(1.0) + self.exp(self._number(0.0) - x)))
+        """1 / (1 + e^-|x|), times e^-|x| below 0: nothing overflows, and small results keep their digits."""
+        from tvm import tirx
+
+        x = self.once(x)
+        e = self.exp(self._number(0.0) - tirx.abs(x))
+        above = tirx.Select(x < self._number(0.0), e, self._number(1.0))
+        return self.once(above / (self._number(1.0) + e))
 
     def _polynomial(self, coefficients: Sequence[float], x: Any) -> Any:
         found = self._number(coefficients[-1])
@@ -102,7 +119,7 @@ class VectorMath:
         return found
 
     def _fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c, in one instruction where the CPU has one."""
+        """A * b + c, in one instruction where the CPU has one."""
         from tvm import tirx
 
         given = [one if not isinstance(one, float) else self._number(one) for one in (a, b, c)]
