@@ -21,6 +21,9 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
+# What a sum in parts must save beyond adding them up before selection counts on it: with less, NVIDIA's heuristics for an
+# H200 find narrower tiles as good or better (docs/decisions/132).
+DOUBT_US = 4.0
 ROWS = 20_000  # of a demand at a time: some tens of MB
 
 
@@ -60,7 +63,7 @@ def over_traffic(
                      if grid.short(grid.tiles(shape[op.dynamic[0]]), count)]  # fmt: skip
             if short:
                 split = priced(in_parts_of(op, count), [(kernels[row], shapes[column]) for row, column in short])
-                adding = [adding_us(op, device, shapes[column], count) for _, column in short]
+                adding = [DOUBT_US + adding_us(op, device, shapes[column], count) for _, column in short]
                 rows, columns = (list(places) for places in zip(*short, strict=True))
                 us[rows, columns] = np.minimum(us[rows, columns], split + np.array(adding))
         return np.asarray((roof / us) @ shares, np.float64)
