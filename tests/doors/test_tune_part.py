@@ -69,11 +69,17 @@ def test_its_plans_are_served_as_planned_where_the_part_is_named(part: tuple[Hos
 @pytest.mark.parametrize(
     "device, how, code, words",
     [
-        ("cuda:0/12", {}, 5, "no part of 12 multiprocessors; the least that holds as many has 16: ask for cuda:0/16"),
-        ("cuda:0/16", {"driver": 12020}, 5, "a part of a device wants a driver for CUDA 12.4 or later"),
+        ("cuda:0/12", {}, 1, "no part of 12 multiprocessors; the least that holds as many has 16: ask for cuda:0/16"),
+        pytest.param(
+            "cuda:0/16",
+            {"driver": 12020},
+            1,
+            "a part of a device wants a driver for CUDA 12.4 or later",
+            marks=pytest.mark.slow,
+        ),
         ("cuda:0/132", {}, 2, "has 132 multiprocessors; a part has fewer"),
-        ("cuda:0/0", {}, 2, "a part has fewer, and at least one"),
-        ("cuda:7/16", {}, 2, "this host has cuda:0"),
+        pytest.param("cuda:0/0", {}, 2, "a part has fewer, and at least one", marks=pytest.mark.slow),
+        pytest.param("cuda:7/16", {}, 2, "this host has cuda:0", marks=pytest.mark.slow),
     ],
 )
 def test_a_part_that_there_is_not_is_refused_in_words(
@@ -85,6 +91,7 @@ def test_a_part_that_there_is_not_is_refused_in_words(
     assert answer.code == code and not (tmp_path / "pack").exists()
 
 
+@pytest.mark.slow
 @needs_driver
 def test_races_are_run_on_whole_devices(part: tuple[Host, Path, Any]) -> None:
     host, folder, _ = part
@@ -92,6 +99,7 @@ def test_races_are_run_on_whole_devices(part: tuple[Host, Path, Any]) -> None:
     assert answer.code == 2 and "contenders race on whole devices; name cuda:0" in answer.err
 
 
+@pytest.mark.slow
 def test_a_part_of_a_known_device_is_planned_from_predictions(cache: Path, tmp_path: Path) -> None:
     asked = command("tune", *ASKED, "--device", "h200/64", "--zero-measure", "--json")
     done = subprocess.run(asked, cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False)
