@@ -6,7 +6,7 @@ from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -18,7 +18,7 @@ FAMILIES: tuple[Family, ...] = (
     CpuConvDirect(),
     CpuConv(),
     *CUDA_FAMILIES,
-    *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
 )
 
 
