@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from haotuner.ops.dense import DENSE
+from haotuner.ops.grouped import GROUPED
 from haotuner.ops.kind import OpKind
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
+    GROUPED,
 )  # fmt: skip
 KINDS: dict[str, OpKind] = {kind.name: kind for kind in _KINDS}
