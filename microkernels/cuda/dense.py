@@ -91,7 +91,12 @@ class CudaDense(ABC):
 
     def serves(self, op: Op) -> bool:
         """Dense, or grouped, of this dtype with something left to know at run time, no epilogue."""
-        return op.kind == ("grouped" if self.grouped else "dense") and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
+        return (
+            op.kind == ("grouped" if self.grouped else "dense")
+            and op.dtype == self.dtype
+            and not op.epilogue
+            and bool(op.dynamic)
+        )
 
     def suits(self, device: Device) -> bool:
         """Whether the device has the instructions that the programs use; enough to select and predict for it."""

@@ -240,7 +240,9 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
                                 full.ptr_to([slot]),
                             )
                     else:
-                        T.ptx[tma](ws.ptr_to([slot, 0]), T.address_of(w_map), (first + step) * bk, n0 + w_row, full.ptr_to([slot]))
+                        T.ptx[tma](
+                            ws.ptr_to([slot, 0]), T.address_of(w_map), (first + step) * bk, n0 + w_row, full.ptr_to([slot])
+                        )
                     slot = slot + 1
                     if slot == st:
                         slot = 0

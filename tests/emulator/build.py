@@ -77,7 +77,7 @@ def build_unit(source: str, library: Path) -> Path:
 def build_kernels(source: str, library: Path) -> Path:
     """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each kernel."""
     unit = library.with_suffix(".cc")
-    entries = "".join(_entry(symbol, "x_map" in taken) for symbol, taken in _KERNEL.findall(source))
+    entries = "".join(_entry(symbol, "x_map" in taken, "ht_groups" in taken) for symbol, taken in _KERNEL.findall(source))
     unit.write_text(translate(source) + entries)
     _run([
         "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", str(unit), "-o", str(library), str(machine()),
@@ -86,11 +86,12 @@ def build_kernels(source: str, library: Path) -> Path:
     return library
 
 
-def _entry(symbol: str, maps: bool) -> str:
-    passed = "*a, *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if maps else "*a"
+def _entry(symbol: str, maps: bool, groups: bool) -> str:
+    passed = "*a" + (", *(const ht_cuda_groups*)g" if groups else "")
+    passed += ", *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if maps else ""
     return (
-        f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* x, const void* w, unsigned columns, '
-        "unsigned rows, unsigned threads, unsigned shared) {\n"
+        f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* g, const void* x, const void* w, '
+        "unsigned columns, unsigned rows, unsigned threads, unsigned shared) {\n"
         "  cudaLaunchConfig_t config = {};\n"
         "  config.gridDim = dim3(columns, rows), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared;\n"
         f"  return emu::launch(config, [=] {{ {symbol}({passed}); }});\n}}\n"

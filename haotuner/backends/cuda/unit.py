@@ -93,7 +93,10 @@ def _generated(programs: Mapping[str, tuple[CudaDense, MicroKernel]], bounds: bo
     if found.keys() != programs.keys():
         raise NotAUnit(f"asked TVM for {', '.join(programs)}, read {', '.join(found) or 'none'}; is it the pinned TVM?")
     helpers = [text for text in _HELPER.findall(device) if "GmmaDescriptor" not in text]
-    return [_own_types("".join(helpers)), *(_kernel(found[symbol], source, bounds, *programs[symbol]) for symbol in programs)]
+    return [
+        _own_types("".join(helpers)),
+        *(_kernel(found[symbol], source, bounds, *programs[symbol]) for symbol in programs),
+    ]
 
 
 def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
