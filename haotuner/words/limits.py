@@ -33,7 +33,7 @@ EXTENT_SLOTS = EXACT_EXTENT + 20 * 64  # extents up to 2^31
 SHAPE_SLOTS = EXTENT_SLOTS  # different shapes of an op that are told apart
 
 # Loops of each kind of operator: the C table that serves it. Every other kind is served by `ht_sliced`.
-KIND_TABLES = {"dense": "ht_dense_kind"}
+KIND_TABLES = {"dense": "ht_dense_kind", "grouped": "ht_cuda_grouped_kind"}
 SLICED = "ht_sliced_kind"
 
 _SHARE_WORDS = ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS")

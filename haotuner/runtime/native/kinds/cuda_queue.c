@@ -93,8 +93,9 @@ static int launch_region(const job* j, int planned, const ht_call* call, int64_t
 }
 
 int ht_cuda_dense_launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
-  const job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, (const int32_t*)call->views[3].data, queue, error};
+  job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, NULL, queue, error};
   const ht_cuda_device* device = j.bound->loaded->device;
+  if (j.dense->groups > 0) j.offsets = (const int32_t*)call->views[3].data;
   ht_cuda_regions regions;
   ht_cuda_scope scope;
   if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */
