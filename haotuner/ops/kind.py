@@ -67,7 +67,8 @@ class OpKind:
     ``tolerance(inputs, options)`` gives how far each element of the output may be off, in units of the roundoff of the
     output's type. ``draw(rng, operand, shape)`` draws test data, standard normal where None; ``exact``: on small whole
     numbers every order of summation gives the same bits. ``ends``: inputs that cut an axis into groups, by name: the end of
-    each group, ascending, the last one the axis's extent. ``rows_apart``: rows of the output can be had by calls of their own.
+    each group, ascending, the last one the axis's extent. ``rows_apart``: rows of the output can be had
+    by calls of their own.
     """
 
     name: str

@@ -41,7 +41,9 @@ class PlacedGroups(PlacedLinear):
 
     __slots__ = ()
 
-    def __call__(self, x: Any, offsets: Any = None, out: Any = None, stream: int | None = None) -> Any:
+    def __call__(  # type: ignore[override]  # rows come with where their groups end
+        self, x: Any, offsets: Any = None, out: Any = None, stream: int | None = None
+    ) -> Any:
         """The products; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
         if offsets is None:
             raise TypeError(f"{self.name}: pass offsets, the row where each of the groups ends, as int32 on the device")

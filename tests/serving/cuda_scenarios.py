@@ -19,6 +19,7 @@ from tvm_ffi.core import DLTensorTestWrapper
 import haotuner
 from haotuner.errors import PackClosed
 from tests.serving.cuda_framework import allocating
+from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, WGMMA
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
@@ -276,7 +277,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
-        forked, frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
+        forked, grouped, grouped_refusals, frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
     )
 }  # fmt: skip
 

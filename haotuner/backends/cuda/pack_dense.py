@@ -142,6 +142,7 @@ class PackedCudaDense:
     def tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
         op = Op.parse(self.name)
+        groups = dict(op.static).get("g", 0)
         own = ", ".join(str(places[kernel.name]) for kernel in self.kernels)
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
@@ -153,7 +154,7 @@ class PackedCudaDense:
             plan_row(1, [(0, f"bounds_{index}", len(self.bounds))], f"entries_{index}"),
             "};",
             f"static const ht_cuda_dense data_{index} = "
-            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {dict(op.static).get('g', 0)}, {DTYPES.index(op.dtype)}, kernels_{index}}};",
+            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {groups}, {DTYPES.index(op.dtype)}, kernels_{index}}};",
         ]
 
 
