@@ -73,7 +73,7 @@ class DeviceMemory:
         self._copy("cuMemcpyDtoH_v2", ctypes.c_void_p(values.ctypes.data), ctypes.c_uint64(address), values.nbytes)
 
     def tensor(self, address: int, shape: tuple[int, ...], stride: int, dtype: str) -> Any:
-        """A tvm-ffi tensor of rows ``stride`` elements apart over all outer axes, or of one axis; ``dtype`` as ops name it."""
+        """A tvm-ffi tensor of rows ``stride`` elements apart over all outer axes, or of one axis; ``dtype`` by ops' name."""
         import tvm_ffi
 
         kind = DTYPES[dtype]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -69,7 +70,7 @@ def grouped(path: str) -> None:
     """Any cut of the rows, in one launch each; offsets that are no cut; a graph that replays with what they hold then."""
     served = Groups(path)
     driver, g = Driver(), served.count
-    cuts = {
+    cuts: dict[str, Callable[[int], tuple[int, ...]]] = {
         "even": lambda m: tuple(m * (at + 1) // g for at in range(g)),
         "all in the first": lambda m: (m,) * g,
         "all in the last": lambda m: (*(0,) * (g - 1), m),
@@ -117,7 +118,7 @@ def grouped_refusals(path: str) -> None:
     for wrong, kind, words in (
         (None, TypeError, "pass offsets, the row where each of the groups ends"),
         (np.zeros(g, np.int32), ValueError, "offsets lives on the CPU"),
-        (served.ends(*(4,) * (g + 1)), ValueError, f"offsets has rank 1 and extent {g + 1}; expected one contiguous axis of {g}"),
+        (served.ends(*(4,) * (g + 1)), ValueError, f"offsets has rank 1 and extent {g + 1}; expected one .* {g}"),
         (served.device.empty((g,), "float32"), TypeError, "offsets has dtype code 2 .* expected int32"),
         ([4] * g, TypeError, "offsets is a list; pass a tensor"),
     ):  # fmt: skip

@@ -161,6 +161,11 @@ def test_partial_sums_without_memory_are_refused_while_preparing(folder):
     run(folder, SIMT, "preparing")
 
 
+def test_torch_gives_offsets_of_groups(folder):
+    pytest.importorskip("torch")
+    run(folder, GROUPED_HOPPER, "torch_groups")
+
+
 @pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)
 def test_torch_knows_what_the_operators_give_and_which_layers_are_served(folder, pick):
     pytest.importorskip("torch")

@@ -215,7 +215,7 @@ def call_words(
     ends: int = 0,
     groups: int = 0,
 ) -> CallWords:
-    """A composition of (kernel, rows); ``weights``: addresses, which must outlive the call; ``ends``: likewise, of groups."""
+    """A composition of (kernel, rows); ``weights``: addresses, which outlive the call; ``ends``: that of groups' ends."""
     call = CallWords(regions=len(regions), weights=len(weights), reduce=reduce, args=args)
     for place, (loaded, rows) in enumerate(regions):
         call.region[place] = RegionWords(kernel=loaded.words, function=loaded.function, rows=rows)
