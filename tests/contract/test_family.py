@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -22,6 +23,7 @@ OPS = [
     for weight in ("nk", "kn")
     for n, k in ((2304, 768), (100, 33))
 ]
+OPS += [replace(op, kind="grouped", static=(("g", 8), *op.static)) for op in OPS]
 
 
 def devices(family: Family) -> list[Device]:

@@ -103,4 +103,4 @@ def torch_groups(path: str) -> None:
             with pytest.raises(RuntimeError, match=words):
                 call(x, weight, wrong)
         with pytest.raises(RuntimeError, match=r"weight must be \("):
-            call(x, weight[0], offsets)
+            call(x, torch.empty(op.n, op.k, device="cuda:0", dtype=dtype), offsets)
