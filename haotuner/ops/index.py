@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.ops.dense import DENSE
 from haotuner.ops.grouped import GROUPED
 from haotuner.ops.kind import OpKind
@@ -9,5 +10,6 @@ from haotuner.ops.kind import OpKind
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
     GROUPED,
+    *CONVOLUTIONS,
 )  # fmt: skip
 KINDS: dict[str, OpKind] = {kind.name: kind for kind in _KINDS}

@@ -29,7 +29,8 @@ class Place:
     start: int
     end: int
     instead: str
-    name: str  # "driver.c open_device: result != CUDA_SUCCESS #2", true as long as the text is
+    function: str
+    name: str  # "driver.c open_device: result != CUDA_SUCCESS -> 0 #2", true as long as the text is
 
     def without(self, text: str) -> str:
         """The file's text with this place left out."""
@@ -43,9 +44,10 @@ def places(file: str, text: str) -> list[Place]:
     seen: dict[str, int] = {}
     named: list[Place] = []
     for start, end, instead in found:
-        said = f"{file} {_function(code, start)}: {' '.join(text[start:end].split())} -> {instead or 'nothing'}"
+        function = _function(code, start)
+        said = f"{file} {function}: {' '.join(text[start:end].split())} -> {instead}"
         seen[said] = seen.get(said, 0) + 1
-        named.append(Place(file, start, end, instead, said + (f" #{seen[said]}" if seen[said] > 1 else "")))
+        named.append(Place(file, start, end, instead, function, said + (f" #{seen[said]}" if seen[said] > 1 else "")))
     return named
 
 

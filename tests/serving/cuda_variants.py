@@ -66,6 +66,12 @@ class Variants:
         """End the process that scenarios are forked from."""
         self._forking.close()
 
+    def whole(self) -> None:
+        """All tests pass with nothing left out; AssertionError says what did not."""
+        for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
+            why = self.noticed(source, source.read_text())
+            assert not why, f"with nothing left out: {why}"
+
     def noticed(self, source: Path, text: str) -> str:
         """What fails where a source has this text: the first thing that did, or nothing."""
         name = source.name
