@@ -140,6 +140,8 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
     if family.grouped:
         for own, ours in GROUP_WORDS.items():
             body = body.replace(own, ours)
+        if "blockIdx.x" in body:
+            raise NotAUnit(f"{symbol}: TVM writes the block's number in a form that is not known; is it the pinned TVM?")
     limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
     if family.grouped:
         return _grouped_kernel(symbol, ", ".join(parameters), ", ".join(passed), maps, limits, body, family, kernel)
