@@ -1,7 +1,7 @@
 """Leaves out each check, wait, event, push, free and clean-up of the host code for CUDA, one at a time: do the tests notice?
 
 ``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--shared]`` goes on where it stopped; FOLDER
-keeps what was seen, as long as the file is the same. Run it in a tree that nobody changes meanwhile. Survivors are tried
+keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors are tried
 again when the tests have changed. With ``--shared`` survivors of files that CPUs share go through those tests, too (minutes
 each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an unjustified one
 survives.
@@ -41,7 +41,7 @@ SHARED_FILES: dict[Path, tuple[str, ...]] = {
         "ht_pack_close",
     ),
 }
-EVERY = 40  # places between two looks at the whole code: where that fails, what was noticed since is no finding
+EVERY = 100  # places between two looks at the whole code: where that fails, what was noticed since is no finding
 
 
 def files() -> list[Path]:
@@ -73,16 +73,16 @@ def justified() -> dict[str, str]:
     return found
 
 
-def digest(*paths: Path) -> str:
-    """Of the content of files."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+def digest(*texts: str) -> str:
+    """Of texts."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def tests() -> str:
     """The state of what may notice."""
     here = Path(__file__).parent
     looked = [*here.glob("cuda_*.py"), here / "native" / "drive_cuda.c", ROOT / "tests" / "work" / "cuda_timing.py"]
-    return digest(*sorted(path for path in looked if path.name != Path(__file__).name))
+    return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
 
 
 class Journal:
@@ -95,17 +95,17 @@ class Journal:
         for path in sorted(folder.glob("seen-*.jsonl"), key=lambda path: path.stat().st_mtime):
             for line in path.read_text().splitlines():
                 entry = json.loads(line)
-                self.seen[entry["name"], entry["file"]] = entry
+                self.seen[entry["name"], entry["around"]] = entry
 
     def write(self, entry: Mapping[str, str]) -> None:
         """Note one place."""
-        self.seen[entry["name"], entry["file"]] = dict(entry)
+        self.seen[entry["name"], entry["around"]] = dict(entry)
         with self._path.open("a") as out:
             out.write(json.dumps(entry) + "\n")
 
-    def wanted(self, name: str, file: str, shared: bool) -> bool:
+    def wanted(self, place: Place, shared: bool) -> bool:
         """Whether a place must be looked at: not seen, or it survived tests that have changed since, or fewer of them."""
-        entry = self.seen.get((name, file))
+        entry = self.seen.get((place.name, digest(place.around)))
         if entry is None:
             return True
         return not entry["why"] and (entry["tests"] != tests() or (shared and not entry.get("shared")))
@@ -117,12 +117,12 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
 
     end = time.monotonic() + seconds
     journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()
-    digests = {file: digest(file) for file in files()}
+    texts = {file: file.read_text() for file in files()}
     mine = every()[part[0] :: part[1]]
     left = [
         (file, place)
         for file, place in mine
-        if journal.wanted(place.name, digests[file], shared and file.name in SHARED and place.name not in reasons)
+        if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons)
     ]
     if not left:
         return True
@@ -134,14 +134,16 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
             for file, place in left[at : at + EVERY]:
                 if time.monotonic() > end:
                     break
-                text = place.without(file.read_text())
+                text = place.without(texts[file])
                 why = variants.noticed(file, text)
                 if not why and shared and place.name not in reasons:
                     why = variants.noticed_by_shared(file, text)
-                entry = {"name": place.name, "file": digests[file], "why": why, "tests": state}
+                entry = {"name": place.name, "around": digest(place.around), "why": why, "tests": state}
                 entries.append(entry | ({"shared": "yes"} if shared else {}))
             variants.whole()
-            assert digests == {file: digest(file) for file in files()}, "the code changed meanwhile: use a copy of the tree"
+            assert texts == {file: file.read_text() for file in files()}, (
+                "the code changed meanwhile: use a copy of the tree"
+            )
             for entry in entries:
                 journal.write(entry)
             if time.monotonic() > end:
@@ -155,9 +157,8 @@ def report(folder: Path) -> int:
     """Print what survives without a reason, and counts; the exit code."""
     journal, reasons = Journal(folder, "none"), justified()
     counts = {"noticed": 0, "justified": 0, "survived": 0, "not looked at": 0}
-    digests = {file: digest(file) for file in files()}
     for file, place in every():
-        entry = journal.seen.get((place.name, digests[file]))
+        entry = journal.seen.get((place.name, digest(place.around)))
         verdict = "not looked at" if entry is None else "noticed" if entry["why"] else "survived"
         if verdict == "survived" and place.name in reasons:
             verdict = "justified"
