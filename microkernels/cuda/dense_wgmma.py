@@ -62,10 +62,11 @@ class CudaWgmma(CudaDense):
 
     def serves(self, op: Op) -> bool:
         """Dense of this dtype whose static k (for ``kn`` weights also n) fits TMA's pitch."""
-        fits = vector_elements(op, PITCH_ELEMENTS) == PITCH_ELEMENTS and "k" not in op.dynamic
+        if not super().serves(op) or "k" in op.dynamic:
+            return False
         # One map holds the matrices of all groups: a step past one's last row of k would read the next one's, NaN perhaps.
         whole = not self.grouped or op.option("weight") != "kn" or op["k"] % K_STEP == 0
-        return super().serves(op) and fits and whole
+        return whole and vector_elements(op, PITCH_ELEMENTS) == PITCH_ELEMENTS
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile and ring length whose accumulators a warpgroup can hold; none for an op that TMA cannot load."""
