@@ -80,7 +80,7 @@ class TestFamily:
     def test_what_is_computed_is_no_less_than_asked_and_under_a_tile_more(self, family: Family) -> None:
         for op, device in cases(family):
             for point in islice(family.points(op, device), 0, None, 37):
-                axis = "n" if op.kind == "dense" else "f"
+                axis = "n" if "n" in op.axes else "f"
                 size = family.tile(point).extent[axis]
                 for n in (1, size - 1, size, size + 1, op[axis]):
                     if n == op[axis] or not {"nt", "mt"} & set(dict(point.params)):  # a tail is made for the op's own n
