@@ -5,7 +5,7 @@ from __future__ import annotations
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -16,7 +16,7 @@ FAMILIES: tuple[Family, ...] = (
     CpuDense(),
     CpuConv(),
     *CUDA_FAMILIES,
-    *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
 )
 
 

@@ -96,6 +96,8 @@ class OpKind:
     derived: Mapping[str, Callable[[Mapping[str, Any], Options], Any]] = field(default_factory=dict)
     # Why axes and options do not go together, as (static extents, options); empty where they do.
     objection: Callable[[Extents, Options], str] | None = None
+    # The kind that options make of it, where they change its operands or its formula; its options are this one's.
+    variant: Callable[[Options], OpKind] | None = None
     example: str = ""  # a spec, for messages
 
     def __post_init__(self) -> None:
