@@ -128,7 +128,6 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
     try:
-        variants.whole()
         for at in range(0, len(left), EVERY):
             entries: list[dict[str, str]] = []
             for file, place in left[at : at + EVERY]:
