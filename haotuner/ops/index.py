@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.ops.dense import DENSE
+from haotuner.ops.grouped import GROUPED
 from haotuner.ops.kind import OpKind
 from haotuner.ops.reductions import REDUCTION_KINDS, TRANSPOSE
 from haotuner.ops.rows import ROW_KINDS
@@ -11,6 +12,7 @@ from haotuner.ops.windows import WINDOW_KINDS
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
+    GROUPED,
     *CONVOLUTIONS,
     *ROW_KINDS,
     *REDUCTION_KINDS,
