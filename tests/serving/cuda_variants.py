@@ -22,8 +22,10 @@ from tests.standin.forking import Forking
 
 SCENARIOS = (
     "refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted", "forked",
-    "preparing", "frameworks", "allocating", "early", "crowd", "older_load", "older_maps", "older_still", "threads",
+    "preparing", "frameworks", "allocating",
 )  # fmt: skip
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "threads")
+OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -127,7 +129,7 @@ class Variants:
         packed = name in {Path(one).name for one in PACK_SOURCES}
         if packed:
             for pick in PICKS:
-                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick)
+                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, name)
         if packed or source.parent == CLIB:
             watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
             client = self._client_objects | ({} if packed else {name: watched})
@@ -145,8 +147,8 @@ class Variants:
         write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
         return pack
 
-    def _served(self, pack: Path, pick: Pick) -> str:
-        for scenario in SCENARIOS:
+    def _served(self, pack: Path, pick: Pick, name: str) -> str:
+        for scenario in (*SCENARIOS, *(OF_THE_DRIVER if name in OPENING else ())):
             why = self._forking.call(
                 "tests.serving.cuda_scenarios", scenario, str(pack), environment=self._where(pick), seconds=SECONDS
             )
