@@ -1,0 +1,158 @@
+"""Generated kernels beside other libraries: ``python -m tests.bench.generated --pack DIR [--page FILE] [--seconds 300]``.
+
+Tunes the ops below into DIR where there is no pack, then races each at rows 1..8192 x columns 8..16384, drawn log-uniformly
+by seed, one thread, data in place from call to call (in cache where it fits). All take turns. Needs torch;
+onnxruntime and openvino where they are installed. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import haotuner
+from haotuner import judge
+from haotuner.hw_profiles.find import find_device
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.bench.generated_peers import ONNX, TORCH, onnxruntime_call, openvino_call, torch_call
+
+LARGEST = 2**24  # elements of an input: 64 MB
+BLOCK_S, ROUNDS = 0.02, 7
+RANGES = "m=1..8192;n=8..16384"
+
+
+def shapes(count: int, seed: int) -> list[tuple[int, int]]:
+    """Rows and columns, log-uniform."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[int, int]] = []
+    while len(found) < count:
+        m, n = (int(np.exp(rng.uniform(np.log(low), np.log(high)))) for low, high in ((1, 8192), (8, 16384)))
+        if m * n <= LARGEST:
+            found.append((m, n))
+    return found
+
+
+def tune(pack: Path, budget: str) -> None:
+    """One pack with every op of the race."""
+    ops = [name for name in TORCH if not name.startswith("transpose")]
+    command = [sys.executable, "-m", "haotuner", "tune", "--out", str(pack), "--shapes", RANGES, "--threads", "1"]
+    command += ["--budget", budget, "--against", "none", *(word for name in ops for word in ("--op", name))]
+    subprocess.run(command, check=True)
+    other = pack.with_name(f"{pack.name}-transpose")
+    subprocess.run([*command[:5], str(other), "--shapes", RANGES, *command[7:13], "--op", "transpose_b1"], check=True)
+
+
+def timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median microseconds of each call over rounds in which all take turns."""
+    counts = {}
+    for name, call in calls.items():
+        call()
+        begin = time.perf_counter()
+        call()
+        counts[name] = max(1, int(BLOCK_S / max(time.perf_counter() - begin, 1e-7)))
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            found[name].append((time.perf_counter() - begin) / counts[name] * 1e6)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def race(packs: list[Any], name: str, m: int, n: int) -> dict[str, float]:
+    """Microseconds by contender; results are checked first."""
+    op = Op.parse(name)
+    shape = Shape.of({axis: {"m": m, "n": n}[axis] for axis in op.dynamic})
+    arrays = judge.draw(op, shape, np.random.default_rng([m, n]), whole=False)
+    out = np.empty(op.operand_shape(op.meaning.output, shape), np.float32)
+    served = next(pack for pack in packs if name in pack.ops).op(name)
+    calls: dict[str, Callable[[], Any]] = {"ours": lambda: served.run(**arrays, out=out)}
+    calls["torch"] = torch_call(name, arrays)
+    other = np.empty_like(out)
+    for peer, make in (("onnxruntime", onnxruntime_call), ("openvino", openvino_call)):
+        if find_spec(peer) is not None and name in ONNX:
+            calls[peer] = make(name, arrays, other, 1)
+    calls["ours"]()
+    verdict = judge.check(op, arrays, out, whole=False)
+    assert verdict.wrong == 0, f"{name} {m} x {n}: {verdict}"
+    return timed(calls)
+
+
+def page(rows: dict[str, list[tuple[int, int, dict[str, float]]]], command: str, host: str) -> str:
+    """The results as Markdown."""
+    text = [
+        "# Generated kernels beside other libraries",
+        "",
+        f"`{command}`, {date.today().isoformat()}, {host}, one thread. Median of {ROUNDS} rounds in which all take turns; "
+        "each shape's ratio is the best other library's time over ours. Nothing was tuned for these shapes.",
+        "",
+        "| op | shapes | geometric mean | least | at | most |",
+        "|---|---|---|---|---|---|",
+    ]
+    every: list[float] = []
+    for name, found in rows.items():
+        ratios = [min(us for who, us in times.items() if who != "ours") / times["ours"] for _, _, times in found]
+        every += ratios
+        worst = found[ratios.index(min(ratios))]
+        mean = statistics.geometric_mean(ratios)
+        text.append(
+            f"| {name} | {len(found)} | {mean:.2f} | {min(ratios):.2f} | {worst[0]} x {worst[1]} | {max(ratios):.2f} |"
+        )
+    text += ["", f"All {len(every)} shapes: geometric mean {statistics.geometric_mean(every):.2f}."]
+    text += ["", "| op | rows x columns | ours us | torch us | ONNX Runtime us | OpenVINO us |", "|---|---|---|---|---|---|"]
+    for name, found in rows.items():
+        for m, n, times in found:
+            cells = [f"{times[who]:.1f}" if who in times else "-" for who in ("ours", "torch", "onnxruntime", "openvino")]
+            text.append(f"| {name} | {m} x {n} | {' | '.join(cells)} |")
+    return "\n".join([*text, ""])
+
+
+def main() -> None:
+    """Tune where needed, race, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pack", type=Path, required=True)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--shapes", type=int, default=12, help="of each op")
+    parser.add_argument("--seconds", type=float, default=600.0, help="ops that are not begun by then are left out")
+    parser.add_argument("--budget", default="20s", help="of tuning an op")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if not given.pack.exists():
+        tune(given.pack, given.budget)
+    import torch
+
+    torch.set_num_threads(1)
+    torch.inference_mode().__enter__()  # for the life of this process
+    folders = [given.pack, given.pack.with_name(f"{given.pack.name}-transpose")]
+    packs = [haotuner.load(folder, threads=1) for folder in folders if folder.exists()]
+    begin = time.monotonic()
+    rows: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
+    for name in TORCH:
+        if time.monotonic() - begin > given.seconds:
+            print(f"{name}: no time was left")
+            continue
+        rows[name] = []
+        for m, n in shapes(given.shapes, given.seed):
+            rows[name].append((m, n, race(packs, name, m, n)))
+            print(name, m, n, {who: round(us, 1) for who, us in rows[name][-1][2].items()}, flush=True)
+    command = "python -m tests.bench.generated --pack DIR --page docs/results/generated.md"
+    told = page(rows, command, find_device("cpu", measure=False).id)
+    if given.page:
+        given.page.write_text(told, encoding="utf-8")
+    print(told)
+
+
+if __name__ == "__main__":
+    main()
