@@ -37,7 +37,9 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
 
 
 def _functions(kernel: MicroKernel) -> list[str]:
-    """The kernel's function and, where it has one, its tail's."""
+    """The kernel's function and, where it has one, its tail's; none of a kernel whose program the runtime has."""
+    if kernel.family.startswith("cpu_conv_direct_"):
+        return []
     return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if last_tile(kernel) else 1]
 
 
@@ -48,7 +50,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 
 def _table_row(kernel: MicroKernel) -> str:
-    function, tail = (*_functions(kernel), "NULL")[:2]
+    function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
     return f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {last_tile(kernel)}}},'
 
 
