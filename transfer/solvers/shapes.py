@@ -16,6 +16,7 @@ from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
 from haotuner.transfer.solvers.table import Ids, Times
 
 FOLDS = 5
+_PROBLEMS, _ROUNDS, _LEAVES = 4000, 200, 63  # of the model at most
 TABLE, LEARNED, PRIOR = "nearest shape's table", "learned", "prior of solvers"
 # What must be equal for a table's entry to answer: the code that runs hangs on it. The rest is a distance.
 _EQUAL = ("direction", "dtype", "layout", "axes", "filter_height", "filter_width", "stride")
@@ -63,7 +64,9 @@ def evaluate_shapes(
 
 
 def _one_device(asked: Settings) -> Settings:
-    return Settings(problems=asked.problems, rounds=asked.rounds, leaves=asked.leaves, kriging=False, seed=asked.seed)
+    """One source bears smaller trees, and each device needs five times two of them."""
+    problems, rounds, leaves = min(asked.problems, _PROBLEMS), min(asked.rounds, _ROUNDS), min(asked.leaves, _LEAVES)
+    return Settings(problems=problems, rounds=rounds, leaves=leaves, kriging=False, seed=asked.seed)
 
 
 def _shapes(pool: SolverPool, seed: int) -> Ids:
