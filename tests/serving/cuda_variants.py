@@ -24,7 +24,8 @@ SCENARIOS = (
     "refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted", "forked",
     "preparing", "frameworks", "allocating",
 )  # fmt: skip
-OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "threads")
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
+                 "threads")  # fmt: skip
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
@@ -171,7 +172,7 @@ class Variants:
     def _driven(self, objects: list[Path], pack: Path, pick: Pick) -> str:
         program = self.folder / "mutant-drive"
         self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program, "-lm", "-ldl"])
-        for mode, fail in (("threads", ""), ("together", SLOWLY)):
+        for mode, fail in (("threads", ""), ("together", f"{SLOWLY},cuModuleGetFunction:2=2")):
             where = self._where(pick, bare=True, fail=fail)
             try:
                 done = subprocess.run(
