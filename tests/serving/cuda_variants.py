@@ -175,7 +175,7 @@ class Variants:
         objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
         library = self.folder / "timing.so"
         self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", library])
-        for scenario in ("timing", "unended"):
+        for scenario in ("timing", "unended", "parted"):
             words = (str(self._cubins[pick.op]), pick.op, str(library))
             where = self._where(pick, noise=0.0)
             why = self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=SECONDS)
