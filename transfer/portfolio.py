@@ -1,10 +1,11 @@
 """Portfolio: the rows to measure that together are expected to hold the best one, whoever turns out to be right.
 
 Opinions say how far each row is behind the best. The truth is taken for one of them, for a mixture, or for none (*doubt*),
-off by an error that a program shares with its like and by one of its own. Drawn many times, put right and weighted by what
-was measured, it says what a set of rows is expected to reach; the set is chosen greedily (within 1 - 1/e of the best one,
-as an expected maximum is submodular: Nemhauser, Wolsey and Fisher, 1978). Draws are random Fourier features put right
-row by row (Wilson et al., Efficiently sampling functions from Gaussian process posteriors, 2020).
+but for a region of program space where another one holds: a device may be like one source in most and unlike it where its
+best kernels lie. It is off by an error that a program shares with its like and by one of its own. Drawn many times, put
+right and weighted by what was measured, it says what a set of rows is expected to reach; the set is chosen greedily (within
+1 - 1/e of the best one, as an expected maximum is submodular: Nemhauser, Wolsey and Fisher, 1978). Draws are random Fourier
+features put right row by row (Wilson et al., Efficiently sampling functions from Gaussian process posteriors, 2020).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.special import ndtri
 from sklearn.gaussian_process.kernels import Matern
 
 from haotuner.cost.model import Scores
@@ -28,10 +30,14 @@ ALONE = 0.2  # what a program has for itself, the noise of its measurement inclu
 ERRORS = (0.3, 0.6, 1.0)
 DOUBT_ERROR = 1.0  # the same where no opinion is right: any shape that is smooth over programs
 LENGTH = 0.3  # root mean square of standard units, over which programs are alike
+# Power of the likelihood by which hypotheses are believed: rows are measured because somebody ranked them high, and a source
+# that is right of most programs is believed for those that it is wrong of ("safe" Bayes: Gruenwald and van Ommen, 2017).
 TEMPER = 0.3
 HYPOTHESES = 384
 DRAWS = 256
-VERTICES = 0.5  # share of the hypotheses that believe one opinion; the others mix some
+VERTICES = 0.75  # share of the hypotheses that believe one opinion; the others mix some
+REGION = 0.5  # largest share of program space where a hypothesis believes another opinion than elsewhere
+NOBODY = -0.75  # where none is believed: every row as far behind the best as one in the middle of ``REACH``
 MIXING = 1.0  # sum of a mixture's Dirichlet parameters: with 1 most mixtures have two or three opinions in them
 FEATURES = 300  # Fourier features of a drawn error; its standard deviation is right within a twentieth
 SHORTLIST = 3000  # rows from the tops of the opinions, and by chance, that are drawn
@@ -50,6 +56,41 @@ class Opinion:
     said: Scores
     weight: float
     unseen: Scores | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hypotheses:
+    """Who is right, many times over: a mixture of opinions, another in a region, and how wrong both are."""
+
+    mixtures: Scores  # ``(HYPOTHESES, opinions)``; all 0 where none is believed
+    others: Scores  # the same, for the region
+    gates: Scores  # ``(HYPOTHESES, FEATURES)``: the region is where these features are below the edge
+    edges: Scores
+    errors: Scores
+
+    @staticmethod
+    def drawn(weights: Scores, doubt: float, rng: np.random.Generator) -> _Hypotheses:
+        """Hypotheses before any measurement."""
+        believed = np.append((1.0 - doubt) * weights / weights.sum(), doubt)
+        single = round(VERTICES * HYPOTHESES)
+        alone = np.eye(len(believed))[:, :-1]
+        mixtures = np.concatenate([
+            alone[rng.choice(len(believed), size=single, p=believed)],
+            rng.dirichlet(np.maximum(MIXING * believed[:-1], 1e-2), size=HYPOTHESES - single),
+        ])  # fmt: skip
+        errors = np.where(mixtures.any(axis=1), rng.choice(ERRORS, size=HYPOTHESES), DOUBT_ERROR)
+        return _Hypotheses(
+            mixtures=mixtures,
+            others=alone[rng.choice(len(believed), size=HYPOTHESES, p=believed)],
+            gates=rng.standard_normal((HYPOTHESES, FEATURES)),
+            edges=ndtri(rng.uniform(0.0, REGION, size=HYPOTHESES)),
+            errors=errors,
+        )
+
+    def means(self, said: Scores, features: Scores) -> Scores:
+        """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by the opinions on them and the features of their places."""
+        inside = self.gates @ features.T < self.edges[:, np.newaxis]
+        return np.where(inside, _mixed(self.others, said), _mixed(self.mixtures, said))
 
 
 class Portfolio:
@@ -80,11 +121,13 @@ class Portfolio:
         self._said = np.stack([_behind(one.said / self._spread, self._tasks) for one in opinions])
         self._places, self._rng = places, rng
         self._short = _shortlist(self._said, self._tasks, rng)
-        self._mixtures, self._errors = _hypotheses(np.array([one.weight for one in opinions]), doubt, rng)
+        self._hypotheses = _Hypotheses.drawn(np.array([one.weight for one in opinions]), doubt, rng)
+        self._errors = self._hypotheses.errors
         frequencies = rng.standard_normal((FEATURES, places.shape[1]))
         frequencies /= LENGTH * np.sqrt(rng.chisquare(5, size=(FEATURES, 1)) / 5)  # of the Matern kernel of 5/2
         self._frequencies, self._phases = frequencies, rng.uniform(0, 2 * np.pi, FEATURES)
         self._features = self._cosines(self._short)
+        self._expected = self._hypotheses.means(self._said[:, self._short], self._features)
         self.rows: Rows = NOTHING  # measured
         self._labels: Scores = np.zeros(0)
         self._foretold = np.zeros((len(opinions), 0))  # what each opinion said of the measured rows before it knew them
@@ -130,7 +173,7 @@ class Portfolio:
     def beliefs(self) -> Scores:
         """How far each opinion is believed after the measurements, doubt last; sums to 1. Shape ``(opinions + 1,)``."""
         likely = self._likely()
-        parts = likely @ self._mixtures
+        parts = likely @ self._hypotheses.mixtures
         return np.append(parts, 1.0 - parts.sum())
 
     def _cosines(self, rows: Rows) -> Scores:
@@ -154,7 +197,7 @@ class Portfolio:
         """The probability of each hypothesis: the likelihood that it gave to what was measured."""
         found = np.zeros(len(self._errors))
         if len(self.rows):
-            wrong = self._measured() - self._mixtures @ self._foretold
+            wrong = self._measured() - self._hypotheses.means(self._foretold, self._cosines(self.rows))
             for error in np.unique(self._errors):
                 here = self._errors == error
                 factor = np.tril(self._factor(float(error))[0])
@@ -168,14 +211,16 @@ class Portfolio:
         rng, measured = self._rng, len(self.rows)
         at = (np.arange(DRAWS) + rng.random()) / DRAWS  # systematic: no hypothesis is drawn far too often by chance
         picked = np.minimum(np.searchsorted(np.cumsum(self._likely()), at), len(self._errors) - 1)
-        mixtures, errors = self._mixtures[picked], self._errors[picked]
+        errors = self._errors[picked]
         weights = errors[:, np.newaxis] * rng.standard_normal((DRAWS, FEATURES))
-        drawn = mixtures @ self._said[:, self._short] + weights @ self._features.T
+        drawn = self._expected[picked] + weights @ self._features.T
         drawn += ALONE * rng.standard_normal(drawn.shape)
         if measured:
             levels = LEVEL * rng.standard_normal((DRAWS, int(self._tasks.max()) + 1))
             drawn += levels[:, self._tasks[self._short]]
-            there = mixtures @ self._foretold + weights @ self._cosines(self.rows).T + levels[:, self._tasks[self.rows]]
+            features = self._cosines(self.rows)
+            there = self._hypotheses.means(self._foretold, features)[picked]
+            there += weights @ features.T + levels[:, self._tasks[self.rows]]
             there += ALONE * rng.standard_normal(there.shape)
             wrong = self._measured() - there
             for error in np.unique(errors):
@@ -201,15 +246,6 @@ def _shortlist(said: Scores, tasks: Rows, rng: np.random.Generator) -> Rows:
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 
-def _hypotheses(weights: Scores, doubt: float, rng: np.random.Generator) -> tuple[Scores, Scores]:
-    """Mixtures of the opinions, ``(HYPOTHESES, opinions)``, all 0 where none is believed, and the error of each."""
-    believed = weights / weights.sum()
-    doubting, single = round(doubt * HYPOTHESES), round(VERTICES * (1.0 - doubt) * HYPOTHESES)
-    mixed = HYPOTHESES - doubting - single
-    mixtures = np.concatenate([
-        np.eye(len(believed))[rng.choice(len(believed), size=single, p=believed)],
-        rng.dirichlet(np.maximum(MIXING * believed, 1e-2), size=mixed),
-        np.zeros((doubting, len(believed))),
-    ])  # fmt: skip
-    errors = np.concatenate([rng.choice(ERRORS, size=single + mixed), np.full(doubting, DOUBT_ERROR)])
-    return mixtures, errors
+def _mixed(mixtures: Scores, said: Scores) -> Scores:
+    """Opinions by their shares; what is left of the belief expects ``NOBODY``."""
+    return np.asarray(mixtures @ said + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float64)
