@@ -88,7 +88,7 @@ class _Hypotheses:
         )
 
     def means(self, said: Scores, features: Scores) -> Scores:
-        """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by the opinions on them and the features of their places."""
+        """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by opinions on them and features of their places."""
         inside = self.gates @ features.T < self.edges[:, np.newaxis]
         return np.where(inside, _mixed(self.others, said), _mixed(self.mixtures, said))
 
