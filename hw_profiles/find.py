@@ -13,6 +13,7 @@ from haotuner.hw_profiles.cpu import cpu_device, cpu_info, cpu_isas
 from haotuner.hw_profiles.gpu import gpu_device, gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.profile import profile_named, profiles
+from haotuner.hw_profiles.table import known_named, table
 from haotuner.words.device import Device
 
 _CPU = re.compile(r"cpu(?::([a-z0-9-]+))?")
@@ -33,13 +34,14 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
 
     Args:
         text: ``cpu``, ``cpu:avx2``, ``cuda``, ``cuda:1`` (this host), a profile's id (``h200``), or a name that a driver
-            reports (``NVIDIA H200``), in any case. An id that this host's CPU was recorded under names it too.
+            reports (``NVIDIA H200``), in any case; rows of the table of devices likewise.
+            An id that this host's CPU was recorded under names it too.
         measure: measure a CPU's peak and bandwidth when they are not in the cache (about 2 s).
         cache_dir: where measured numbers are kept; None for no cache.
         host: the machine that is asked; None is the one we run on.
 
     Raises:
-        UnknownDevice: nothing goes by that name; the message names the nearest.
+        UnknownDevice: nothing goes by that name; the message names the nearest. Or only the name is known.
         EnvironmentMissing: the host cannot answer (no driver, not Linux on x86-64).
     """
     host = host or Host.here()
@@ -50,6 +52,8 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
         return gpu_device(int(match[1] or 0), host=host)
     if profile := profile_named(wanted):
         return profile.device
+    if known := known_named(wanted):
+        return known.device()
     if wanted.startswith("cpu-"):
         try:
             info = cpu_info(host)
@@ -61,8 +65,13 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
     raise UnknownDevice(_unknown(text, wanted))
 
 
-def list_devices(*, measure: bool = False, cache_dir: Path | None = None, host: Host | None = None) -> list[Listed]:
-    """This host's CPU at each instruction set, its GPUs, then every profile. What cannot be asked is left out."""
+def list_devices(
+    *, measure: bool = False, cache_dir: Path | None = None, host: Host | None = None, tabled: bool = False
+) -> list[Listed]:
+    """This host's CPU at each instruction set, its GPUs, then every profile. What cannot be asked is left out.
+
+    ``tabled``: then the rows of the table of devices that say enough.
+    """
     host = host or Host.here()
     found: list[Listed] = []
     try:
@@ -75,11 +84,17 @@ def list_devices(*, measure: bool = False, cache_dir: Path | None = None, host: 
         if isinstance(answer, Device):
             found.append(Listed(device=answer, source="queried", ask=f"cuda:{index}"))
     found += [Listed(device=p.device, source="datasheet", ask=p.device.id) for p in profiles()]
+    for row in table() if tabled else ():
+        try:
+            found.append(Listed(device=row.device(), source="datasheet", ask=row.id))
+        except UnknownDevice:  # known by name only
+            continue
     return found
 
 
 def _unknown(text: str, wanted: str) -> str:
     names = {name.lower(): p.device.id for p in profiles() for name in (p.device.id, *p.aliases)}
+    names |= {name.lower(): row.id for row in table() for name in (row.id, row.name, *row.aliases)}
     known = {**names, "cpu": "cpu", "cuda": "cuda"}
     starts = [name for name in sorted(known) if wanted and name.startswith(wanted)]  # "a100": a100-40gb before a10
     close = difflib.get_close_matches(wanted[:80], known, n=3, cutoff=0.4)

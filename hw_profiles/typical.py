@@ -121,7 +121,8 @@ _HIP = replace(
     # times); 2 and 8 rank both RDNA GPUs' kernels as well within 0.01.
     fetch_bytes=4.0,
 )
-_KINDS: Mapping[Kind, Typical] = {"cpu": _CPU, "cuda": _CUDA, "hip": _HIP}
+# GPUs of other vendors, of which nothing was measured here: those of a GPU whose compiler is LLVM.
+_KINDS: Mapping[Kind, Typical] = {"cpu": _CPU, "cuda": _CUDA, "hip": _HIP, "opencl": _HIP}
 _ARCHS: Mapping[str, Mapping[str, Any]] = {
     "x86-64-v2": {"fma_latency": 3.0},  # without FMA an accumulator waits for the addition alone: 3 on Zen 2-4
     # GA102 white paper: Turing 64 bytes per clock and SM, Ampere 128. Its instruction cache is the small one (Jia 2019).

@@ -19,11 +19,12 @@ _GIB = 1 << 30
 
 def devices(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List also the table of devices that others measured.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the names only.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print every number with its source.")] = False,
 ) -> None:
     """List the devices that --device accepts: this host's CPU and GPUs, then the profiles."""
-    listed = list_devices(cache_dir=cache_folder(os.environ))
+    listed = list_devices(cache_dir=cache_folder(os.environ), tabled=every)
     if json_output:
         say(json.dumps({"devices": [_as_json(entry) for entry in listed]}, indent=1))
     elif quiet:

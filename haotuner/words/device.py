@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-Kind = Literal["cpu", "cuda", "hip"]
+Kind = Literal["cpu", "cuda", "hip", "opencl"]  # opencl: GPUs of the other vendors, that only others' records name
 Source = Literal["queried", "measured", "datasheet", "derived"]
 
 STANDIN = "stand-in-"  # ids of the drivers that tests put in a GPU's place: their times are invented

@@ -124,11 +124,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
     copy = "cp.async.cg.shared.global" if v == 8 else "cp.async.ca.shared.global"  # .cg (past L1) exists for 16 bytes only
 
     def swizzled(row: Any, column: Any, width: int) -> Any:
-        """Column with its 16-byte chunk moved so that 8 rows at one chunk meet 8 different groups of banks."""
-        chunks = min(width // 8, 8)  # 8 chunks are 128 bytes, all banks once
-        mixed = T.shift_right(row, {8: 0, 4: 1, 2: 2}[chunks])  # rows that share 128 bytes differ in chunk already
-        chunk = T.bitwise_xor(T.shift_right(column, 3), T.bitwise_and(mixed, chunks - 1))
-        return T.shift_left(chunk, 3) + T.bitwise_and(column, 7)
+        return pieces.swizzled(T, row, column, width)
 
     @T.prim_func
     def program(x_arg: T.handle, w_arg: T.handle):
@@ -146,8 +142,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
         tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
-        m0: T.let = tile[0] * bm
-        n0: T.let = tile[1] * bn
+        m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
+        n0: T.int32 = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
         lane: T.let = T.truncmod(thread, WARP)
         warp_m: T.let = T.truncdiv(warp, wn) * rows

@@ -49,6 +49,14 @@ def block_again(tirx: Any) -> Any:
     return call(tirx, "ht_block_again", gives="int32")
 
 
+def swizzled(tirx: Any, row: Any, column: Any, width: int) -> Any:
+    """Column of a row of ``width`` 2-byte elements, its 16-byte chunk moved: 8 rows at one chunk meet 8 groups of banks."""
+    chunks = min(width // 8, 8)  # 8 chunks are 128 bytes, all banks once
+    mixed = tirx.shift_right(row, {8: 0, 4: 1, 2: 2}[chunks])  # rows that share 128 bytes differ in chunk already
+    chunk = tirx.bitwise_xor(tirx.shift_right(column, 3), tirx.bitwise_and(mixed, chunks - 1))
+    return tirx.shift_left(chunk, 3) + tirx.bitwise_and(column, 7)
+
+
 def pitch(columns: int) -> int:
     """Floats between the rows of staged accumulators, as ``ht_pitch``."""
     return columns if columns % 16 == 8 else columns + 8

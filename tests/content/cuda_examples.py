@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
@@ -18,6 +19,7 @@ from tests.emulator.run import Call, Case
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")
 MMA_BF16 = CudaMma("cuda_mma_bf16", "bf16")
+TURING = CudaMmaTuring("cuda_mma8_fp16", "fp16")
 WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")
 WGMMA_BF16 = CudaWgmma("cuda_wgmma_bf16", "bf16")
 SHORT_WGMMA = CudaWgmmaShort("cuda_wgmmas_fp16", "fp16")
@@ -25,7 +27,9 @@ SHORT_BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16")
 GEMV = CudaGemv("cuda_gemv_fp16", "fp16")
 GEMV_BF16 = CudaGemv("cuda_gemv_bf16", "bf16")
 GEMV_FP32 = CudaGemv("cuda_gemv_fp32", "fp32")
-FAMILIES = {f.name: f for f in (SIMT, MMA, MMA_BF16, WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16, GEMV, GEMV_BF16, GEMV_FP32)}
+_GEMVS = (GEMV, GEMV_BF16, GEMV_FP32)
+_WGMMAS = (WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16)
+FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
 # pieces; k in more shares than some have steps.
@@ -50,6 +54,12 @@ SHORT = (
     Call(m=5, n=67, k=520, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
     Call(m=16, n=72, k=264, y_gap=8, bias=True, residual=True),
     Call(m=19, n=67, k=1200, y_gap=3, splits=3, residual=True, act="silu"),
+)
+KN_SHORT = (
+    Call(m=1, n=8, k=8),
+    Call(m=5, n=72, k=520, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
+    Call(m=16, n=304, k=264, y_gap=8, bias=True, residual=True),
+    Call(m=19, n=136, k=1200, y_gap=3, splits=3, residual=True, act="silu"),
 )
 KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(m=20, n=72, k=52, splits=2))
 
@@ -79,6 +89,8 @@ VARIANTS = {
         Variant(SIMT.kernel(bm=64, bn=64, bk=16, tm=8, tn=8), "two strips each way", FOURS),
         Variant(SIMT.kernel(bm=8, bn=64, bk=32, tm=2, tn=4), "strips of two rows, two warps, widest k step", FOURS),
         Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1), "single loads", ODD),
+        Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "rows of k side by side in the banks, in pairs", TWOS),
+        Variant(SIMT.kernel(bm=16, bn=64, bk=32, tm=4, tn=4, v=1), "more pieces along k than lanes", ODD_FP32),
         Variant(SIMT.kernel(bm=32, bn=64, bk=16, tm=4, tn=8, kn=1), "W rows along n", KN_FOURS),
     ),
     "mma": (
@@ -89,12 +101,23 @@ VARIANTS = {
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1), "plain loads", ODD),
         Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "W rows along n", KN_EIGHTS),
     ),
+    "mma8": (
+        Variant(TURING.turing(bm=64, bn=64, bk=32, wm=2, wn=2), "16-byte loads", EIGHTS),
+        Variant(TURING.turing(bm=16, bn=32, bk=64, wm=1, wn=2), "one row of instructions, four k16", EIGHTS),
+        Variant(TURING.turing(bm=64, bn=32, bk=32, wm=2, wn=1, v=2), "4-byte loads", TWOS),
+        Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2, v=1), "single loads", ODD),
+        Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2, kn=1), "W rows along n", KN_EIGHTS),
+    ),
     "gemv": (
         Variant(GEMV.kernel(bm=1, c=1, wn=4, wk=1, v=8), "one row, one column a warp", SHORT),
         Variant(GEMV_BF16.kernel(bm=16, c=4, wn=2, wk=2, v=8), "bf16, two sums of a lane, warps along k", SHORT),
         Variant(GEMV.kernel(bm=4, c=2, wn=1, wk=8, v=2), "4-byte loads, all warps along k", TWOS),
         Variant(GEMV_FP32.kernel(bm=8, c=4, wn=4, wk=2, v=4), "fp32, whole pieces", SHORT),
         Variant(GEMV_FP32.kernel(bm=2, c=1, wn=8, wk=1, v=1), "single loads", ODD_FP32),
+        Variant(GEMV.kernel(bm=4, c=64, wn=2, wk=2, v=8, kn=1), "W rows along n, four lanes along k", KN_SHORT),
+        Variant(GEMV_BF16.kernel(bm=1, c=256, wn=1, wk=4, v=8, kn=1), "bf16, W rows along n, all lanes too", KN_SHORT),
+        Variant(GEMV_FP32.kernel(bm=16, c=16, wn=2, wk=4, v=4, kn=1), "fp32, W rows along n, many sums", KN_SHORT),
+        Variant(GEMV_FP32.kernel(bm=2, c=4, wn=8, wk=1, v=1, kn=1), "W rows along n, single loads", ODD_FP32),
     ),
     "wgmma": (
         Variant(WGMMA.kernel(bm=64, bn=64, st=2), "one consumer, shortest ring", EIGHTS),
@@ -103,6 +126,9 @@ VARIANTS = {
         Variant(SHORT_WGMMA.kernel(bm=8, bn=64, st=3), "few rows: W's rows along the instruction's", SHORT),
         Variant(SHORT_BF16.kernel(bm=32, bn=128, st=3, wr=2), "few rows, two slabs a consumer", SHORT),
         Variant(WGMMA.kernel(bm=64, bn=128, st=3, kn=1), "W in panels along n", KN_EIGHTS),
+        Variant(SHORT_WGMMA.kernel(bm=16, bn=64, st=3, kn=1), "few rows, W in a panel along n", KN_SHORT),
+        Variant(SHORT_BF16.kernel(bm=24, bn=256, st=3, wr=2, kn=1), "few rows, two panels a consumer", KN_SHORT),
+        Variant(WGMMA_BF16.kernel(bm=128, bn=16, st=2, wr=2), "sixteen columns, two slabs", EIGHTS),
     ),
 }
 

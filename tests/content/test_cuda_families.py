@@ -9,7 +9,7 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.content.cuda_examples import GEMV, GEMV_FP32, MMA, SHORT_WGMMA, SIMT, WGMMA, device
+from tests.content.cuda_examples import GEMV, GEMV_FP32, MMA, SHORT_WGMMA, SIMT, TURING, WGMMA, device
 
 DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")
 EVERY_DTYPE = tuple(Op.parse(f"dense:n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
@@ -19,7 +19,7 @@ def test_each_dtype_has_the_families_of_its_instructions():
     served = {op.dtype: [family.name for family in CUDA_FAMILIES if family.serves(op)] for op in EVERY_DTYPE}
     assert served == {
         "fp32": ["cuda_simt_fp32", "cuda_gemv_fp32"],
-        "fp16": ["cuda_wgmma_fp16", "cuda_wgmmas_fp16", "cuda_mma_fp16", "cuda_gemv_fp16"],
+        "fp16": ["cuda_wgmma_fp16", "cuda_wgmmas_fp16", "cuda_mma_fp16", "cuda_mma8_fp16", "cuda_gemv_fp16"],
         "bf16": ["cuda_wgmma_bf16", "cuda_wgmmas_bf16", "cuda_mma_bf16", "cuda_gemv_bf16"],
     }
 
@@ -51,7 +51,7 @@ def test_families_run_only_where_their_instructions_exist():
     found = {arch: [family.name for family in CUDA_FAMILIES if family.runs_on(device(arch))] for arch in archs}
     assert found["sm_70"] == [] == found["gfx90a"]
     old = ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
-    assert found["sm_75"] == old
+    assert found["sm_75"] == ["cuda_mma8_fp16", *old]
     assert found["sm_80"] == found["sm_100a"] == ["cuda_mma_fp16", "cuda_mma_bf16", *old]
     assert len(found["sm_90a"]) == 10
 
@@ -93,6 +93,8 @@ def test_registers_are_budgeted_a_scheduler():
         lambda: MMA.kernel(bm=24, bn=32, bk=32, wm=1, wn=2, st=2),
         lambda: MMA.kernel(bm=32, bn=32, bk=16, wm=1, wn=2, st=2),
         lambda: MMA.kernel(bm=32, bn=32, bk=32, wm=1, wn=2, st=1),
+        lambda: TURING.turing(bm=24, bn=32, bk=32, wm=1, wn=2),
+        lambda: TURING.turing(bm=32, bn=32, bk=32, wm=1, wn=2, v=3),
         lambda: SIMT.kernel(bm=20, bn=64, bk=8, tm=4, tn=4),
         lambda: SIMT.kernel(bm=32, bn=64, bk=12, tm=4, tn=4),
         lambda: WGMMA.kernel(bm=96, bn=64, st=3),
@@ -100,7 +102,9 @@ def test_registers_are_budgeted_a_scheduler():
         lambda: WGMMA.kernel(bm=64, bn=96, st=3, kn=1),
         lambda: WGMMA.kernel(bm=192, bn=256, st=3),
         lambda: SHORT_WGMMA.kernel(bm=40, bn=64, st=3),
-        lambda: SHORT_WGMMA.kernel(bm=8, bn=64, st=3, kn=1),
+        lambda: SHORT_WGMMA.kernel(bm=8, bn=64, st=3, kn=2),
+        lambda: GEMV.kernel(bm=4, c=2, wn=4, wk=1, v=8, kn=1),
+        lambda: GEMV.kernel(bm=16, c=64, wn=4, wk=1, v=8, kn=1),
         lambda: GEMV.kernel(bm=3, c=1, wn=4, wk=1, v=8),
         lambda: GEMV.kernel(bm=4, c=1, wn=3, wk=1, v=8),
         lambda: GEMV_FP32.kernel(bm=4, c=1, wn=4, wk=1, v=8),

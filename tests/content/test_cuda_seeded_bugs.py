@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.pieces import DEVICE
-from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, MMA, SIMT, WGMMA, Variant, case_of
+from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, MMA, SIMT, TURING, WGMMA, Variant, case_of
 from tests.emulator import build, run
 from tests.emulator.run import Call
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.to
 
 SIMT_SMALL = Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), "", FOURS)
 MMA_SMALL = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3), "", EIGHTS)
+TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, Call(m=64, n=32, k=512)))
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
@@ -60,6 +61,10 @@ BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "mma: copies land in the stage being read": (MMA_SMALL, everywhere(r"\(stage_ptr\[0\] - 1\)", "stage_ptr[0]")),
     "mma: no zeros outside the matrix": (MMA_SMALL, everywhere(r"= \(uint\)0;", "= (uint)16;")),
     "mma: stored unswizzled, read swizzled": (MMA_SMALL, in_lines("cp_async_cg", r"\^", "+ 0 *")),
+    "mma8: no barrier in the main loop": (TURING_SMALL, last(BARRIER, ";")),
+    "mma8: the next step lands in the buffer being read": (TURING_SMALL, everywhere(r"\(\(step \+ 1\) % 2\)", "(step % 2)")),
+    "mma8: the second half of k from the first's fragments": (TURING_SMALL, everywhere(r"\(deep \* 2\)", "0")),
+    "mma8: rows beyond m are read": (TURING_SMALL, in_lines("ht_fetch<8>((&(x_next", r"< m\)", "< m + 64)")),
     "wgmma: a stage handed back while it is read": (
         WGMMA_SMALL,
         everywhere(

@@ -107,6 +107,20 @@ def test_hopper_is_tuned_with_its_own_instructions_in_the_search(cache: Path, im
     assert answer.json()["device"] == "stand-in-sm-90a"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("weight", ["", ",weight=kn"])
+def test_turing_is_tuned_with_its_own_tensor_cores_and_verified(
+    weight: str, cache: Path, images: Path, tmp_path: Path
+) -> None:
+    host = Host(cache, images, "sm_75")
+    answer = host.run(tmp_path, "tune", "--op", OP + weight, *ASKED[2:], "--budget", "4s", "--json")
+    assert answer.code == 0, answer.err
+    with sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True) as connection:
+        timed = {row[0] for row in connection.execute("select kernel from record")}
+    assert answer.json()["device"] == "stand-in-sm-75" and any("cuda_mma8_fp16" in kernel for kernel in timed)
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+
+
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
     host, _, _ = ampere
     db = tmp_path / "pack.records.db"

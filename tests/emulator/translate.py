@@ -66,12 +66,12 @@ def _ldmatrix(asm: _Asm, found: re.Match[str]) -> str:
 
 
 def _mma(asm: _Asm, found: re.Match[str]) -> str:
-    d, a, b, c = (asm.operands(g) for g in found.groups()[1:])
+    d, a, b, c = (asm.operands(g) for g in found.groups()[2:])
     addresses = ", ".join(f"&({x})" for x in d)
     return (
         f"{{ float* emu_d[] = {{{addresses}}}; uint32_t emu_a[] = {{{', '.join(a)}}}, emu_b[] = {{{', '.join(b)}}}; "
         f"float emu_c[] = {{{', '.join(c)}}}; "
-        f"emu::multiply_16816({_bool(found[1] == 'bf16')}, emu_d, emu_a, emu_b, emu_c); }}"
+        f"emu::multiply_168({found[1]}, {_bool(found[2] == 'bf16')}, emu_d, emu_a, emu_b, emu_c); }}"
     )
 
 
@@ -119,7 +119,7 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
     (r"cp\.async\.wait_group (\d+)", _simple("copy_wait")),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.shared(?:::cta)?\.b16 \{(.*?)\}, \[(%\d+)\]", _ldmatrix),
     (
-        r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\w+\.f32\s*"
+        r"mma\.sync\.aligned\.m16n8k(8|16)\.row\.col\.f32\.(f16|bf16)\.\w+\.f32\s*"
         r"\{(.*?)\}, \{(.*?)\}, \{(.*?)\}, \{(.*?)\}",
         _mma,
     ),

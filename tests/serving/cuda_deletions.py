@@ -1,139 +1,188 @@
-"""Deletes each check, push, pop and clean-up of the host code for CUDA, one at a time: do the scenarios of serving notice?
+"""Leaves out each check, wait, event, push, free and clean-up of the host code for CUDA, one at a time: do the tests notice?
 
-``python -m tests.serving.cuda_deletions FOLDER [FIRST COUNT]`` prints a line for each deletion that nothing noticed.
+``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--shared]`` goes on where it stopped; FOLDER
+keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors are tried
+again when the tests have changed. With ``--shared`` survivors of files that CPUs share go through those tests, too (minutes
+each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an unjustified one
+survives.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+import argparse
+import hashlib
+import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
-from haotuner.backends.toolchain import Toolchain
-from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
-from tests.serving.native_builds import NATIVE
-from tests.standin import ROOT, environment
+from tests.serving.c_places import Place, places
+from tests.serving.native_builds import CLIB, NATIVE
+from tests.standin import ROOT
 
-FILES = ("kinds/cuda_dense.c", "kinds/cuda_queue.c", "cuda/launch.c", "cuda/loaded.c", "cuda/workspace.c", "cuda/driver.c")
-SCENARIOS = (
-    "faults",
-    "numbers",
-    "alignment",
-    "unprepared",
-    "captured",
-    "refusals",
-    "devices",
-    "context",
-    "counted",
-    "forked",
-    "preparing",
-)
-FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
-SECONDS = 60
-# A statement that refuses or leaves, with its condition; and calls whose absence must show.
-_TEXT = r'(?:"(?:[^"\\]|\\.)*"|[^;{}"])*?'  # with the strings that hold a semicolon
-_REFUSAL = re.compile(rf"^ +if \({_TEXT}\)\s+return {_TEXT};\n", re.MULTILINE)
-_CALL = re.compile(r"^ +(?:ht_cuda_leave|ht_cuda_workspace_done|atomic_store|free|cu->ModuleUnload)\b[^;]*;\n", re.MULTILINE)
-_SCOPE = re.compile(r"ht_cuda_enter\([^)]*\) != 0")
+TIMING = ROOT / "haotuner" / "backends" / "cuda" / "native"
+JUSTIFIED = Path(__file__).with_name("cuda_justified.txt")
+# What calls on a device share with those on a CPU; of a file that serves both, the functions that calls on a device use.
+SHARED_FILES: dict[Path, tuple[str, ...]] = {
+    NATIVE / "serve.c": ("ht_call_op", "out_of_range", "ht_counts"),
+    NATIVE / "door.c": (),
+    NATIVE / "check.c": ("ht_contiguous", "fold_strides", "ht_fold"),
+    NATIVE / "ffi.c": ("ht_ffi_raise", "ht_ffi_tensor", "ht_ffi_whole", "ht_ffi_allocate"),
+    CLIB / "gpu.c": (),
+    CLIB / "linear.c": ("bind_placed", "ht_prepare", "ht_bind", "ht_linear_free", "call", "ht_call", "ht_call_threads"),
+    CLIB / "open.c": (
+        "ht_pack_release",
+        "load",
+        "connect",
+        "open_once",
+        "open_steadily",
+        "ht_pack_open_on",
+        "ht_pack_close",
+    ),
+}
+EVERY = 100  # places between two looks at the whole code: where that fails, what was noticed since is no finding
 
 
-@dataclass(frozen=True)
-class Deletion:
-    """One text of a file that is left out (or, of an entered context, not tried)."""
-
-    file: str
-    start: int
-    end: int
-    instead: str
-
-    def of(self, text: str) -> str:
-        """The file without it."""
-        return text[: self.start] + self.instead + text[self.end :]
-
-    def __str__(self) -> str:
-        text = (NATIVE / self.file).read_text()
-        line = text.count("\n", 0, self.start) + 1
-        return f"{self.file}:{line}: {' '.join(text[self.start : self.end].split())[:110]}"
+def files() -> list[Path]:
+    """The host code for CUDA, then what it shares with CPUs."""
+    own = (*NATIVE.glob("cuda/*.c"), *NATIVE.glob("kinds/cuda_*.c"), *TIMING.glob("*.c"))
+    return [*sorted(own), *SHARED_FILES]
 
 
-def deletions() -> Iterator[Deletion]:
-    """Every one, in the order of the files."""
-    for file in FILES:
-        text = (NATIVE / file).read_text()
-        found = [(one, "") for pattern in (_REFUSAL, _CALL) for one in pattern.finditer(text)]
-        found += [(one, "(scope.pushed = 0) != 0") for one in _SCOPE.finditer(text)]
-        for match, instead in sorted(found, key=lambda pair: pair[0].start()):
-            yield Deletion(file, match.start(), match.end(), instead)
+def every() -> list[tuple[Path, Place]]:
+    """Every place of every file."""
+    return [
+        (file, place)
+        for file in files()
+        for place in places(file.name, file.read_text())
+        if place.function in (SHARED_FILES.get(file) or (place.function,))
+    ]
 
 
-class Bench:
-    """Packs of both architectures whose host code is linked anew for each deletion."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._tools = Toolchain.find()
-        self._built = {pick.arch: build_pack(folder / f"whole-{pick.arch}", pick, folder / "code") for pick in PICKS}
-        self._objects = {name: self._object(NATIVE / name, folder / f"{name.replace('/', '_')}.o") for name in PACK_SOURCES}
-        for pick in PICKS:
-            (cubin,) = (folder / "code").glob(f"*{pick.arch}/unit.cubin")
-            data = folder / f"data_{pick.arch}.c"
-            data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], cubin, pick.arch))
-            self._object(data, folder / f"data_{pick.arch}.o")
-
-    def noticed(self, deletion: Deletion) -> bool:
-        """Whether a scenario fails without the text."""
-        source = self.folder / "mutant.c"
-        source.write_text(deletion.of((NATIVE / deletion.file).read_text()))
-        try:
-            mutant = self._object(source, self.folder / "mutant.o", also=(NATIVE / deletion.file).parent)
-        except RuntimeError:
-            return True  # the compiler did
-        return any(not self._serves(pick, deletion.file, mutant) for pick in PICKS)
-
-    def _serves(self, pick: Pick, file: str, mutant: Path) -> bool:
-        objects = [mutant if name == file else path for name, path in self._objects.items()]
-        library = self.folder / "mutant.so"
-        self._run(
-            [self._tools.compiler, "-shared", "-pthread", *objects, self.folder / f"data_{pick.arch}.o", "-o", library]
-        )
-        pack = self.folder / "mutant"
-        ops = [packed_op(pick.op, pick.kernels, pick.cells)]
-        write_pack(pack, library, document(ops, pick.arch), lambda _: None)
-        where = environment(
-            self.folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=self.folder / "code"
-        )
-        try:
-            ran = subprocess.run(
-                [sys.executable, "-m", "tests.serving.cuda_scenarios", "several", str(pack), *SCENARIOS],
-                cwd=ROOT, env={**os.environ, **where}, capture_output=True, timeout=SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return False
-        return ran.returncode == 0
-
-    def _object(self, source: Path, out: Path, also: Path = NATIVE) -> Path:
-        includes = ["-I", str(NATIVE), "-I", str(also), "-I", str(self._tools.include)]
-        self._run([self._tools.compiler, *FLAGS, *includes, "-c", source, "-o", out])
-        return out
-
-    def _run(self, command: list[str | Path]) -> None:
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr[-2000:])
+def justified() -> dict[str, str]:
+    """Places whose absence cannot show, each with its reason: pairs of lines, name and indented reason."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in JUSTIFIED.read_text().splitlines():
+        if line.startswith("    "):
+            found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+        elif line and not line.startswith("#"):
+            name = line
+            found[name] = ""
+    return found
 
 
-NOTHING = Deletion("kinds/cuda_dense.c", 0, 0, "")
+def digest(*texts: str) -> str:
+    """Of texts."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def tests() -> str:
+    """The state of what may notice."""
+    here = Path(__file__).parent
+    looked = [*here.glob("cuda_*.py"), here / "native" / "drive_cuda.c", ROOT / "tests" / "work" / "cuda_timing.py"]
+    return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
+
+
+class Journal:
+    """What was seen, a line each, in a file of its own for each process that writes."""
+
+    def __init__(self, folder: Path, part: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"seen-{part}.jsonl"
+        self.seen: dict[tuple[str, str], dict[str, str]] = {}
+        for path in sorted(folder.glob("seen-*.jsonl"), key=lambda path: path.stat().st_mtime):
+            for line in path.read_text().splitlines():
+                entry = json.loads(line)
+                self.seen[entry["name"], entry["around"]] = entry
+
+    def write(self, entry: Mapping[str, str]) -> None:
+        """Note one place."""
+        self.seen[entry["name"], entry["around"]] = dict(entry)
+        with self._path.open("a") as out:
+            out.write(json.dumps(entry) + "\n")
+
+    def wanted(self, place: Place, shared: bool) -> bool:
+        """Whether a place must be looked at: not seen, or it survived tests that have changed since, or fewer of them."""
+        entry = self.seen.get((place.name, digest(place.around)))
+        if entry is None:
+            return True
+        return not entry["why"] and (entry["tests"] != tests() or (shared and not entry.get("shared")))
+
+
+def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> bool:
+    """Look at what is wanted, as long as there is time; whether all of the part was."""
+    from tests.serving.cuda_variants import SHARED, Variants
+
+    end = time.monotonic() + seconds
+    journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()
+    texts = {file: file.read_text() for file in files()}
+    mine = every()[part[0] :: part[1]]
+    left = [
+        (file, place)
+        for file, place in mine
+        if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons)
+    ]
+    if not left:
+        return True
+    variants = Variants(folder / f"build-{part[0]}-{part[1]}")
+    try:
+        variants.whole()
+        for at in range(0, len(left), EVERY):
+            entries: list[dict[str, str]] = []
+            for file, place in left[at : at + EVERY]:
+                if time.monotonic() > end:
+                    break
+                text = place.without(texts[file])
+                why = variants.noticed(file, text)
+                if not why and shared and place.name not in reasons:
+                    why = variants.noticed_by_shared(file, text)
+                entry = {"name": place.name, "around": digest(place.around), "why": why, "tests": state}
+                entries.append(entry | ({"shared": "yes"} if shared else {}))
+            variants.whole()
+            assert texts == {file: file.read_text() for file in files()}, (
+                "the code changed meanwhile: use a copy of the tree"
+            )
+            for entry in entries:
+                journal.write(entry)
+            if time.monotonic() > end:
+                return False
+    finally:
+        variants.close()
+    return True
+
+
+def report(folder: Path) -> int:
+    """Print what survives without a reason, and counts; the exit code."""
+    journal, reasons = Journal(folder, "none"), justified()
+    counts = {"noticed": 0, "justified": 0, "survived": 0, "not looked at": 0}
+    for file, place in every():
+        entry = journal.seen.get((place.name, digest(place.around)))
+        verdict = "not looked at" if entry is None else "noticed" if entry["why"] else "survived"
+        if verdict == "survived" and place.name in reasons:
+            verdict = "justified"
+        if verdict == "survived":
+            line = file.read_text().count("\n", 0, place.start) + 1
+            print(f"SURVIVED {file.relative_to(ROOT)}:{line}\n{place.name}")
+        if verdict == "noticed" and place.name in reasons:
+            print(f"noticed, yet justified: {place.name}")
+        counts[verdict] += 1
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    return 1 if counts["survived"] else 3 if counts["not looked at"] else 0
+
+
+def main() -> None:
+    """Look and report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
+    parser.add_argument("--shared", action="store_true")
+    given = parser.parse_args()
+    look(given.folder, given.seconds, tuple(given.part), given.shared)
+    sys.exit(report(given.folder))
+
 
 if __name__ == "__main__":
-    bench = Bench(Path(sys.argv[1]))
-    assert not bench.noticed(NOTHING), "the scenarios fail with the whole of the code"
-    every = list(deletions())
-    first, count = (int(word) for word in sys.argv[2:4]) if len(sys.argv) > 3 else (0, len(every))
-    for place, one in enumerate(every[first : first + count], start=first):
-        print(place, "noticed" if bench.noticed(one) else "SURVIVED", one, flush=True)
+    main()

@@ -1,4 +1,4 @@
-// ldmatrix, mma.sync.m16n8k16 and wgmma, by the fragment layouts of the PTX ISA. Products are summed in double and rounded once
+// ldmatrix, mma.sync.m16n8k8 and k16, and wgmma, by the fragment layouts of the PTX ISA. Products are summed in double and rounded once
 // an instruction, so results differ from hardware by rounding only.
 #include "machine.h"
 
@@ -85,16 +85,16 @@ void load_matrices(int count, bool transposed, uint32_t** registers, uint32_t ad
     syncwarp();
 }
 
-void multiply_16816(bool bf16, float** d, const uint32_t* a, const uint32_t* b, const float* c) {
-    std::copy(a, a + 4, current()->fragment);
-    std::copy(b, b + 2, current()->fragment + 4);
+void multiply_168(int depth, bool bf16, float** d, const uint32_t* a, const uint32_t* b, const float* c) {
+    std::copy(a, a + depth / 4, current()->fragment);
+    std::copy(b, b + depth / 8, current()->fragment + 4);
     syncwarp();
     const int id = current()->thread.id, first = id / 32 * 32, lane = id % 32;
     float result[4];
     for (int e = 0; e < 4; e++) {
         const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
         double sum = c[e];
-        for (int k = 0; k < 16; k++) {
+        for (int k = 0; k < depth; k++) {
             const uint32_t a_pair = fiber(first + row % 8 * 4 + k % 8 / 2)->fragment[k / 8 * 2 + row / 8];
             const uint32_t b_pair = fiber(first + column * 4 + k % 8 / 2)->fragment[4 + k / 8];
             sum += static_cast<double>(to_float(a_pair >> k % 2 * 16, bf16)) * to_float(b_pair >> k % 2 * 16, bf16);

@@ -1,0 +1,99 @@
+"""A process that has imported what scenarios need and forks for each: imports are paid once, a crash or hang ends one child.
+
+CUDA must not have begun in it, for a forked process cannot use it: the parent only imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.standin import ROOT
+
+POLL_S = 0.005  # against scenarios of 10 ms to 1 s
+
+
+class Forking:
+    """Ask it to call functions; ``environment``'s LD_LIBRARY_PATH holds for all, the rest may change from call to call."""
+
+    def __init__(self, environment: Mapping[str, str], modules: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.standin.forking", *modules],
+            cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+    def call(self, module: str, function: str, *words: str, environment: Mapping[str, str], seconds: float) -> str:
+        """Nothing if the call returned; else the last line of what it said, or how it ended."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        request = {
+            "module": module,
+            "function": function,
+            "words": words,
+            "environment": dict(environment),
+            "seconds": seconds,
+        }
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return str(answer["ended"])
+
+
+def _serve(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        print(json.dumps({"ended": _apart(json.loads(line))}), flush=True)
+
+
+def _apart(request: Mapping[str, Any]) -> str:
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            _child(request, said.fileno())
+        end = time.monotonic() + float(request["seconds"])
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            if time.monotonic() > end:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+                return "it hung"
+            time.sleep(POLL_S)
+        code = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+        return "" if code == 0 else f"exit {code}: {lines[-1][:160] if lines else ''}"
+
+
+def _child(request: Mapping[str, Any], said: int) -> None:
+    code = 1
+    try:
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        os.environ.update(request["environment"])
+        getattr(importlib.import_module(request["module"]), request["function"])(*request["words"])
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1:])

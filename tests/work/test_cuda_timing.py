@@ -1,0 +1,35 @@
+"""The library that times on a device, over the stand-in: results, waits, graphs, and every call of the driver failing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.serving.cuda_packs import PICKS, build_pack
+from tests.standin import ROOT, environment, toolchain_missing
+
+pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
+SECONDS = 110
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("timing")
+
+
+@pytest.mark.parametrize("scenario", ["timing", "unended"])
+@pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
+def test_a_timing_process_is_right_and_says_what_the_driver_refuses(folder, pick, scenario):
+    if not (folder / pick.arch).exists():
+        build_pack(folder / pick.arch, pick, folder / "code")
+    (cubin,) = (folder / "code").glob(f"*{pick.arch}/unit.cubin")
+    where = environment(folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=folder / "code", noise=0.0)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.work.cuda_timing", scenario, str(cubin), pick.op],
+        cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
