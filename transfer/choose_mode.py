@@ -38,10 +38,13 @@ def held_out(
     """
     if len(sample.rows) < FEWEST:
         return {}
-    found = {mode: _held_out(mode, pool, sample, seed) for mode in modes if mode != "residual"}
-    if "residual" in modes:  # it keeps what it said of samples that it had not seen
-        found["residual"] = (residual or fit_residual_on(pool, sample, seed)).held_out
-    return found
+    return {
+        # a residual keeps what it said of samples that it had not seen
+        mode: (residual or fit_residual_on(pool, sample, seed)).held_out
+        if mode == "residual"
+        else _held_out(mode, pool, sample, seed)
+        for mode in modes
+    }
 
 
 def choose_mode(pool: Pool, sample: Sample | None, seed: int, held: Mapping[str, Scores] | None = None) -> ModeChoice:

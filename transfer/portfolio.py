@@ -148,26 +148,27 @@ class Portfolio:
         count = min(count, int(open_rows.sum()))
         if not count:
             return NOTHING
-        drawn, tasks = self._drawn(), self._tasks[self._short]
-        found = np.zeros((len(drawn), int(self._tasks.max()) + 1))  # of each task in each draw, share of the best
-        shares = np.zeros_like(drawn)
+        drawn, tasks = self._drawn().T, self._tasks[self._short]
+        found = np.zeros((int(self._tasks.max()) + 1, DRAWS))  # of each task in each draw, share of the best
+        shares = np.zeros(drawn.shape)
         measured = np.unique(self._tasks[self.rows])
         for task in np.unique(tasks):
             here = tasks == task
-            top = drawn[:, here].max(axis=1)
+            top = drawn[here].max(axis=0)
             if task in measured:
                 top = np.maximum(top, 0.0)  # 0: the best measured row of the task
-                found[:, task] = np.exp(-self._spread * top)
-            shares[:, here] = np.exp(self._spread * (drawn[:, here] - top[:, np.newaxis]))
+                found[task] = np.exp(-self._spread * top)
+            shares[here] = np.exp(self._spread * (drawn[here] - top))
+        gains = np.where(open_rows, np.maximum(shares - found[tasks], 0.0).mean(axis=1), _NEVER)
         chosen: list[int] = []
-        open_rows = open_rows.copy()
         while len(chosen) < count:
-            reached = found[:, tasks]
-            gains = np.maximum(shares - reached, 0.0).mean(axis=0)
-            row = int(np.argmax(np.where(open_rows, gains, _NEVER)))
-            chosen.append(row)
-            open_rows[row] = False
-            found[:, tasks[row]] = np.maximum(found[:, tasks[row]], shares[:, row])
+            row = int(np.argmax(gains))
+            # what a row adds only falls as others are chosen: only the first is worked out again, until it stays the first
+            gains[row] = np.maximum(shares[row] - found[tasks[row]], 0.0).mean()
+            if gains[row] >= gains.max():
+                chosen.append(row)
+                gains[row] = _NEVER
+                found[tasks[row]] = np.maximum(found[tasks[row]], shares[row])
         return self._short[chosen]
 
     def beliefs(self) -> Scores:

@@ -12,7 +12,8 @@ from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import Rows
 from haotuner.transfer.portfolio import Portfolio
 
-# Rows chosen together, before any of them is measured: one at a time digs where the first opinions point.
+# Rows chosen together, before any of them is measured: one at a time digs where the first opinions point. Of a large batch
+# an eighth: what a few more rows tell is little then, and putting the draws right is most of the work.
 TOGETHER = 4
 # Of a later batch, this goes to chance, since a model is as good as its examples; of the first, one row in sixteen, as no
 # model learns much from sixteen rows, and measured kernels are found kernels.
@@ -42,9 +43,9 @@ def grow(portfolio: Portfolio, count: int, rows: int, measure: Callable[[int], f
         rng: draws the part that is left to chance.
     """
     chance = round(count * (CHANCE if len(portfolio.rows) else FIRST_CHANCE))
-    left = count - chance
+    left, together = count - chance, max(TOGETHER, count // 8)
     while left > 0:
-        found = portfolio.best(min(TOGETHER, left))
+        found = portfolio.best(min(together, left))
         if not len(found):
             break  # the shortlist is measured
         portfolio.update(found, np.array([measure(row) for row in found.tolist()]))

@@ -119,17 +119,6 @@ def test_a_model_is_not_believed_for_knowing_what_it_was_told() -> None:
     assert beliefs[1] < beliefs[0] - 0.1
 
 
-def test_nobody_is_believed_when_everybody_is_wrong() -> None:
-    places = space(9)
-    said = [landscape(places, at) for at in range(3)]
-    truth = -np.mean(said, axis=0) * 2 - 4.5
-    found = portfolio(said, places)
-    before = found.beliefs()[-1]
-    rows = np.random.default_rng(1).permutation(ROWS)[:64]
-    found.update(rows, truth[rows])
-    assert found.beliefs()[-1] > before
-
-
 # targets that no source is like
 
 
@@ -144,7 +133,7 @@ def test_a_mixture_of_sources_is_found_with_few_samples(seed: int) -> None:
 
 def test_a_best_row_that_no_source_ranks_high_is_found_as_often_as_by_chance_and_more() -> None:
     reached, chance = [], []
-    for seed in range(6):
+    for seed in range(4):
         places = space(30 + seed)
         said = [landscape(places, 7 * seed + at) for at in range(3)]
         target = landscape(places, 100 + seed)  # its own shape altogether: the sources contradict it
