@@ -142,6 +142,10 @@ class Portfolio:
         self._labels = np.concatenate([self._labels, labels / self._spread])
         self._foretold = np.concatenate([self._foretold, foretold], axis=1)
 
+    def labels(self) -> Scores:
+        """Labels of the measured rows behind the best of their task, in spreads, none further than ``REACH``."""
+        return _behind(self._labels, self._tasks[self.rows])
+
     def best(self, count: int) -> Rows:
         """At most ``count`` unmeasured rows, in the order of what each adds to those before it."""
         open_rows = ~np.isin(self._short, self.rows)
@@ -190,15 +194,11 @@ class Portfolio:
     def _factor(self, error: float) -> tuple[Scores, bool]:
         return cho_factor(self._kernel(error, self.rows) + ALONE**2 * np.eye(len(self.rows)), lower=True)  # type: ignore[no-any-return]
 
-    def _measured(self) -> Scores:
-        """Labels behind the best measured of their task."""
-        return _behind(self._labels, self._tasks[self.rows])
-
     def _likely(self) -> Scores:
         """The probability of each hypothesis: the likelihood that it gave to what was measured."""
         found = np.zeros(len(self._errors))
         if len(self.rows):
-            wrong = self._measured() - self._hypotheses.means(self._foretold, self._cosines(self.rows))
+            wrong = self.labels() - self._hypotheses.means(self._foretold, self._cosines(self.rows))
             for error in np.unique(self._errors):
                 here = self._errors == error
                 factor = np.tril(self._factor(float(error))[0])
@@ -223,7 +223,7 @@ class Portfolio:
             there = self._hypotheses.means(self._foretold, features)[picked]
             there += weights @ features.T + levels[:, self._tasks[self.rows]]
             there += ALONE * rng.standard_normal(there.shape)
-            wrong = self._measured() - there
+            wrong = self.labels() - there
             for error in np.unique(errors):
                 here = errors == error
                 solved = cho_solve(self._factor(float(error)), wrong[here].T)

@@ -88,11 +88,11 @@ def _transfer_arm(
     if 0 in counts:
         done.chosen[0], done.choices[0] = scores.score(rank(choice.mode, pool, None, seed)), choice
     opinions, rng = pool.opinions(), np.random.default_rng([seed, 2])
-    portfolio = pool.portfolio(opinions, [seed, 2])
+    portfolio, drawn = pool.portfolio(opinions, [seed, 2]), NOTHING
     learning = LEARNING if pool.start is None else (*LEARNING, STARTED)
     legs: dict[str, list[Leg]] = {mode: [] for mode in (*learning, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
-        grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng)
+        drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
         taken = portfolio.rows
         sample = Sample(rows=taken, labels=target.labels[taken])
         residual = fit_residual_on(pool, sample, seed)
@@ -146,10 +146,10 @@ def _guided_arm(
     """The same with samples chosen as transfer chooses its own, helped by the analysis only."""
     rng = np.random.default_rng([seed, 3])
     analysis = [one for one in pool.opinions() if one.name == ANALYSIS]
-    portfolio = pool.portfolio(analysis, [seed, 3])
+    portfolio, drawn = pool.portfolio(analysis, [seed, 3]), NOTHING
     legs: list[Leg] = []
     for count, more in _steps(counts):
-        grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng)
+        drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
         taken = portfolio.rows
         sample = Sample(rows=taken, labels=target.labels[taken])
         said = rank("from-scratch", pool, sample, seed)

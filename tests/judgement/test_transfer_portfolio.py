@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import NOTHING, Rows
 from haotuner.transfer.portfolio import Opinion, Portfolio
-from haotuner.transfer.samples import CHANCE, FIRST_CHANCE, grow
+from haotuner.transfer.samples import CHANCE, FIRST_CHANCE, contradicted, grow
 
 ROWS = 400
 
@@ -43,8 +43,10 @@ def share(labels: Scores, rows: Rows) -> float:
 
 def searched(target: Scores, said: list[Scores], places: Scores, count: int, seed: int) -> float:
     """What is found with ``count`` samples and ten rows more."""
-    found = portfolio(said, places, seed)
-    grow(found, count, ROWS, target.item, np.random.default_rng([seed, 5]))
+    found, rng = portfolio(said, places, seed), np.random.default_rng([seed, 5])
+    drawn = grow(found, 16, ROWS, target.item, rng)
+    if count > 16:
+        grow(found, count - 16, ROWS, target.item, rng, drawn)
     assert len(found.rows) == count == len(set(found.rows.tolist()))
     return share(target, np.concatenate([found.rows, found.best(10)]))
 
@@ -131,15 +133,15 @@ def test_a_mixture_of_sources_is_found_with_few_samples(seed: int) -> None:
     assert searched(target, said, places, 32, seed) > 0.97
 
 
-def test_a_best_row_that_no_source_ranks_high_is_found_as_often_as_by_chance_and_more() -> None:
+def test_a_best_row_that_no_source_ranks_high_is_found_about_as_often_as_by_chance() -> None:
     reached, chance = [], []
-    for seed in range(4):
+    for seed in range(12):
         places = space(30 + seed)
         said = [landscape(places, 7 * seed + at) for at in range(3)]
         target = landscape(places, 100 + seed)  # its own shape altogether: the sources contradict it
         reached.append(searched(target, said, places, 48, seed))
         chance.append(np.mean([share(target, np.random.default_rng([seed, at]).permutation(ROWS)[:58]) for at in range(20)]))
-    assert np.mean(reached) > np.mean(chance) - 0.02
+    assert np.mean(reached) > np.mean(chance) - 0.05
 
 
 def test_renamed_rows_of_a_source_do_not_keep_the_search_away_from_the_best() -> None:
@@ -151,6 +153,19 @@ def test_renamed_rows_of_a_source_do_not_keep_the_search_away_from_the_best() ->
         rough = truth + np.random.default_rng(seed + 50).normal(0, 0.4, ROWS)
         reached.append(searched(truth, [deceived, rough], places, 32, seed))
     assert np.mean(reached) > 0.85
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_search_goes_wide_when_what_was_chosen_is_no_better_than_chance(wrong: bool) -> None:
+    places = space(60)
+    said, labels = landscape(places, 1), landscape(places, 2 if wrong else 1)
+    found = portfolio([said], places)
+    chosen_rows = np.argsort(-said)[:12]
+    drawn = np.random.default_rng(3).permutation(np.setdiff1d(np.arange(ROWS), chosen_rows))[:8]
+    found.update(np.concatenate([chosen_rows, drawn]), labels[np.concatenate([chosen_rows, drawn])])
+    assert contradicted(found, drawn) == wrong and not contradicted(found, NOTHING)
+    more = grow(found, 16, ROWS, labels.item, np.random.default_rng(4), drawn)
+    assert len(more) - len(drawn) == (12 if wrong else 4)
 
 
 # how a batch is measured
