@@ -25,8 +25,8 @@ _UNKNOWN = 1.0  # standard units that a row which a source did not measure stand
 class Shares:
     """How far opinions are believed before any measurement. Weights are relative; a source's kind decides its own."""
 
-    halving: float = 4.0  # doublings of resources between source and target that halve a source's weight
-    analysis: float = 0.25  # the weight of the analysis; a source like the target has 1, and so have its copies
+    halving: float = 8.0  # doublings of resources between source and target that halve a source's weight
+    analysis: float = 1.0  # the weight of the analysis; a source like the target has 1, and so have its copies
     together: float = 0.25  # of each model of all sources together: their mean, the joint forest, the plain one
     learnt: float = 0.5  # of each model that learnt from samples, before it is held against what it had not seen
     doubt: float = 0.1  # share of the belief that nobody is right

@@ -24,7 +24,7 @@ from haotuner.transfer.device_table import NOTHING, Rows
 # In units of the spread that is expected of the labels.
 REACH = 1.5  # behind the best of a task from which on it does not matter how bad a row is: it is not measured anyway
 LEVEL = 1.0  # by which all rows of a task may be better or worse than the best measured one leads to expect
-ALONE = 0.2  # what a program has for itself, the noise of its measurement included
+ALONE = 0.1  # what a program has for itself, the noise of its measurement included
 # How wrong an opinion may be for a program and its like. Which of these holds is for the measurements to say: a source that
 # is nearly right and one that only knows the rough shape are other hypotheses of the same opinion.
 ERRORS = (0.3, 0.6, 1.0)
@@ -32,9 +32,9 @@ DOUBT_ERROR = 1.0  # the same where no opinion is right: any shape that is smoot
 LENGTH = 0.3  # root mean square of standard units, over which programs are alike
 # Power of the likelihood by which hypotheses are believed: rows are measured because somebody ranked them high, and a source
 # that is right of most programs is believed for those that it is wrong of ("safe" Bayes: Gruenwald and van Ommen, 2017).
-TEMPER = 0.3
-HYPOTHESES = 384
-DRAWS = 256
+TEMPER = 0.1
+HYPOTHESES = 768
+DRAWS = 384
 VERTICES = 0.75  # share of the hypotheses that believe one opinion; the others mix some
 REGION = 0.5  # largest share of program space where a hypothesis believes another opinion than elsewhere
 NOBODY = -0.75  # where none is believed: every row as far behind the best as one in the middle of ``REACH``

@@ -19,7 +19,7 @@ TOGETHER = 4
 # model learns much from sixteen rows, and measured kernels are found kernels.
 CHANCE = 0.25
 FIRST_CHANCE = 0.125
-# Wide: where rows that somebody ranked high are hardly better than those drawn by chance, nobody knows where the best are and
+# Wide: where rows that were ranked high are hardly better than those drawn by chance, nobody knows where the best are and
 # three quarters of a batch go to chance. The share is of the pairs of a chosen and a drawn row: one half if the sources say
 # nothing; on public records of GEMM and convolution it is above 0.9.
 WIDE_CHANCE = 0.75
