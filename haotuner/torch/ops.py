@@ -10,10 +10,13 @@ import ctypes
 import torch
 
 from haotuner.errors import UsageError
+from haotuner.ops.convolution import is_convolution
+from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch import conv_ops
 from haotuner.torch.placed import PlacedCall, define
 
 
@@ -33,6 +36,8 @@ class Registered:
         for name in pack.ops:
             if name in self._placed:
                 define(self._library, self._placed[name])
+            elif is_convolution(pack.op_entry(name).kind):
+                conv_ops.define(self._library, pack, pack.op(name))
             else:
                 self._define(pack.op(name))
 
@@ -136,6 +141,6 @@ def register(pack: Pack) -> Registered:
     return Registered(pack)
 
 
-def packed_tensor(linear: Linear) -> torch.Tensor:
-    """The packed weight ``(panels, k, pw)`` of a bound linear, sharing its memory."""
+def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:
+    """The packed weight of a bound linear, ``(panels, k, pw)``, or of a convolution, sharing its memory."""
     return torch.from_dlpack(linear.bound.packed)

@@ -76,14 +76,12 @@ static void put(const job* j, const float* from, int64_t stride, int64_t feature
     float* to = place(j, feature, pixel + at);
     int64_t gap = wide->step * call->yw;
     if (j->conv->last)
-      for (int64_t i = 0; i < length; ++i) memcpy(to + i * gap, from + (at + i) * stride, (size_t)features * sizeof *to);
+      ht_conv_lines(j->conv->lanes, to, gap, from + at * stride, stride, length, features);
+    else if (gap == 1)
+      ht_conv_lines(j->conv->lanes, to, call->yf, from + at, stride, features, length);
     else
-      for (int64_t f = 0; f < features; ++f) {
-        const float* line = from + f * stride + at;
-        if (gap == 1) memcpy(to + f * call->yf, line, (size_t)length * sizeof *to);
-        else
-          for (int64_t i = 0; i < length; ++i) to[f * call->yf + i * gap] = line[i];
-      }
+      for (int64_t f = 0; f < features; ++f)
+        for (int64_t i = 0; i < length; ++i) to[f * call->yf + i * gap] = from[f * stride + at + i];
     at += length;
   }
 }
