@@ -1,6 +1,6 @@
 """Races packs of kinds other than dense, and writes docs/results/operators.md, a section a kind.
 
-    python -m tests.bench.operators [SECTION ...] [--seconds-per-row 1] [--budget 30s] [--weights hot] [--threads 1] [--out FILE]
+    python -m tests.bench.operators [SECTION ...] [--seconds-per-row 1] [--budget 30s] [--weights hot] [--threads 1]
 
 A section is a module ``operators_NAME.py`` with TITLE, CASES (``--op``, ``--shapes`` to tune, ``--shapes`` to race, or None)
 and PEERS. Sections that are not named stay as they are in the page. Run it on a quiet machine.
@@ -21,8 +21,8 @@ from tests.bench.cpu_dense import haotuner, machine
 SECTIONS = ("conv",)
 HEAD = """# Operators beside dense: races
 
-Made by `python -m tests.bench.operators`, each section by the command that it names. Ratios are the best peer's time at each shape
-over ours: more than 1 means that we are faster. Rows that other load may have shaped are marked.
+Made by `python -m tests.bench.operators`, each section by the command that it names. Ratios are the best peer's time at each
+shape over ours: more than 1 means that we are faster. Rows that other load may have shaped are marked.
 """
 
 

@@ -1,4 +1,4 @@
-"""Convolutions in the race of operators: layers of ResNet-50 (He et al. 2015) and MobileNetV3 (Howard et al. 2019), 1-d ones."""
+"""Convolutions in the race of operators: layers of ResNet-50 (He et al. 2015), MobileNetV3 (Howard et al. 2019), 1-d."""
 
 from __future__ import annotations
 
