@@ -2,9 +2,9 @@
 
 ``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--quick | --shared]`` goes on where it stopped;
 FOLDER keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors
-are tried again when the tests have changed. With ``--shared`` survivors of files that CPUs share go through those tests, too
-(minutes each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an unjustified
-one survives.
+are tried again when the tests have changed. With ``--shared`` those of files that CPUs share go through their tests, too
+(minutes each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an
+unjustified one survives.
 """
 
 from __future__ import annotations
