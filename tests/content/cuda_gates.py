@@ -28,12 +28,13 @@ MATRIX = {
 }
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
+GROUPED_HMMA_LIMIT = 3.25  # pointers and rows of a group are registers, not constants of the launch
 NARROW_STORES = 2  # of Y in single elements and of partial sums, each in a loop
 
 
 def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:
     """The gates that a kernel's code breaks, in words."""
-    kind = family.name.rpartition("_")[0]
+    kind = family.name.rpartition("_")[0].replace("cuda_grouped_", "cuda_")  # groups are found before the main loop
     loop = code.main_loop(MATRIX[kind])
     count = loop.count(MATRIX[kind])
     share = len(loop.instructions) / max(count, 1)
@@ -49,7 +50,12 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
             yield f"{loop.count('R2UR')} R2UR in the main loop"
         if share > HGMMA_LIMIT:
             yield f"{share:.1f} instructions per HGMMA"
-    if kind == "cuda_mma" and share > HMMA_LIMIT and _large_mma(kernel) and arch != "sm_90a":
+    if (
+        kind == "cuda_mma"
+        and share > (GROUPED_HMMA_LIMIT if family.grouped else HMMA_LIMIT)
+        and _large_mma(kernel)
+        and arch != "sm_90a"
+    ):
         yield f"{share:.2f} instructions per HMMA"
     if kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel):
         yield f"{share:.3f} instructions per FFMA"
