@@ -5,6 +5,7 @@ from __future__ import annotations
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -13,6 +14,7 @@ from haotuner.words.op import Op
 # A kind with a formula has a family without a line of its own.
 FAMILIES: tuple[Family, ...] = (
     CpuDense(),
+    CpuProduct(),
     *CUDA_FAMILIES,
     *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from haotuner.ops.batch_matmul import BATCH_MATMUL
 from haotuner.ops.dense import DENSE
 from haotuner.ops.kind import OpKind
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
+    BATCH_MATMUL,
 )  # fmt: skip
 KINDS: dict[str, OpKind] = {kind.name: kind for kind in _KINDS}
