@@ -82,7 +82,7 @@ def _normal(size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Arr
 
 def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
     """The op's result in float64, epilogue included; ``inputs`` as they are stored."""
-    value = op.meaning.result(_wide(op, inputs), op.all_options())
+    value = _as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options()))
     for step in op.epilogue:
         operands = {name: np.asarray(inputs[name], np.float64) for name, _ in STEPS[step].operands}
         value = STEPS[step].apply(value, operands)
@@ -93,7 +93,7 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
     """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
     eps = DTYPES[op.dtype_of(op.meaning.output)].eps
     # Sums are kept in fp32 at least, whatever the operands' type.
-    units = np.asarray(op.meaning.tolerance(_wide(op, inputs), op.all_options()), np.float64)
+    units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), op.all_options())), np.float64)
     allowed = units * min(eps, DTYPES["fp32"].eps)
     for step in op.epilogue:
         allowed = allowed * STEPS[step].gain + DTYPES["fp32"].eps * np.abs(want)
@@ -149,6 +149,13 @@ def spaced(values: Array, gap: int) -> Array:
     room = np.full((*values.shape[:-1], values.shape[-1] + gap), filler, values.dtype)
     room[..., : values.shape[-1]] = values
     return room[..., : values.shape[-1]]
+
+
+def _as_stored(op: Op, value: Any) -> Any:
+    """A result with the axes of the output's first layout, as the op stores it."""
+    output = op.meaning.output
+    stored, first = output.axes(op.all_options()), next(iter(output.layouts.values()))
+    return value if stored == first else np.asarray(value).transpose([first.index(axis) for axis in stored])
 
 
 def _wide(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from haotuner.errors import NothingLegal
+from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.loops import CpuLoops
 from haotuner.microkernels.cpu.product import CpuProduct
@@ -15,6 +16,7 @@ from haotuner.words.op import Op
 FAMILIES: tuple[Family, ...] = (
     CpuDense(),
     CpuProduct(),
+    CpuConv(),
     *CUDA_FAMILIES,
     *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
 )

@@ -148,7 +148,7 @@ class Bound:
         import tvm_ffi
 
         packed = pack_weight(op, weight, arena)
-        row = None if bias is None else tvm_ffi.from_dlpack(_bias(op, bias))
+        row = None if bias is None else tvm_ffi.from_dlpack(bias_of(op, bias, op.n))
         return Bound(
             op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
         )
@@ -214,13 +214,14 @@ def pack_weight(op: PackOp, weight: Any, arena: Arena) -> NDArray[np.float32]:
 
 
 def _as_array(op: PackOp, weight: Any) -> NDArray[np.float32]:
-    rows = _array(op, "weight", weight)
+    rows = array_of(op, "weight", weight)
     if rows.ndim != 2:
         raise ValueError(f"{op.name}: weight has rank {rows.ndim}; expected 2")
     return rows
 
 
-def _array(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
+def array_of(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
+    """A weight or bias as an array; TypeError for another dtype, ValueError for another device."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
@@ -236,8 +237,9 @@ def _array(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
     return value
 
 
-def _bias(op: PackOp, bias: Any) -> NDArray[np.float32]:
-    row = _array(op, "bias", bias)
-    if row.shape != (op.n,):
-        raise ValueError(f"{op.name}: bias has shape {tuple(row.shape)}; expected ({op.n},)")
+def bias_of(op: PackOp, bias: Any, count: int) -> NDArray[np.float32]:
+    """A copy of a bias of so many elements; ValueError for another shape."""
+    row = array_of(op, "bias", bias)
+    if row.shape != (count,):
+        raise ValueError(f"{op.name}: bias has shape {tuple(row.shape)}; expected ({count},)")
     return row.copy()

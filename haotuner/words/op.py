@@ -50,6 +50,9 @@ class Op:
                 raise UsageError(f"op {self.kind}: unknown epilogue {step!r}; known: {', '.join(STEPS)}")
         if len(set(self.epilogue)) != len(self.epilogue):
             raise UsageError(f"op {self.kind}: an epilogue step is given twice: {'+'.join(self.epilogue)}")
+        why = kind.objection(dict(self.static), self.all_options()) if kind.objection is not None else ""
+        if why:
+            raise UsageError(f"op {self.kind}: {why}")
         ordered = tuple((axis, extent) for axis in kind.axes for a, extent in self.static if a == axis)
         object.__setattr__(self, "static", ordered)
 
@@ -87,7 +90,8 @@ class Op:
     @property
     def parallel(self) -> tuple[str, ...]:
         """The axes of the output that may be cut: no reduction runs over them. In the output's order."""
-        return tuple(a for a in self.meaning.output.axes(self.all_options()) if self.meaning.axes[a] == "spatial")
+        kind = self.meaning
+        return tuple(a for a in kind.output.axes(self.all_options()) if kind.axes.get(a, "spatial") == "spatial")
 
     def option(self, name: str) -> str:
         """Value of one option of the kind, the default where nothing else was asked."""
@@ -103,7 +107,7 @@ class Op:
         words = [self.kind, *(f"{axis}{extent}" for axis, extent in self.static)]
         if self.dtype != "fp32":
             words.append(self.dtype)
-        words += [value if self.meaning.options[name].choices else f"{name}{value}" for name, value in self.options]
+        words += [value if self.meaning.options[name].choices else f"{name}{_dashed(value)}" for name, value in self.options]
         return "_".join([*words, *self.epilogue])
 
     def __getitem__(self, axis: str) -> int:
@@ -111,11 +115,11 @@ class Op:
         return dict(self.static)[axis]
 
     def extents(self, shape: Shape) -> dict[str, int]:
-        """Every axis with its extent for one run-time shape."""
+        """Every axis with its extent for one run-time shape, those that follow from others among them."""
         found = dict(self.static)
         for axis in self.dynamic:
             found[axis] = shape[axis]
-        return found
+        return self.meaning.complete(found, self.all_options()) if self.meaning.derived else found
 
     def dtype_of(self, operand: Operand) -> str:
         """Element type of one operand."""
@@ -138,6 +142,11 @@ class Op:
     def parse(text: str) -> Op:
         """Op from a spec (``dense:n=2304,k=768,dtype=fp16``) or from a name (``dense_n2304_k768_fp16``)."""
         return _from_spec(text) if ":" in text else _from_name(text)
+
+
+def _dashed(value: str) -> str:
+    """Several numbers of an option as a name has them, which is also a C identifier: ``1.0.1.0`` is ``1x0x1x0``."""
+    return value.replace(".", "x")
 
 
 def _kind(name: str) -> OpKind:
@@ -183,7 +192,7 @@ def _from_name(text: str) -> Op:
     found: list[tuple[str, str]] = []
     epilogue: list[str] = []
     for word in text[len(kind) + 1 :].split("_") if len(text) > len(kind) else ():
-        number = re.fullmatch(r"([a-z]+)([0-9]{1,10})", word)
+        number = re.fullmatch(r"([a-z]+)([0-9]{1,10}(?:x[0-9]{1,10})*)", word)
         if word in DTYPE_BYTES:
             dtypes.append(word)
         elif word in chosen:
@@ -191,8 +200,8 @@ def _from_name(text: str) -> Op:
         elif word in STEPS:
             epilogue.append(word)
         elif number and number[1] in options:
-            found.append((number[1], number[2]))
-        elif number:
+            found.append((number[1], number[2].replace("x", ".")))
+        elif number and number[2].isdigit():
             static.append((number[1], int(number[2])))
         else:
             raise UsageError(f"op {text!r}: cannot read {word!r}; write for example dense:n=2304,k=768 or dense_n2304_k768")

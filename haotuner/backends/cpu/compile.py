@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.microkernels.cpu.dense import tail_columns
+from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
@@ -34,7 +34,7 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
 
 def _functions(kernel: MicroKernel) -> list[str]:
     """The kernel's function and, where it has one, its tail's."""
-    return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if tail_columns(kernel) else 1]
+    return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if last_tile(kernel) else 1]
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> str:
@@ -45,13 +45,11 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL")[:2]
-    return (
-        f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {tail_columns(kernel)}}},'
-    )
+    return f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {last_tile(kernel)}}},'
 
 
-def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
+def kernel_table(kernels: Sequence[MicroKernel], variable: str, storage: str = "") -> str:
     """C source of ``const ht_kernel <variable>[]``, and a check that the runtime's scratch tile holds each of them."""
     rows = [_table_row(kernel) for kernel in kernels]
     fits = [f'_Static_assert({k["mr"]} * {k["nr"]} <= HT_MAX_TILE, "{k.name}: tile too large");' for k in kernels]
-    return "\n".join([declarations(kernels), f"const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])
+    return "\n".join([declarations(kernels), f"{storage}const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])

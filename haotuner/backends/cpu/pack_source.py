@@ -14,7 +14,8 @@ from haotuner.words.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c")
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", "conv.c", "conv_run.c", "conv_phase.c", "conv_image.c",
+         "product_after.c", "product_check.c", "product_pack.c", "product_run.c")  # fmt: skip
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
@@ -22,7 +23,7 @@ CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 def pack_data(ops: Sequence[PackedAny]) -> str:
     """``pack_data.c``: kernels, plans and ops of a pack, and one exported function an op."""
-    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h")]
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h", "kinds/product.h")]
     text += sorted({line for op in ops for line in op.declarations().splitlines()})
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.tables(index)]

@@ -69,6 +69,13 @@ typedef struct { /* one checked dense call: row strides in elements */
   const float* bias; /* n elements added to every row, or NULL */
 } ht_dense_call;
 
+typedef struct { /* one checked convolution; strides in elements (kinds/conv.h) */
+  const float *x, *weight, *bias; /* bias: of each feature, or NULL */
+  float* y;
+  int64_t batch, h, w, p, q;
+  int64_t xb, xc, xh, xw, yb, yf, yh, yw;
+} ht_conv_call;
+
 #define HT_BATCH_AXES (HT_MAX_AXES - 2)
 typedef struct { /* one checked product. Of each operand's view, strides: of rows, of columns, then of each batch axis; data NULL: not given */
   ht_view views[HT_MAX_OPERANDS];
@@ -81,6 +88,7 @@ typedef struct {
   int empty;                    /* the output has no element: there is nothing to run */
   union {
     ht_dense_call dense;
+    ht_conv_call conv;
     ht_view views[HT_MAX_OPERANDS];
     ht_product_call product; /* begins with the views */
   };
@@ -120,6 +128,9 @@ typedef struct { /* what a kind of operator does; one file in kinds/ */
   void (*look_up)(const ht_op* op, const ht_plan* plan, int64_t m, int64_t out[2 + 2 * HT_MAX_PARTS]);
   void (*describe)(const ht_op* op, struct ht_door_op* out);
   const ht_placed* placed; /* NULL: `run` computes before it returns */
+  /* Of a kind whose weight is laid out here when it is bound: floats of the packed weight, and the work. NULL of other kinds. */
+  int64_t (*packed_floats)(const ht_op* op);
+  int (*pack)(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error);
 } ht_kind;
 
 struct ht_op {

@@ -257,4 +257,5 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
 
 static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_product*)op->data)->kernels[index].name; }
 
-const ht_kind ht_product_kind = {"batch_matmul", ht_product_check, ht_product_run, kernel_name, NULL, NULL, NULL};
+const ht_kind ht_product_kind = {
+    .name = "product", .check = ht_product_check, .run = ht_product_run, .kernel_name = kernel_name};
