@@ -10,8 +10,9 @@ from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
+from haotuner.runtime.products import ProductOp
 
-FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp, **{kind.name: ConvOp for kind in CONVOLUTIONS}}
+FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp, "batch_matmul": ProductOp, **{kind.name: ConvOp for kind in CONVOLUTIONS}}
 PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp}  # whose weight stays on a device
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from haotuner.backends.backend import Choice, CompileObject, Follow
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
-from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, SLICED_SERVING
+from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, PRODUCT_SERVING, SLICED_SERVING
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
@@ -90,10 +90,11 @@ class CpuBackend:
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
         timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "dense_sums.py", "loops.py", "conv.py")]
+        timed += [_PACKAGE / "microkernels" / "cpu" / name for name in ("product.py", "product_tile.py")]
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [TIMING_SOURCES / name for name in _TIMING]
         timed += [_HERE / name for name in _MEASURING]
-        timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING}]
+        timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING, *PRODUCT_SERVING}]
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:

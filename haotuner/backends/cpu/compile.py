@@ -25,10 +25,11 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     import tvm
     from tvm.target import Target
 
-    module = tvm.IRModule({})
+    found = {}  # by name: some families' kernels share programs
     for kernel in kernels:
-        module.update(family_named(kernel.family).schedule(kernel, kernel.name))
-    built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
+        for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
+            found.setdefault(symbol.name_hint, function)
+    built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
 
 
