@@ -133,7 +133,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 op=op,
                 traffic=request.traffic(op),
                 threads=threads,
-                cache=request.weights,
+                cache=request.weights if _has_weights(op) else "hot",
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
@@ -176,6 +176,11 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         document=report,
         start=start.words,
     )
+
+
+def _has_weights(op: Op) -> bool:
+    """Whether the op binds something that may be cold; what comes with a call was just written by another op."""
+    return any(operand.role == "constant" for operand in op.meaning.operands)
 
 
 @contextmanager

@@ -12,7 +12,11 @@ from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
 from haotuner.runtime.products import ProductOp
 
-FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp, "batch_matmul": ProductOp, **{kind.name: ConvOp for kind in CONVOLUTIONS}}
+FRONTS: dict[str, Callable[..., Any]] = {
+    "dense": DenseOp,
+    "batch_matmul": ProductOp,
+    **{kind.name: ConvOp for kind in CONVOLUTIONS},
+}
 PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp}  # whose weight stays on a device
 
 

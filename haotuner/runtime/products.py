@@ -44,7 +44,9 @@ class ProductOp(Operator):
             every = given | {name: value for name, value in beside.items() if value is not None}
             frozen = {name: value.copy() for name, value in every.items() if read_only(value, "float32")}
             if not frozen:
-                raise explain(self.name, {name: (value, "float32") for name, value in (*every.items(), ("y", out))}, error) from error
+                raise explain(
+                    self.name, {name: (value, "float32") for name, value in (*every.items(), ("y", out))}, error
+                ) from error
             self.run(out=out, **(every | frozen))
         return out
 
@@ -60,7 +62,9 @@ class ProductOp(Operator):
         try:
             batch = _broadcast(shapes[0][:-2], shapes[1][:-2])
         except ValueError:
-            raise ValueError(f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together") from None
+            raise ValueError(
+                f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
+            ) from None
         size = (*batch, shapes[0][dims[0].index("m") - 3], shapes[1][dims[1].index("n") - 3])
         first = next(iter(given.values()))
         torch = sys.modules.get("torch")

@@ -1,8 +1,8 @@
 """The batch_matmul family for CPUs: Y[b] = X[b] · W[b], both factors as they lie in memory or a block of W copied at a time.
 
-A micro-kernel is a tile of at most ``mr`` rows and ``nv`` vectors of columns, whether blocks of W are packed, and how many terms
-are summed at a time. Extents are cut evenly into tiles up to it, so it has a program of every smaller tile, too; micro-kernels
-share these programs (``product_tile.py``), and the runtime's loops call them (``native/kinds/product_run.c``).
+A micro-kernel is a tile of at most ``mr`` rows and ``nv`` vectors of columns, whether blocks of W are packed, and how many
+terms are summed at a time. Extents are cut evenly into tiles up to it, so it has a program of every smaller tile, too;
+micro-kernels share these programs (``product_tile.py``), and the runtime's loops call them (``native/kinds/product_run.c``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from haotuner.words.traffic import Traffic
 MOST_ROWS, MOST_VECTORS = 14, 4
 # Fewer sums at once than this leave the multiply-adders waiting for their own results (latency 4, two start a cycle).
 LEAST_SUMS = 8
-K_BLOCKS = (0, 256)  # 0: as many terms as the runtime's blocks hold. 256 rows of a panel of three vectors are all of a 48 KiB L1
+K_BLOCKS = (
+    0,
+    256,
+)  # 0: as many terms as the runtime's blocks hold. 256 rows of a panel of three vectors are all of a 48 KiB L1
 
 
 class CpuProduct:
-    """Family ``cpu_batch_matmul_fp32``; parameters mr, nv (vectors), vl (lanes), pk (packs W), kb (terms of a block), xk, wk.
+    """Family ``cpu_batch_matmul_fp32``; parameters mr, nv (vectors), vl (lanes), pk (packs W), kb (terms a block), xk, wk.
 
     ``xk`` and ``wk`` are 1 where X is stored (k, m) and W (n, k): with the latter W is always packed.
     """

@@ -14,7 +14,7 @@ _ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs fr
 
 
 def demand(asked: Asked) -> Demand:
-    """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or in place.
+    """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or not.
 
     Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows.
     """
@@ -37,7 +37,10 @@ def demand(asked: Asked) -> Demand:
     l1 = float(asked.device.l1_bytes or 32 * 2**10)
     in_l1 = panel + rows * block * size <= l1
     far = float(asked.cold) * b * (w_bytes + x_bytes) + b * y_bytes
-    near, mid = (rows + width) * size, np.where(in_l1 & (row_tiles > 1), 0.0, width * size) + rows * size * size / _LINE_BYTES
+    near, mid = (
+        (rows + width) * size,
+        np.where(in_l1 & (row_tiles > 1), 0.0, width * size) + rows * size * size / _LINE_BYTES,
+    )
     zero, one = np.zeros_like(m), np.ones_like(m)
     sums = rows * vectors
     return Demand(
@@ -77,7 +80,9 @@ def demand(asked: Asked) -> Demand:
             near_bytes=near,
             mid_bytes=mid,
             code=sums + vectors + rows,
-            line_ratio=np.where(packs > 0, 1.0, np.minimum(width * size, n * size) / (np.ceil(width * size / _LINE_BYTES) * _LINE_BYTES)),
+            line_ratio=np.where(
+                packs > 0, 1.0, np.minimum(width * size, n * size) / (np.ceil(width * size / _LINE_BYTES) * _LINE_BYTES)
+            ),
             bank_ways=one,
             flags=packs,
         ),

@@ -1,8 +1,8 @@
 """Tile program of products whose operands are read where they are or from a packed block: any strides, known at run time.
 
-One call computes ``tiles x groups`` tiles of ``rows`` x ``vectors * lanes`` elements, each in SIMD registers over all of ``depth``
-(the GotoBLAS register kernel: Goto & van de Geijn, ACM TOMS 2008, section 4). Every element is one sum in the order of the
-terms, with any tile, so which program computed it cannot be seen in its bits.
+One call computes ``tiles x groups`` tiles of ``rows`` x ``vectors * lanes`` elements, each in SIMD registers over all of
+``depth`` (the GotoBLAS register kernel: Goto & van de Geijn, ACM TOMS 2008, section 4). Every element is one sum in the order
+of the terms, with any tile, so which program computed it cannot be seen in its bits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TVM_STACK_BYTES = 1024
 def tile_program(symbol: str, *, rows: int, vectors: int, lanes: int, across: bool) -> Any:
     """A function ``symbol(x, w, y, x_tile, x_stride, w_group, w_stride, y_stride, depth, tiles, groups, add)``.
 
-    Pointers to fp32, strides and extents as int64 elements. ``across``: x is stored (depth, rows), ``x_stride`` apart in depth;
-    else (rows, depth), ``x_stride`` apart in rows. ``x_tile``: from a tile of x to the next. w is (depth, columns),
-    ``w_stride`` apart in depth, groups of columns ``w_group`` apart. y is (rows, columns), groups side by side; ``add`` other
-    than 0 adds to what it holds.
+    Pointers to fp32, strides and extents as int64 elements. ``across``: x is stored (depth, rows), ``x_stride`` apart in
+    depth; else (rows, depth), ``x_stride`` apart in rows. ``x_tile``: from a tile of x to the next. w is (depth, columns),
+    ``w_stride`` apart in depth, groups of columns ``w_group`` apart. y is (rows, columns), groups side by side; ``add``
+    other than 0 adds to what it holds.
     """
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.microkernels.index import family_named
@@ -25,7 +26,7 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     import tvm
     from tvm.target import Target
 
-    found = {}  # by name: some families' kernels share programs
+    found: dict[str, Any] = {}  # by name: some families' kernels share programs
     for kernel in kernels:
         for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
             found.setdefault(symbol.name_hint, function)

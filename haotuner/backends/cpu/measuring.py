@@ -25,7 +25,12 @@ from haotuner.words.kernel import MicroKernel
 # What is timed is what is served.
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
-PRODUCT_SERVING = ("pool.c", "check.c", *(f"kinds/product{part}.c" for part in ("_after", "_check", "_pack", "_run")), "kinds/product.h")
+PRODUCT_SERVING = (
+    "pool.c",
+    "check.c",
+    *(f"kinds/product{part}.c" for part in ("_after", "_check", "_pack", "_run")),
+    "kinds/product.h",
+)
 CONV_SERVING = (
     "pool.c",
     "kinds/conv_run.c",
@@ -52,7 +57,9 @@ def is_product(kernel: MicroKernel) -> bool:
 
 
 def _loops(kernel: MicroKernel) -> str:
-    return "dense" if is_dense(kernel) else "conv" if is_convolution(kernel) else "product" if is_product(kernel) else "sliced"
+    return (
+        "dense" if is_dense(kernel) else "conv" if is_convolution(kernel) else "product" if is_product(kernel) else "sliced"
+    )
 
 
 def measuring_library(
@@ -79,8 +86,8 @@ def measuring_library(
         else:
             table.write_text(product_table(kernels) if loops == {"product"} else _sliced_table(kernels, family_of))
             sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]
-            serving = PRODUCT_SERVING if loops == {"product"} else SLICED_SERVING
-            sources += [RUNTIME_SOURCES / name for name in serving if name.endswith(".c")]
+            loops_of = PRODUCT_SERVING if loops == {"product"} else SLICED_SERVING
+            sources += [RUNTIME_SOURCES / name for name in loops_of if name.endswith(".c")]
         toolchain.link([code], [table, *sources], [*TIMING_INCLUDES], out)
 
 

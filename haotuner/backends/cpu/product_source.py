@@ -28,8 +28,14 @@ def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
     lines += ["};", f"static const ht_product_kernel kernels{suffix}[] = {{"]
     for kernel in kernels:
         lines.append(f'  {{"{kernel.name}", {kernel["mr"]}, {kernel["nv"]}, {kernel["pk"]}, {kernel["kb"]}}},')
-    lines += ["};", f'_Static_assert(HT_PRODUCT_ROWS == {MOST_ROWS} && HT_PRODUCT_VECTORS == {MOST_VECTORS}, "a table of tiles");']
-    return [*lines, f"static const ht_product data{suffix} = {{tiles{suffix}, {lanes}, {x_across}, {w_across}, kernels{suffix}}};"]
+    lines += [
+        "};",
+        f'_Static_assert(HT_PRODUCT_ROWS == {MOST_ROWS} && HT_PRODUCT_VECTORS == {MOST_VECTORS}, "a table of tiles");',
+    ]
+    return [
+        *lines,
+        f"static const ht_product data{suffix} = {{tiles{suffix}, {lanes}, {x_across}, {w_across}, kernels{suffix}}};",
+    ]
 
 
 def product_table(kernels: Sequence[MicroKernel]) -> str:

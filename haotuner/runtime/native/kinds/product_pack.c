@@ -4,10 +4,12 @@
 
 #include "product.h"
 
-/* Eight rows of eight, across. */
-__attribute__((target("avx"))) static inline void turn_8(const float* from, int64_t right, float* to, int64_t width) {
+/* Columns [0, count) of `from`, each `right` after the one before, become rows of `to`; the columns that are not there are zeros.
+ * Each turns a square of its size. */
+__attribute__((target("avx"))) static inline __attribute__((always_inline)) void turn_8(const float* from, int64_t right, int64_t count,
+                                                                                        float* to, int64_t width) {
   __m256 r[8], t[8];
-  for (int j = 0; j < 8; ++j) r[j] = _mm256_loadu_ps(from + j * right);
+  for (int j = 0; j < 8; ++j) r[j] = j < count ? _mm256_loadu_ps(from + j * right) : _mm256_setzero_ps();
   for (int j = 0; j < 8; j += 2) {
     t[j] = _mm256_unpacklo_ps(r[j], r[j + 1]);
     t[j + 1] = _mm256_unpackhi_ps(r[j], r[j + 1]);
@@ -24,10 +26,10 @@ __attribute__((target("avx"))) static inline void turn_8(const float* from, int6
   }
 }
 
-/* Sixteen columns of `from`, each `right` after the one before, become sixteen rows of `to`: of 16 elements, on both sides. */
-__attribute__((target("avx512f"))) static inline void turn_16(const float* from, int64_t right, float* to, int64_t width) {
+__attribute__((target("avx512f"))) static inline __attribute__((always_inline)) void turn_16(const float* from, int64_t right,
+                                                                                             int64_t count, float* to, int64_t width) {
   __m512 r[16], t[16];
-  for (int j = 0; j < 16; ++j) r[j] = _mm512_loadu_ps(from + j * right);
+  for (int j = 0; j < 16; ++j) r[j] = j < count ? _mm512_loadu_ps(from + j * right) : _mm512_setzero_ps();
   for (int j = 0; j < 16; j += 2) {
     t[j] = _mm512_unpacklo_ps(r[j], r[j + 1]);
     t[j + 1] = _mm512_unpackhi_ps(r[j], r[j + 1]);
@@ -48,39 +50,41 @@ __attribute__((target("avx512f"))) static inline void turn_16(const float* from,
   }
 }
 
-static inline void turn_4(const float* from, int64_t right, float* to, int64_t width) {
-  __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + right), c = _mm_loadu_ps(from + 2 * right), d = _mm_loadu_ps(from + 3 * right);
-  _MM_TRANSPOSE4_PS(a, b, c, d);
-  _mm_storeu_ps(to, a);
-  _mm_storeu_ps(to + width, b);
-  _mm_storeu_ps(to + 2 * width, c);
-  _mm_storeu_ps(to + 3 * width, d);
+static inline __attribute__((always_inline)) void turn_4(const float* from, int64_t right, int64_t count, float* to, int64_t width) {
+  __m128 r[4];
+  for (int j = 0; j < 4; ++j) r[j] = j < count ? _mm_loadu_ps(from + j * right) : _mm_setzero_ps();
+  _MM_TRANSPOSE4_PS(r[0], r[1], r[2], r[3]);
+  for (int j = 0; j < 4; ++j) _mm_storeu_ps(to + j * width, r[j]);
 }
 
-/* Whole squares of `size`; what is left of rows and columns, element by element. */
+/* All of a block in squares of `size`, which divides `width`; of the last rows, where a square would read past the end of a column,
+ * element by element. */
 #define TURN(size, attribute)                                                                                                           \
   attribute static void turn_all_##size(float* to, int64_t width, const float* from, int64_t right, int64_t rows, int64_t columns) {    \
-    int64_t across = columns / size * size, down = rows / size * size;                                                                  \
-    for (int64_t j = 0; j < across; j += size)                                                                                          \
-      for (int64_t i = 0; i < down; i += size) turn_##size(from + j * right + i, right, to + i * width + j, width);                     \
-    for (int64_t i = down; i < rows; ++i)                                                                                               \
-      for (int64_t j = 0; j < across; ++j) to[i * width + j] = from[j * right + i];                                                     \
-    for (int64_t j = across; j < columns; ++j)                                                                                          \
-      for (int64_t i = 0; i < rows; ++i) to[i * width + j] = from[j * right + i];                                                       \
+    int64_t down = rows / size * size;                                                                                                  \
+    for (int64_t j = 0; j < width; j += size) {                                                                                         \
+      int64_t count = columns - j;                                                                                                      \
+      if (count >= size)                                                                                                                \
+        for (int64_t i = 0; i < down; i += size) turn_##size(from + j * right + i, right, size, to + i * width + j, width);             \
+      else                                                                                                                              \
+        for (int64_t i = 0; i < down; i += size) turn_##size(from + j * right + i, right, count, to + i * width + j, width);            \
+      for (int64_t i = down; i < rows; ++i)                                                                                             \
+        for (int64_t l = 0; l < size; ++l) to[i * width + j + l] = l < count ? from[(j + l) * right + i] : 0;                           \
+    }                                                                                                                                   \
   }
 TURN(4, )
 TURN(8, __attribute__((target("avx"))))
 TURN(16, __attribute__((target("avx512f"))))
 
 void ht_product_pack(float* to, int64_t width, const float* from, int64_t down, int64_t right, int64_t rows, int64_t columns, int lanes) {
-  if (columns < width)
-    for (int64_t i = 0; i < rows; ++i) memset(to + i * width + columns, 0, (size_t)(width - columns) * sizeof(float));
-  if (right == 1 || columns == 1) {
-    for (int64_t i = 0; i < rows; ++i) memcpy(to + i * width, from + i * down, (size_t)columns * sizeof(float));
-  } else if (down == 1 || rows == 1) { /* a pack's vectors are no wider than the CPU's */
+  if ((down == 1 || rows == 1) && right != 1 && width % lanes == 0) { /* a pack's vectors are no wider than the CPU's */
     (lanes >= 16 ? turn_all_16 : lanes >= 8 ? turn_all_8 : turn_all_4)(to, width, from, right, rows, columns);
-  } else {
-    for (int64_t i = 0; i < rows; ++i)
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    if (right == 1) memcpy(to + i * width, from + i * down, (size_t)columns * sizeof(float));
+    else
       for (int64_t j = 0; j < columns; ++j) to[i * width + j] = from[i * down + j * right];
+    if (columns < width) memset(to + i * width + columns, 0, (size_t)(width - columns) * sizeof(float));
   }
 }
