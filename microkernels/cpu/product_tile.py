@@ -1,8 +1,8 @@
 """Tile program of products whose operands are read where they are or from a packed block: any strides, known at run time.
 
 One call computes ``tiles x groups`` tiles of ``rows`` x ``vectors * lanes`` elements, each in SIMD registers over all of
-``depth`` (the GotoBLAS register kernel: Goto & van de Geijn, ACM TOMS 2008, section 4). Every element is one sum in the order
-of the terms, with any tile, so which program computed it cannot be seen in its bits.
+``depth`` (the GotoBLAS register kernel: Goto & van de Geijn, ACM TOMS 2008, section 4). Every element is one sum in the
+order of the terms, with any tile, so which program computed it cannot be seen in its bits.
 """
 
 from __future__ import annotations

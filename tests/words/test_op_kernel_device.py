@@ -64,7 +64,7 @@ def test_an_op_parses_back_from_its_name_and_from_its_spec(op):
     assert Op.parse(f"{op.kind}:{','.join(fields)}") == op
 
 
-@given(ops(), st.lists(extents, min_size=3, max_size=3))
+@given(ops(), st.lists(extents, min_size=4, max_size=4))
 def test_flops_and_bytes_are_those_of_the_formula(op, given_extents):
     shape = Shape.of(dict(zip(op.dynamic, given_extents, strict=False)))
     full = op.extents(shape)
