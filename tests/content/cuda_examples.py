@@ -89,6 +89,8 @@ VARIANTS = {
         Variant(SIMT.kernel(bm=64, bn=64, bk=16, tm=8, tn=8), "two strips each way", FOURS),
         Variant(SIMT.kernel(bm=8, bn=64, bk=32, tm=2, tn=4), "strips of two rows, two warps, widest k step", FOURS),
         Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1), "single loads", ODD),
+        Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "rows of k side by side in the banks, in pairs", TWOS),
+        Variant(SIMT.kernel(bm=16, bn=64, bk=32, tm=4, tn=4, v=1), "more pieces along k than lanes", ODD_FP32),
         Variant(SIMT.kernel(bm=32, bn=64, bk=16, tm=4, tn=8, kn=1), "W rows along n", KN_FOURS),
     ),
     "mma": (

@@ -54,10 +54,10 @@ SIMT = Pick(  # wide loads, and single ones that take any alignment
     kernels=(_SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), _SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1)),
     dtype="float32",
 )
-WGMMA = Pick(  # tensor maps, and a kernel without
+WGMMA = Pick(  # tensor maps and over 48 KB of shared memory, and a kernel without
     arch="sm_90a",
     op="dense_n72_k136_fp16",
-    kernels=(_WGMMA.kernel(bm=64, bn=64, st=2), _MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1)),
+    kernels=(_WGMMA.kernel(bm=64, bn=64, st=4), _MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1)),
     dtype="float16",
 )
 PICKS = (SIMT, WGMMA)

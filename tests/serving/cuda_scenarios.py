@@ -18,6 +18,7 @@ from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
 from haotuner.errors import PackClosed
+from tests.serving.cuda_doors import crowd, early, older_load, older_maps, older_still
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, WGMMA
@@ -277,6 +278,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     for one in (
         numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
         forked, frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
+        early, crowd, older_load, older_maps, older_still,
     )
 }  # fmt: skip
 

@@ -55,6 +55,12 @@ def test_one_device(folder, pick, scenario):
 
 
 @BOTH
+@pytest.mark.parametrize("scenario", ["early", "crowd", "older_load", "older_maps", "older_still"])
+def test_drivers_that_are_not_as_they_should_be(folder, pick, scenario):
+    run(folder, pick, scenario)
+
+
+@BOTH
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_graph_is_replayed_after_hand_over_and_close(folder, pick, seed):
     run(folder, pick, "captured", seed=seed)
