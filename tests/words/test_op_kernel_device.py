@@ -88,7 +88,7 @@ def test_names_append_only_what_differs_from_the_defaults():
     "text, why",
     [
         ("", "unknown op kind ''"),
-        ("conv:n=1", "unknown op kind 'conv'; known kinds: conv1d"),
+        ("conv:n=1", "unknown op kind 'conv'; known kinds: batch_matmul, conv1d"),
         ("dense:n", "'n' is not KEY=VALUE"),
         ("dense:n=", "'n=' is not KEY=VALUE"),
         ("dense:n=0", "n=0 must be in 1..2^31-1"),
