@@ -143,6 +143,7 @@ class Ring:
 
     ahead: Column  # blocks of steps (``MatmulTile.depth_block``) on their way while one is computed; at least 1
     written_bytes: Column  # that a tile writes at its end, when its ring is empty
+    tail: Column | float = 0.0  # instructions of a wave behind the last step, an exchange between lanes as four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ WARP_GRIDS = ((4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8))  # across 
 SUMS = 64  # of a lane at most
 LOAD_BYTES = 16
 ADDRESS_REGISTERS = 40
+EXCHANGE = 7.0  # instructions of one sum that lanes exchange: two selections, an addition, a shuffle that counts as four
 
 
 class CudaGemv(CudaDense):
@@ -82,6 +83,16 @@ class CudaGemv(CudaDense):
     def ahead(self, kernel: MicroKernel) -> int:
         """Steps that are unrolled together, so that four loads of W are on their way; v of them are in one of (k, n)."""
         return 1 if kernel["kn"] else max(1, 4 // kernel["c"])
+
+    def tail(self, kernel: MicroKernel) -> float:
+        """Sums of a warp's lanes: by each halving a lane gives half of what is left away."""
+        c, v = kernel["c"], kernel["v"]
+        lanes, left = (WARP * v // c, kernel["bm"] * v) if kernel["kn"] else (WARP, kernel["bm"] * c)
+        exchanged = 0
+        while lanes > 1:
+            lanes, left = lanes // 2, max(left // 2, 1)
+            exchanged += left
+        return EXCHANGE * exchanged
 
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Every warp across reads X's rows, from the L1."""
