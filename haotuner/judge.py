@@ -61,13 +61,20 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
     found = {}
     for operand in op.meaning.inputs:
         size = op.operand_shape(operand, shape)
-        found[operand.name] = _drawn(op, operand, size, rng, whole).astype(numpy_dtype(op.dtype_of(operand)))
+        cut = op.meaning.ends.get(operand.name)
+        values = _drawn(op, operand, size, rng, whole) if cut is None else ends(rng, op.extents(shape)[cut], size[0])
+        found[operand.name] = values.astype(numpy_dtype(op.dtype_of(operand)))
     extents = op.extents(shape)
     for step in op.epilogue:
         for name, axes in STEPS[step].operands:
             values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
             found[name] = values.astype(numpy_dtype(op.dtype))
     return found
+
+
+def ends(rng: np.random.Generator, extent: int, groups: int) -> Array:
+    """Ends of so many groups that cut an axis at random, some of them empty; the last is the axis's extent."""
+    return np.append(np.sort(rng.integers(0, extent + 1, groups - 1)), extent)
 
 
 def _drawn(op: Op, operand: Operand, size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Array:

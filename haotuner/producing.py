@@ -179,8 +179,8 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 
 
 def _has_weights(op: Op) -> bool:
-    """Whether the op binds something that may be cold; what comes with a call was just written by another op."""
-    return any(operand.role == "constant" for operand in op.meaning.operands)
+    """Whether the op is timed as weights are; factors that both come with a call were just written by another op."""
+    return op.kind != "batch_matmul"
 
 
 @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
@@ -16,9 +17,10 @@ from haotuner.words.op import Op
 FAMILIES: tuple[Family, ...] = (
     CpuDense(),
     CpuProduct(),
+    CpuConvDirect(),
     CpuConv(),
     *CUDA_FAMILIES,
-    *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
+from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
 from haotuner.runtime.products import ProductOp
@@ -17,7 +18,7 @@ FRONTS: dict[str, Callable[..., Any]] = {
     "batch_matmul": ProductOp,
     **{kind.name: ConvOp for kind in CONVOLUTIONS},
 }
-PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp}  # whose weight stays on a device
+PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp, "grouped": GroupedOp}  # whose weight stays on a device
 
 
 def front_of(kind: str, *, placed: bool = False) -> Callable[..., Any]:

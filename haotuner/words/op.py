@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from haotuner.errors import UsageError
@@ -74,7 +75,7 @@ class Op:
     @property
     def meaning(self) -> OpKind:
         """The kind: axes, operands, reference and tolerance."""
-        return KINDS[self.kind]
+        return _variant(self.kind, self.options)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -95,11 +96,11 @@ class Op:
 
     def option(self, name: str) -> str:
         """Value of one option of the kind, the default where nothing else was asked."""
-        return dict(self.options).get(name, self.meaning.options[name].default)
+        return dict(self.options).get(name, KINDS[self.kind].options[name].default)
 
     def all_options(self) -> dict[str, str]:
         """Every option of the kind with its value."""
-        return {name: self.option(name) for name in self.meaning.options}
+        return {name: self.option(name) for name in KINDS[self.kind].options}
 
     @property
     def name(self) -> str:
@@ -107,7 +108,8 @@ class Op:
         words = [self.kind, *(f"{axis}{extent}" for axis, extent in self.static)]
         if self.dtype != "fp32":
             words.append(self.dtype)
-        words += [value if self.meaning.options[name].choices else f"{name}{_dashed(value)}" for name, value in self.options]
+        options = KINDS[self.kind].options
+        words += [_worded(value) if options[name].choices else f"{name}{_worded(value)}" for name, value in self.options]
         return "_".join([*words, *self.epilogue])
 
     def __getitem__(self, axis: str) -> int:
@@ -144,9 +146,18 @@ class Op:
         return _from_spec(text) if ":" in text else _from_name(text)
 
 
-def _dashed(value: str) -> str:
-    """Several numbers of an option as a name has them, which is also a C identifier: ``1.0.1.0`` is ``1x0x1x0``."""
-    return value.replace(".", "x")
+@cache
+def _variant(kind: str, options: tuple[tuple[str, str], ...]) -> OpKind:
+    """The kind with these options, those left out at their defaults."""
+    general = KINDS[kind]
+    if general.variant is None:
+        return general
+    return general.variant({name: option.default for name, option in general.options.items()} | dict(options))
+
+
+def _worded(value: str) -> str:
+    """An option as a name has it, which is also a C identifier: ``1.0.1.0`` is ``1x0x1x0``, ``1e-6`` is ``1em6``."""
+    return value.replace(".", "x").replace("-", "m").replace("_", "")
 
 
 def _kind(name: str) -> OpKind:
@@ -186,7 +197,7 @@ def _from_name(text: str) -> Op:
     text = text.strip()
     kind = max((name for name in KINDS if f"{text}_".startswith(f"{name}_")), key=len, default=text.partition("_")[0])
     options = _kind(kind).options
-    chosen = {value: name for name, option in options.items() for value in option.choices}
+    chosen = {_worded(value): (name, value) for name, option in options.items() for value in option.choices}
     static: list[tuple[str, int]] = []
     dtypes: list[str] = []
     found: list[tuple[str, str]] = []
@@ -196,7 +207,7 @@ def _from_name(text: str) -> Op:
         if word in DTYPE_BYTES:
             dtypes.append(word)
         elif word in chosen:
-            found.append((chosen[word], word))
+            found.append(chosen[word])
         elif word in STEPS:
             epilogue.append(word)
         elif number and number[1] in options:

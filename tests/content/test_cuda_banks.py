@@ -16,7 +16,11 @@ from tests.content.cuda_seeds import drawn
 from tests.emulator import build, run
 
 pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
-WITH_LOOPS = ("simt", "mma")  # others' main loops touch no shared memory themselves: wgmma and TMA have a swizzle, gemv none
+WITH_LOOPS = (
+    "simt",
+    "mma",
+    "mma8",
+)  # others' main loops touch no shared memory themselves: wgmma and TMA have a swizzle, gemv none
 UNIT = 20  # kernels
 SECONDS = 600
 
@@ -62,7 +66,8 @@ def test_a_tile_that_is_not_shifted_is_seen(tmp_path):
     ("cuda_simt_fp32", "dense:n=2304,k=768"), ("cuda_simt_fp32", "dense:n=2304,k=770"),
     ("cuda_simt_fp32", "dense:n=2304,k=767"), ("cuda_simt_fp32", "dense:n=2304,k=768,weight=kn"),
     ("cuda_mma_fp16", "dense:n=2304,k=768,dtype=fp16"), ("cuda_mma_bf16", "dense:n=2304,k=767,dtype=bf16"),
-    ("cuda_mma_fp16", "dense:n=2304,k=768,dtype=fp16,weight=kn"),
+    ("cuda_mma_fp16", "dense:n=2304,k=768,dtype=fp16,weight=kn"), ("cuda_mma8_fp16", "dense:n=2304,k=768,dtype=fp16"),
+    ("cuda_mma8_fp16", "dense:n=2304,k=768,dtype=fp16,weight=kn"),
 ])  # fmt: skip
 def test_forty_of_a_family_by_seed(family, spec, tmp_path):
     kernels = drawn(FAMILIES[family], Op.parse(spec), device("sm_90a"), 40)

@@ -124,11 +124,11 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
         for file, place in mine
         if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons)
     ]
+    left.sort(key=lambda pair: (pair[1].name, digest(pair[1].around)) in journal.seen)  # those that survived come again last
     if not left:
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
     try:
-        variants.whole()
         for at in range(0, len(left), EVERY):
             entries: list[dict[str, str]] = []
             for file, place in left[at : at + EVERY]:

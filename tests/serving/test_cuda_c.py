@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import PICKS, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import GROUPED_FP32, PICKS, SIMT, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, cc
 from tests.standin import environment, toolchain_missing
 
@@ -67,6 +68,12 @@ def test_the_example_serves_plain_and_as_a_graph(folder):
     assert answer.startswith("calls=10 fallbacks=0 worst="), answer
 
 
+def test_rows_in_groups_from_c(folder):
+    program = cc([HERE / "drive_grouped.c", *LIBRARY], folder / "drive_grouped", "-O1", "-fvisibility=hidden")
+    pack = build_pack(folder / "pack-grouped", GROUPED_FP32, folder / "code")
+    assert run(folder, [program, pack, GROUPED_FP32.op]).startswith("worst=")
+
+
 def test_an_older_driver_is_refused_before_anything_is_loaded(folder):
     program = cc([CLIB / "examples/serve_cuda.c", *LIBRARY], folder / "serve_old", "-O1", "-fvisibility=hidden")
     answer = run(folder, [program, served(folder, SIMT), SIMT.op, "0", "1"], driver=12040, fails=True)
@@ -93,3 +100,11 @@ def test_what_a_dispatch_adds_to_the_driver(folder, pick, capsys):
         print(f"\n{pick.arch}: {answer.strip()}")
     found = re.search(r"a dispatch adds (-?\d+)", answer)
     assert found and int(found[1]) <= SLACK * DISPATCH_NS, answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_scenarios_under_sanitizers(tmp_path):
+    command = [sys.executable, "-m", "tests.serving.cuda_sanitizers", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
+    assert done.returncode == 0, done.stdout[-6000:]

@@ -37,6 +37,13 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
 _TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
 _MEASURING = ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py", "timer_conv.py", "setting.py")
+_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
+            "product.py", "product_tile.py")  # fmt: skip
+
+
+def _shareable(op: Op) -> tuple[str, ...]:
+    """Axes of the output that threads may share: those that its operands have, too."""
+    return tuple(axis for axis in op.parallel if axis in op.axes)
 
 
 class CpuBackend:
@@ -89,8 +96,8 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "dense_sums.py", "loops.py", "conv.py")]
-        timed += [_PACKAGE / "microkernels" / "cpu" / name for name in ("product.py", "product_tile.py")]
+        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in _KERNELS]
+        timed += sorted((_PACKAGE / "generate").glob("*.py"))
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [TIMING_SOURCES / name for name in _TIMING]
         timed += [_HERE / name for name in _MEASURING]
@@ -130,7 +137,7 @@ class CpuBackend:
         """Of dense columns, rows, terms of the sum, or nothing; of other ops each axis of the output that may be cut."""
         if op.kind == "dense":
             return ways.ways(op, threads, one_order=one_order)
-        axes = ("q", "f") if is_convolution(op.kind) else op.parallel  # q: pixels of all rows and images
+        axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
         return (SERIAL,) if threads == 1 else (*axes, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:

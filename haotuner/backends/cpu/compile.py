@@ -15,6 +15,9 @@ RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
 TIMING_SOURCES = Path(__file__).resolve().parent / "native"
 TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
 
+# TVM's merging of buffers mixes up vectors of one element, which generated programs keep their variables in.
+PASSES = {"tirx.disable_storage_rewrite": True}
+
 
 def warm() -> None:
     """Import the compiler now: seconds that no job should be charged for."""
@@ -30,12 +33,15 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     for kernel in kernels:
         for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
             found.setdefault(symbol.name_hint, function)
-    built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
+    with tvm.transform.PassContext(opt_level=3, config=PASSES):
+        built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
 
 
 def _functions(kernel: MicroKernel) -> list[str]:
-    """The kernel's function and, where it has one, its tail's."""
+    """The kernel's function and, where it has one, its tail's; none of a kernel whose program the runtime has."""
+    if kernel.family.startswith("cpu_conv_direct_"):
+        return []
     return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if last_tile(kernel) else 1]
 
 
@@ -46,7 +52,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 
 def _table_row(kernel: MicroKernel) -> str:
-    function, tail = (*_functions(kernel), "NULL")[:2]
+    function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
     return f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {last_tile(kernel)}}},'
 
 

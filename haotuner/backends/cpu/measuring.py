@@ -28,17 +28,10 @@ SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
 PRODUCT_SERVING = (
     "pool.c",
     "check.c",
-    *(f"kinds/product{part}.c" for part in ("_after", "_check", "_pack", "_run")),
-    "kinds/product.h",
+    *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", ".h")),
 )
-CONV_SERVING = (
-    "pool.c",
-    "kinds/conv_run.c",
-    "kinds/conv_phase.c",
-    "kinds/conv_image.c",
-    "kinds/conv_image.h",
-    "kinds/conv.h",
-)
+_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", ".h")
+CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS))
 
 
 def is_dense(kernel: MicroKernel) -> bool:

@@ -18,7 +18,8 @@ from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.launch import Launch
 
 NATIVE = Path(__file__).resolve().parents[2] / "runtime" / "native"
-SOURCES = (Path(__file__).resolve().parent / "native" / "timing_cuda.c", NATIVE / "cuda" / "driver.c",
+OWN = Path(__file__).resolve().parent / "native"
+SOURCES = (OWN / "timing_cuda.c", OWN / "part.c", NATIVE / "cuda" / "driver.c",
            NATIVE / "cuda" / "launch.c", NATIVE / "check.c")  # fmt: skip
 DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
 MOST_SPLITS = 64
@@ -33,7 +34,7 @@ class KernelWords(ctypes.Structure):
         ("name", ctypes.c_char_p), ("tile_m", ctypes.c_int32), ("tile_n", ctypes.c_int32), ("threads", ctypes.c_int32),
         ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32),
         ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32), ("groups", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -44,6 +45,12 @@ class ArgsWords(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "partial")),
         *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "zero")),
     )
+
+
+class GroupWords(ctypes.Structure):
+    """``ht_cuda_groups`` of native/cuda/ht_cuda_args.h."""
+
+    _fields_ = (("ends", ctypes.c_uint64), ("count", ctypes.c_int32), ("zero", ctypes.c_int32))
 
 
 class RegionWords(ctypes.Structure):
@@ -57,7 +64,7 @@ class CallWords(ctypes.Structure):
 
     _fields_ = (
         ("regions", ctypes.c_int32), ("weights", ctypes.c_int32), ("region", RegionWords * 2), ("reduce", ctypes.c_void_p),
-        ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)),
+        ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)), ("groups", GroupWords),
     )  # fmt: skip
 
 
@@ -85,12 +92,12 @@ class Loaded:
 class TimingLibrary:
     """The one device of this process."""
 
-    def __init__(self, ordinal: int) -> None:
-        """Refusal where the device cannot be opened."""
+    def __init__(self, ordinal: int, units: int = 0) -> None:
+        """A device, or so many ``units`` of it alone; Refusal where it cannot be opened."""
         self._native = ctypes.CDLL(str(built(Path(tempfile.gettempdir()))))
         self._native.htt_said.restype = ctypes.c_char_p
         facts = (ctypes.c_int64 * 5)()
-        self.ask("load", "htt_open", ordinal, facts)
+        self.ask("load", "htt_open", ordinal, units, facts)
         units, l2, major, minor, driver = facts
         self.device = DeviceFacts(units=units, l2_bytes=l2, capability=f"{major}.{minor}", driver=driver)
 
@@ -176,13 +183,13 @@ class TimingLibrary:
 
 def built(folder: Path) -> Path:
     """The library, compiled into ``folder`` unless it is there. RuntimeError with the compiler's words."""
-    headers = [NATIVE / "cuda" / name for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h")]
+    headers = [NATIVE / "cuda" / name for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h")] + [OWN / "part.h"]
     toolchain = Toolchain.find()
     seen = hashlib.sha256(toolchain.version.encode() + b"".join(path.read_bytes() for path in (*SOURCES, *headers)))
     out = folder / f"haotuner-timing-{seen.hexdigest()[:16]}.so"
     if not out.exists():
         aside = out.with_suffix(f".{id(out)}.aside")
-        toolchain.link([], list(SOURCES), [NATIVE, NATIVE / "cuda"], aside)
+        toolchain.link([], list(SOURCES), [NATIVE, NATIVE / "cuda", OWN], aside)
         aside.replace(out)
     return out
 
@@ -197,16 +204,22 @@ def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWo
         box_x=(ctypes.c_int32 * 2)(*((x.rows, x.columns) if x else (0, 0))),
         box_w=(ctypes.c_int32 * 2)(*((w.rows, w.columns) if w else (0, 0))),
         swizzle=x.swizzle_bytes if x else 0, kn=int(kn), dtype=DTYPES.index(dtype),
-        splits_max=MOST_SPLITS if launch.splits else 1,
+        splits_max=MOST_SPLITS if launch.splits else 1, groups=int(launch.groups),
     )  # fmt: skip
 
 
 def call_words(
-    regions: Sequence[tuple[Loaded, int]], reduce: int, args: ArgsWords, weights: NDArray[np.uint64]
+    regions: Sequence[tuple[Loaded, int]],
+    reduce: int,
+    args: ArgsWords,
+    weights: NDArray[np.uint64],
+    ends: int = 0,
+    groups: int = 0,
 ) -> CallWords:
-    """A composition of (kernel, rows); ``weights``: addresses, which must outlive the call."""
+    """A composition of (kernel, rows); ``weights``: addresses, which outlive the call; ``ends``: that of groups' ends."""
     call = CallWords(regions=len(regions), weights=len(weights), reduce=reduce, args=args)
     for place, (loaded, rows) in enumerate(regions):
         call.region[place] = RegionWords(kernel=loaded.words, function=loaded.function, rows=rows)
+    call.groups = GroupWords(ends=ends, count=groups)
     call.w = weights.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64))
     return call

@@ -1,0 +1,163 @@
+"""Vector math for programs: exp, log, tanh, erf and sigmoid of float32 lanes in plain arithmetic, within 2 ulp.
+
+Polynomials are near-minimax fits (reweighted least squares at Chebyshev nodes), arranged as Cody and Waite do (1980).
+NaN and infinity come out as numpy has them. Every function takes and gives a TVM expression of ``lanes`` lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * LN2_HIGH is exact
+EXP = (0.5, 0.16666516661643982, 0.04166620224714279, 0.008369073271751404, 0.001395080122165382)
+ERF_SMALL = (0.12837916612625122, -0.37612634897232056, 0.11283694207668304, -0.02685927040874958, 0.005200634244829416,
+             -0.0008137435652315617, 8.345216338057071e-05)  # fmt: skip
+ERF_LARGE = (-0.12864850461483002, -0.6351512670516968, -0.10623694211244583, 0.02376212179660797, -0.0036424880381673574,
+             0.00032281133462674916, -1.1232086762902327e-05)  # fmt: skip
+ERF_SPLIT, ERF_END = 0.92, 4.0  # erf is 1 in float32 from 3.92 on
+LOG = (0.3333331048488617, -0.24999986588954926, 0.20002155005931854, -0.1666918843984604, 0.14219848811626434,
+       -0.12385925650596619, 0.11866694688796997, -0.11779095232486725, 0.06915716826915741)  # fmt: skip
+TANH = (-0.3333326280117035, 0.1333089917898178, -0.053692955523729324, 0.02048327773809433, -0.0055285971611738205)
+TANH_SPLIT, TANH_END = 0.625, 10.0  # tanh is 1 in float32 from 9.02 on
+
+
+@dataclass(frozen=True, slots=True)
+class VectorMath:
+    """Functions over ``lanes`` float32 numbers. ``once`` binds an expression to a variable, so that it is computed once."""
+
+    lanes: int
+    once: Any  # Callable[[expression], expression]
+
+    def exp(self, x: Any) -> Any:
+        """e^x: 2^n * e^r with |r| <= ln 2 / 2; the power in two factors, so that subnormal results come out."""
+        from tvm import tirx
+
+        x = self.once(x)
+        e, whole = self._reduced(self.once(self._least(self._most(x, -104.5), 89.0)))
+        half = self.once(whole >> self._int(1))
+        result = e * self._power(half) * self._power(whole - half)
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), result, x))
+
+    def _exp_inside(self, x: Any) -> Any:
+        """e^x for numbers in -87..87: results are neither subnormal nor infinite."""
+        e, whole = self._reduced(self.once(x))
+        return self.once(e * self._power(whole))
+
+    def _reduced(self, x: Any) -> tuple[Any, Any]:
+        """e^r and n of x = n ln 2 + r."""
+        from tvm import tirx
+
+        n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
+        r = self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
+        p = self.once(self._polynomial(EXP, r))
+        e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
+        return e, self.once(tirx.Cast(self._type("int32"), n))
+
+    def log(self, x: Any) -> Any:
+        """Natural logarithm: of the mantissa in sqrt(1/2)..sqrt(2), plus the exponent times ln 2."""
+        from tvm import tirx
+
+        x = self.once(x)
+        tiny = x < self._number(1.17549435e-38)  # subnormal numbers are scaled up first
+        scaled = self.once(tirx.Select(tiny, x * self._number(2.0**23), x))
+        bits = self.once(tirx.reinterpret(self._type("int32"), scaled) - self._int(0x3F3504F3))
+        exponent = bits >> self._int(23)
+        mantissa = tirx.reinterpret(self._type("float32"), (bits & self._int(0x007FFFFF)) + self._int(0x3F3504F3))
+        n = self.once(tirx.Cast(self._type("float32"), exponent) - tirx.Select(tiny, self._number(23.0), self._number(0.0)))
+        f = self.once(mantissa - self._number(1.0))
+        square = self.once(f * f)
+        p = self.once(self._polynomial(LOG, f))
+        tail = self.once(self._fma(n, LN2_LOW, self._fma(square, self._number(-0.5), square * f * p)))
+        result = self._fma(n, LN2_HIGH, f + tail)
+        infinity = self._number(float("inf"))
+        result = tirx.Select(x < infinity, result, x)  # infinity, NaN
+        result = tirx.Select(
+            x > self._number(0.0), result, tirx.Select(tirx.Not(tirx.isnan(x)), self._number(float("nan")), x)
+        )
+        return self.once(tirx.Select(tirx.EQ(x, self._number(0.0)), self._number(float("-inf")), result))
+
+    def tanh(self, x: Any) -> Any:
+        """An odd polynomial near 0, else 1 - 2 / (e^2x + 1)."""
+        from tvm import tirx
+
+        x = self.once(x)
+        size = self.once(tirx.abs(x))
+        square = self.once(x * x)
+        near = self._fma(self.once(self._polynomial(TANH, square) * square), x, x)
+        e = self._exp_inside(self._least(size + size, 2 * TANH_END))
+        far = self._signed(self._number(1.0) - self._number(2.0) / (e + self._number(1.0)), x)
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(size < self._number(TANH_SPLIT), near, far), x))
+
+    def erf(self, x: Any) -> Any:
+        """An odd polynomial near 0, else 1 - e^(-t + t P(t))."""
+        from tvm import tirx
+
+        x = self.once(x)
+        t = self.once(self._least(tirx.abs(x), ERF_END))
+        square = self.once(x * x)
+        near = self._fma(self._polynomial(ERF_SMALL, square), x, x)
+        exponent = self._fma(self._polynomial(ERF_LARGE, t), t, self._number(0.0) - t)
+        far = self._signed(self._number(1.0) - self._exp_inside(exponent), x)
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(t < self._number(ERF_SPLIT), near, far), x))
+
+    def sigmoid(self, x: Any) -> Any:
+        """1 / (1 + e^-|x|), times e^-|x| below 0: nothing overflows, and small results keep their digits."""
+        from tvm import tirx
+
+        x = self.once(x)
+        e = self.exp(self._number(0.0) - tirx.abs(x))
+        above = tirx.Select(x < self._number(0.0), e, self._number(1.0))
+        return self.once(above / (self._number(1.0) + e))
+
+    def _polynomial(self, coefficients: Sequence[float], x: Any) -> Any:
+        found = self._number(coefficients[-1])
+        for one in reversed(coefficients[:-1]):
+            found = self._fma(found, x, one)
+        return found
+
+    def _fma(self, a: Any, b: Any, c: Any) -> Any:
+        """A * b + c, in one instruction where the CPU has one."""
+        from tvm import tirx
+
+        given = [one if not isinstance(one, float) else self._number(one) for one in (a, b, c)]
+        return tirx.call_llvm_pure_intrin(self._type("float32"), "llvm.fmuladd", *given)
+
+    def _power(self, n: Any) -> Any:
+        """2^n as bits."""
+        from tvm import tirx
+
+        return tirx.reinterpret(self._type("float32"), (n + self._int(127)) << self._int(23))
+
+    def _signed(self, value: Any, x: Any) -> Any:
+        from tvm import tirx
+
+        sign = tirx.reinterpret(self._type("int32"), x) & self._int(-(2**31))
+        return tirx.reinterpret(self._type("float32"), tirx.reinterpret(self._type("int32"), value) | sign)
+
+    def _least(self, x: Any, bound: float) -> Any:
+        from tvm import tirx
+
+        return tirx.Select(x < self._number(bound), x, self._number(bound))
+
+    def _most(self, x: Any, bound: float) -> Any:
+        from tvm import tirx
+
+        return tirx.Select(x > self._number(bound), x, self._number(bound))
+
+    def _type(self, name: str) -> str:
+        return name if self.lanes == 1 else f"{name}x{self.lanes}"
+
+    def _number(self, value: float) -> Any:
+        from tvm import tirx
+
+        one = tirx.FloatImm("float32", value)
+        return one if self.lanes == 1 else tirx.Broadcast(one, self.lanes)
+
+    def _int(self, value: int) -> Any:
+        from tvm import tirx
+
+        one = tirx.IntImm("int32", value)
+        return one if self.lanes == 1 else tirx.Broadcast(one, self.lanes)
