@@ -13,9 +13,11 @@ from haotuner.errors import UsageError
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.products import define_product
 
 
 class Registered:
@@ -37,8 +39,10 @@ class Registered:
                 define_grouped(self._library, placed)
             elif placed is not None:
                 define(self._library, placed)
+            elif isinstance(op := pack.op(name), ProductOp):
+                define_product(self._library, op)
             else:
-                self._define(pack.op(name))
+                self._define(op)
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.
