@@ -10,11 +10,14 @@ import ctypes
 import torch
 
 from haotuner.errors import UsageError
+from haotuner.ops.convolution import is_convolution
+from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch import conv_ops
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
 from haotuner.torch.products import define_product
@@ -39,6 +42,8 @@ class Registered:
                 define_grouped(self._library, placed)
             elif placed is not None:
                 define(self._library, placed)
+            elif is_convolution(pack.op_entry(name).kind):
+                conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp):
                 define_product(self._library, op)
             else:
@@ -149,6 +154,6 @@ def register(pack: Pack) -> Registered:
     return Registered(pack)
 
 
-def packed_tensor(linear: Linear) -> torch.Tensor:
-    """The packed weight ``(panels, k, pw)`` of a bound linear, sharing its memory."""
+def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:
+    """The packed weight of a bound linear, ``(panels, k, pw)``, or of a convolution, sharing its memory."""
     return torch.from_dlpack(linear.bound.packed)
