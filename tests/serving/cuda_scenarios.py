@@ -18,6 +18,7 @@ from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
 from haotuner.errors import PackClosed
+from tests.serving.cuda_bad_inputs import captures, extents, lost
 from tests.serving.cuda_doors import crowd, early, older_load, older_maps, older_still
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_grouped import grouped, grouped_refusals
@@ -279,7 +280,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     for one in (
         numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
         forked, grouped, grouped_refusals, frameworks, counted, failing, preparing, torch_fakes, torch_groups, several,
-        faults, allocating, too_old, early, crowd, older_load, older_maps, older_still,
+        faults, allocating, too_old, early, crowd, older_load, older_maps, older_still, extents, lost, captures,
     )
 }  # fmt: skip
 
