@@ -44,7 +44,7 @@ def compilers() -> dict[str, str]:
 
 
 def driver_lacks(arch: str, driver: int) -> str:
-    """Which driver the code that is compiled here needs, where this host's, as it says its version, is older; else nothing."""
+    """Which driver the code that is compiled here needs, where this host's is older (0: none); else nothing."""
     from haotuner.backends.cuda.device_code import find_compiler
 
     try:
