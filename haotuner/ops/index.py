@@ -8,6 +8,7 @@ from haotuner.ops.grouped import GROUPED
 from haotuner.ops.kind import OpKind
 from haotuner.ops.reductions import REDUCTION_KINDS, TRANSPOSE
 from haotuner.ops.rows import ROW_KINDS
+from haotuner.ops.windows import WINDOW_KINDS
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
@@ -16,5 +17,6 @@ _KINDS: tuple[OpKind, ...] = (
     *ROW_KINDS,
     *REDUCTION_KINDS,
     TRANSPOSE,
+    *WINDOW_KINDS,
 )  # fmt: skip
 KINDS: dict[str, OpKind] = {kind.name: kind for kind in _KINDS}
