@@ -94,7 +94,7 @@ class CudaBackend:
         driver = driver_version() or 0
         if measures and (lacking := ways.driver_lacks(device.arch, driver)):
             raise EnvironmentMissing(
-                f"--device {asked}: the host lacks {lacking}; the driver serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
+                f"--device {asked}: the host lacks {lacking}; it serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
                 f"update the NVIDIA driver, or compile with a CUDA {driver // 1000} toolkit"
             )
 
