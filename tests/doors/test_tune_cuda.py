@@ -181,7 +181,7 @@ def test_a_driver_too_old_for_what_is_compiled_here_is_refused_before_anything_i
 ) -> None:
     answer = Host(cache, images, "sm_80", driver=12040).run(tmp_path, "tune", *ASKED, "--budget", "3s")
     assert answer.code == 4 and "lacks a driver for CUDA 13.0 (driver 580 or later), as nvcc 13" in answer.err, answer.err
-    assert "serves CUDA 12.4: update the NVIDIA driver, or compile with a CUDA 12 toolkit" in answer.err
+    assert "it serves CUDA 12.4: update the NVIDIA driver, or compile with a CUDA 12 toolkit" in answer.err
     assert not (tmp_path / "pack").exists() and not (tmp_path / "pack.records.db").exists()
 
 
