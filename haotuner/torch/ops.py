@@ -10,12 +10,17 @@ import ctypes
 import torch
 
 from haotuner.errors import UsageError
+from haotuner.ops.convolution import is_convolution
+from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch import conv_ops
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.products import define_product
 
 
 class Registered:
@@ -37,8 +42,12 @@ class Registered:
                 define_grouped(self._library, placed)
             elif placed is not None:
                 define(self._library, placed)
+            elif is_convolution(pack.op_entry(name).kind):
+                conv_ops.define(self._library, pack, pack.op(name))
+            elif isinstance(op := pack.op(name), ProductOp):
+                define_product(self._library, op)
             else:
-                self._define(pack.op(name))
+                self._define(op)
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.
@@ -145,6 +154,6 @@ def register(pack: Pack) -> Registered:
     return Registered(pack)
 
 
-def packed_tensor(linear: Linear) -> torch.Tensor:
-    """The packed weight ``(panels, k, pw)`` of a bound linear, sharing its memory."""
+def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:
+    """The packed weight of a bound linear, ``(panels, k, pw)``, or of a convolution, sharing its memory."""
     return torch.from_dlpack(linear.bound.packed)
