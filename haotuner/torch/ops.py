@@ -15,10 +15,12 @@ from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.torch import conv_ops
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.products import define_product
 
 
 class Registered:
@@ -42,8 +44,10 @@ class Registered:
                 define(self._library, placed)
             elif is_convolution(pack.op_entry(name).kind):
                 conv_ops.define(self._library, pack, pack.op(name))
+            elif isinstance(op := pack.op(name), ProductOp):
+                define_product(self._library, op)
             else:
-                self._define(pack.op(name))
+                self._define(op)
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.

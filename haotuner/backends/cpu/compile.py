@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.microkernels.index import family_named
@@ -28,11 +29,12 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     import tvm
     from tvm.target import Target
 
-    module = tvm.IRModule({})
+    found: dict[str, Any] = {}  # by name: some families' kernels share programs
     for kernel in kernels:
-        module.update(family_named(kernel.family).schedule(kernel, kernel.name))
+        for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
+            found.setdefault(symbol.name_hint, function)
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
+        built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
 
 
