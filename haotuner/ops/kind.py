@@ -80,6 +80,7 @@ class OpKind:
     draw: Callable[[np.random.Generator, Operand, tuple[int, ...]], Any] | None = None
     exact: bool = False
     own_options: Mapping[str, Option] = field(default_factory=dict)
+    channel: str = ""  # the output's axis that an epilogue's values of a channel run along; empty: its last one
     example: str = ""  # a spec, for messages
 
     def __post_init__(self) -> None:
@@ -91,6 +92,11 @@ class OpKind:
         used = {axis for o in self.operands for axes in o.layouts.values() for axis in axes}
         if used != set(self.axes):
             raise ValueError(f"op kind {self.name}: operands use the axes {sorted(used)}, declared are {sorted(self.axes)}")
+
+    @property
+    def channel_axis(self) -> str:
+        """The output's axis that an epilogue's values of a channel run along."""
+        return self.channel or next(iter(self.output.layouts.values()))[-1]
 
     @property
     def output(self) -> Operand:

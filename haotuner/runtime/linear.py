@@ -140,6 +140,7 @@ class Bound:
     setting: int  # plan and threads, see words/limits.py
     packed: Any  # tvm_ffi tensor (panels, k, pw)
     bias: Any = None  # tvm_ffi tensor (n,)
+    constants: tuple[Any, ...] = ()  # of an epilogue: tvm_ffi tensors (n,)
     packed_bytes: int = 0
 
     @staticmethod
@@ -147,8 +148,8 @@ class Bound:
         """Pack a weight and copy a bias (None: none); see ``pack_weight`` for what is refused."""
         import tvm_ffi
 
+        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias))
         packed = pack_weight(op, weight, arena)
-        row = None if bias is None else tvm_ffi.from_dlpack(_bias(op, bias))
         return Bound(
             op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
         )
@@ -236,8 +237,9 @@ def _array(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
     return value
 
 
-def _bias(op: PackOp, bias: Any) -> NDArray[np.float32]:
-    row = _array(op, "bias", bias)
+def channel_row(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
+    """A copy of one float32 value a column; TypeError for another dtype, ValueError for another shape."""
+    row = _array(op, name, value)
     if row.shape != (op.n,):
-        raise ValueError(f"{op.name}: bias has shape {tuple(row.shape)}; expected ({op.n},)")
+        raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({op.n},)")
     return row.copy()

@@ -11,9 +11,10 @@ import torch
 
 from haotuner.errors import UsageError
 from haotuner.runtime.dense import DenseOp
-from haotuner.runtime.linear import Linear
+from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch.fused import define_fused
 from haotuner.torch.placed import PlacedCall, define
 
 
@@ -33,6 +34,8 @@ class Registered:
         for name in pack.ops:
             if name in self._placed:
                 define(self._library, self._placed[name])
+            elif pack.op_entry(name).extra:
+                define_fused(self._library, pack, pack.op_entry(name))
             else:
                 self._define(pack.op(name))
 
@@ -44,7 +47,7 @@ class Registered:
         if name in self._placed:
             self._placed[name].bind(weight.detach())
             return weight.detach()
-        return packed_tensor(self._pack.op(name).bind(weight))
+        return torch.from_numpy(pack_weight(self._pack.op_entry(name), weight, self._pack.arena))
 
     def placed_call(self, name: str) -> PlacedCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
@@ -130,6 +133,8 @@ def share_threads(pack: Pack, share: bool = True) -> bool:
 def register(pack: Pack) -> Registered:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
 
+    An op with an epilogue takes what that reads in the place of the bias, all of it: values of a channel ``(n,)`` in the order
+    of its steps, then tensors like the result.
     x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go
     through ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
     """

@@ -49,7 +49,8 @@ def test_flops_and_bytes_are_those_of_the_formula(op, given_extents):
     if op.kind == "dense":
         m, n, k = full["m"], full["n"], full["k"]
         assert op.flops(shape) == 2 * m * n * k
-        assert op.least_bytes(shape) == (m * k + n * k + m * n) * DTYPE_BYTES[op.dtype]
+        extra = sum(m * n if len(axes) == 2 else n for axes in op.epilogue_operands.values())
+        assert op.least_bytes(shape) == (m * k + n * k + m * n + extra) * DTYPE_BYTES[op.dtype]
     assert {*op.dynamic, *(axis for axis, _ in op.static)} == set(op.axes)
 
 

@@ -33,6 +33,7 @@ from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
 
 _PACKAGE = Path(__file__).resolve().parents[2]
+_PROGRAMS = ("dense.py", "dense_sums.py", "epilogue.py", "loops.py", "vector_math.py")  # of kernels
 _HERE = Path(__file__).resolve().parent
 
 
@@ -86,7 +87,7 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in ("dense.py", "dense_sums.py", "loops.py")]
+        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in _PROGRAMS]
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [TIMING_SOURCES / name for name in ("timing.c", "timing_sliced.c", "sampling.h", "watch.h", "watch.c")]
         timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py")]
@@ -117,7 +118,7 @@ class CpuBackend:
         """So many tiles over one block of columns, hot, as they are behind another region."""
         nr, n = kernel["nr"], op["n"]
         columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
-        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
+        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype, epilogue=op.epilogue)
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
         trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)

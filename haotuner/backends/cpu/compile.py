@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
@@ -21,13 +22,20 @@ def warm() -> None:
 
 
 def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
-    """One object file with a function ``__tvm_ffi_<name>`` for each kernel, and its tail's; tvm's errors pass through."""
+    """One object file with a function ``__tvm_ffi_<name>`` for each kernel, its tail's and its epilogue's.
+
+    TVM's errors pass through.
+    """
     import tvm
     from tvm.target import Target
 
     module = tvm.IRModule({})
     for kernel in kernels:
         module.update(family_named(kernel.family).schedule(kernel, kernel.name))
+    for symbol, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
+        if symbol:
+            steps = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol)
+            module.update(tvm.IRModule({symbol: steps}))
     built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
 
@@ -40,14 +48,16 @@ def _functions(kernel: MicroKernel) -> list[str]:
 def declarations(kernels: Sequence[MicroKernel]) -> str:
     """C declarations of the functions of these kernels."""
     names = [name for kernel in kernels for name in _functions(kernel)]
+    names += sorted({f"__tvm_ffi_{epilogue.symbol_of(kernel)}" for kernel in kernels if epilogue.symbol_of(kernel)})
     return "\n".join(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
 
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL")[:2]
-    return (
-        f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {tail_columns(kernel)}}},'
-    )
+    words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, tail_columns(kernel)]
+    if epilogue.symbol_of(kernel):
+        words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]]
+    return f"  {{{', '.join(map(str, words))}}},"
 
 
 def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
