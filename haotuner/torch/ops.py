@@ -133,8 +133,9 @@ def share_threads(pack: Pack, share: bool = True) -> bool:
 def register(pack: Pack) -> Registered:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
 
-    An op with an epilogue takes what that reads in the place of the bias, all of it: values of a channel ``(n,)`` in the order
-    of its steps, then tensors like the result.
+    An op with an epilogue takes what that reads in the place of the bias: values of a channel ``(n,)`` in the order of its
+    steps, then tensors like the result.
+
     x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go
     through ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
     """

@@ -41,6 +41,11 @@ def with_epilogue(kernel: MicroKernel, steps: Sequence[str]) -> MicroKernel:
     return MicroKernel(kernel.family, (*kept, ("ep", code_of(steps))) if steps else kept)
 
 
+def bare(kernel: MicroKernel) -> MicroKernel:
+    """The micro-kernel without its epilogue: the program that computes the sums, which kernels share."""
+    return with_epilogue(kernel, ()) if "ep" in dict(kernel.params) else kernel
+
+
 def symbol_of(kernel: MicroKernel) -> str:
     """Name of the program of its epilogue; empty where it has none. Kernels of equal lanes share it."""
     code = dict(kernel.params).get("ep", 0)

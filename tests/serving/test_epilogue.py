@@ -1,4 +1,4 @@
-"""Epilogues: every step, in any order, once for every element whatever plan computed it; and what a call or a bind refuses."""
+"""Epilogues: steps in any order, once for every element whatever plan computed it; what a call or a bind refuses."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     from tvm.target import Target
 
     module = tvm.IRModule({})
-    for kernel in kernels:
+    for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
         module.update(family_named(kernel.family).schedule(kernel, kernel.name))
     for symbol, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
         if symbol:
@@ -42,12 +42,13 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
 
 def _functions(kernel: MicroKernel) -> list[str]:
     """The kernel's function and, where it has one, its tail's."""
-    return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if tail_columns(kernel) else 1]
+    name = epilogue.bare(kernel).name
+    return [f"__tvm_ffi_{name}", f"__tvm_ffi_{name}_tail"][: 2 if tail_columns(kernel) else 1]
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> str:
     """C declarations of the functions of these kernels."""
-    names = [name for kernel in kernels for name in _functions(kernel)]
+    names = list(dict.fromkeys(name for kernel in kernels for name in _functions(kernel)))
     names += sorted({f"__tvm_ffi_{epilogue.symbol_of(kernel)}" for kernel in kernels if epilogue.symbol_of(kernel)})
     return "\n".join(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
 
@@ -55,8 +56,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL")[:2]
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, tail_columns(kernel)]
-    if epilogue.symbol_of(kernel):
-        words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]]
+    words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
     return f"  {{{', '.join(map(str, words))}}},"
 
 
