@@ -84,7 +84,7 @@ def _normal(size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Arr
 
 def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
     """The op's result in float64, epilogue included; ``inputs`` as they are stored."""
-    value = op.meaning.result(_wide(op, inputs), op.all_options())
+    value = _as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options()))
     extra = _extra(op, inputs)
     for step in op.epilogue:
         value = STEPS[step].apply(value, extra)
@@ -95,9 +95,10 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
     """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
     eps = DTYPES[op.dtype_of(op.meaning.output)].eps
     # Sums are kept in fp32 at least, whatever the operands' type.
-    units = np.asarray(op.meaning.tolerance(_wide(op, inputs), op.all_options()), np.float64)
+    units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), op.all_options())), np.float64)
     allowed = units * min(eps, DTYPES["fp32"].eps)
-    value, extra = np.asarray(op.meaning.result(_wide(op, inputs), op.all_options())), _extra(op, inputs)
+    value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
+    extra = _extra(op, inputs)
     for step in (STEPS[name] for name in op.epilogue):
         entered, value = np.abs(value), step.apply(value, extra)
         gain = np.abs(extra[step.scales]) if step.scales else step.gain
@@ -166,6 +167,13 @@ def _extra(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]
         values = np.asarray(inputs[name], np.float64)
         found[name] = values.reshape([values.shape[own.index(axis)] if axis in own else 1 for axis in axes])
     return found
+
+
+def _as_stored(op: Op, value: Any) -> Any:
+    """A result with the axes of the output's first layout, as the op stores it."""
+    output = op.meaning.output
+    stored, first = output.axes(op.all_options()), next(iter(output.layouts.values()))
+    return value if stored == first else np.asarray(value).transpose([first.index(axis) for axis in stored])
 
 
 def _wide(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from haotuner.errors import NothingLegal
+from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -13,8 +14,9 @@ from haotuner.words.op import Op
 # A kind with a formula has a family without a line of its own.
 FAMILIES: tuple[Family, ...] = (
     CpuDense(),
+    CpuConv(),
     *CUDA_FAMILIES,
-    *(CpuLoops(kind) for kind in KINDS.values() if CpuLoops.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
 )
 
 

@@ -19,6 +19,7 @@ from haotuner.microkernels.index import families_for
 from haotuner.select.funnel import Funnel, select
 from haotuner.select.geometry import exact_axes
 from haotuner.trace import traffic_of
+from haotuner.words.composition import sum_parts
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -96,6 +97,7 @@ def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectat
     own = family.expectation(op, device, traffic)
     if own is not None:
         return own
+    from haotuner.backends.index import BACKENDS
     from haotuner.cost.expected import over_traffic  # the models and their libraries take a second to import
     from haotuner.initial_model import start_of
     from haotuner.search.book import expectation
@@ -104,4 +106,6 @@ def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectat
     first = next(iter(family.points(op, device)), None)
     if first is not None and exact_axes(family.tile(first)):
         return expectation(op, family, device, "cold", start)
-    return over_traffic(op, family, device, traffic, start)  # a tile serves a shape alone
+    owner = next((backend for backend in BACKENDS if backend.owns(device)), None)  # other makers' GPUs have none
+    parts = tuple(dict.fromkeys(sum_parts(way) for way in owner.ways(op, 1, one_order=False))) if owner else (1,)
+    return over_traffic(op, family, device, traffic, start, parts=parts)  # a tile serves a shape alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections import Counter
@@ -91,7 +92,7 @@ class Watcher:
         if record.trial.op != op or record.trial.threads != 1:
             return  # a column block, or several threads: not comparable
         us = record.outcome.median_us
-        rows = record.trial.shape["m"]
+        rows = math.prod(extent for _, extent in record.trial.shape.axes)
         gflops = self._ops[op].flops(record.trial.shape) / us / 1e3
         bucket = 1 << max(rows - 1, 0).bit_length()  # shapes up to the same power of two
         if gflops > self._best.get((op, bucket), (0.0, ""))[0]:

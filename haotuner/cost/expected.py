@@ -7,37 +7,66 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.cost.families import Named, demand
+from haotuner.cost.families import demand
 from haotuner.cost.features import features
 from haotuner.cost.model import CostModel
+from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import expected_us, roofline_us
+from haotuner.plan.grids import Grid
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
+from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
+# What a sum in parts must save beyond adding them up before selection counts on it: with less, NVIDIA's heuristics for an
+# H200 find narrower tiles as good or better (docs/decisions/132).
+DOUBT_US = 4.0
 ROWS = 20_000  # of a demand at a time: some tens of MB
 
 
 def over_traffic(
-    op: Op, family: Named, device: Device, traffic: Traffic, model: CostModel | None = None, *, weights: str = "cold"
+    op: Op,
+    family: Family,
+    device: Device,
+    traffic: Traffic,
+    model: CostModel | None = None,
+    *,
+    weights: str = "cold",
+    parts: Sequence[int] = (1,),
 ) -> Expectation:
     """The share of the roofline that is expected of each kernel, its mean over the traffic by the traffic's weights.
 
     ``model``: None ranks by the analytic time alone. ``weights`` is ``cold`` or ``hot``. The device runs as a whole.
+    ``parts``: into how many the sum over k may be split; each shape is priced by the best of those whose blocks still run in
+    one round, adding the parts up included.
     """
     shapes = traffic.shapes()
     shares = np.array([weight for _, weight in traffic], np.float64)
     roof = np.asarray(roofline_us(device, op, shapes), np.float64)
 
-    def some(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
+    def priced(problem: Op, pairs: Sequence[tuple[MicroKernel, Shape]]) -> NDArray[np.float64]:
         if model is None:
-            us = expected_us(device, demand(device, family, op, pairs, weights=weights)).reshape(len(kernels), -1)
-            return np.asarray((roof / us) @ shares, np.float64)
-        said = model.predict(features(device, family, op, pairs, weights=weights)).reshape(len(kernels), -1)
-        return np.asarray(np.exp(said) @ shares, np.float64)
+            return expected_us(device, demand(device, family, problem, pairs, weights=weights))
+        least = np.asarray(roofline_us(device, problem, [shape for _, shape in pairs]), np.float64)
+        return np.asarray(
+            least / np.exp(model.predict(features(device, family, problem, pairs, weights=weights))), np.float64
+        )
+
+    def some(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
+        us = priced(op, [(kernel, shape) for kernel in kernels for shape in shapes]).reshape(len(kernels), -1)
+        grids = [Grid.of(kernel, family, op, device) for kernel in kernels] if max(parts) > 1 else []
+        for count in (count for count in parts if count > 1):
+            short = [(row, column) for row, grid in enumerate(grids) for column, shape in enumerate(shapes)
+                     if grid.short(grid.tiles(shape[op.dynamic[0]]), count)]  # fmt: skip
+            if short:
+                split = priced(in_parts_of(op, count), [(kernels[row], shapes[column]) for row, column in short])
+                adding = [DOUBT_US + adding_us(op, device, shapes[column], count) for _, column in short]
+                rows, columns = (list(places) for places in zip(*short, strict=True))
+                us[rows, columns] = np.minimum(us[rows, columns], split + np.array(adding))
+        return np.asarray((roof / us) @ shares, np.float64)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         step = max(1, ROWS // len(shapes))

@@ -67,7 +67,9 @@ def ring_us(demand: Demand, m: Machine, resident: Column, spilled: Column, start
     tile, ring = parts_of(demand)
     flow = flow_of(demand, m, resident)
     waves, spills = demand.tiles.waves, _SPILL_LOADS * spilled
-    issued = tile.fmas + tile.loads + tile.checks + spills + 2.0 / np.maximum(tile.unroll, 1.0)
+    # What follows a tile's last step runs beside other tiles' steps, and shares the schedulers with them.
+    tail = ring.tail / (flow.steps * tile.depth_block)
+    issued = tile.fmas + tile.loads + tile.checks + spills + tail + 2.0 / np.maximum(tile.unroll, 1.0)
     cycles = [  # of one tile for one element of the depth
         tile.tensor_fmas / m.tensor_fmas / flow.awake,
         waves * tile.fmas / m.pipes / flow.awake,

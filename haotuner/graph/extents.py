@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, reduce
 from typing import Any, TypeAlias
 
 import sympy
@@ -89,6 +89,42 @@ def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:
     if missing:
         raise UsageError(f"extent {text(extent)}: the size of {', '.join(missing)} is not known")
     return int(extent.subs({symbol: sizes[str(symbol)] for symbol in extent.free_symbols}))
+
+
+def lowered(
+    extent: Any,
+    values: Mapping[str, Any],
+    *,
+    number: Callable[[int], Any],
+    floordiv: Callable[[Any, Any], Any],
+    mod: Callable[[Any, Any], Any],
+    maximum: Callable[[Any, Any], Any],
+    minimum: Callable[[Any, Any], Any],
+) -> Any:
+    """The extent in another arithmetic: ``values`` of the dimensions, ``+``, ``-``, ``*`` and the functions given."""
+
+    def walk(e: Any) -> Any:
+        if isinstance(e, int) or e.is_Integer:
+            return number(int(e))
+        if e.is_Symbol:
+            return values[str(e)]
+        if isinstance(e, sympy.floor):
+            numerator, denominator = sympy.fraction(sympy.together(e.args[0]))
+            return floordiv(walk(numerator), walk(denominator))
+        if e.is_Pow and e.exp.is_Integer and e.exp > 0:
+            return reduce(lambda one, other: one * other, [walk(e.base)] * int(e.exp))
+        parts = [walk(one) for one in e.args]
+        if e.is_Add:
+            return reduce(lambda one, other: one + other, parts)
+        if e.is_Mul and sympy.fraction(e)[1] == 1:
+            return reduce(lambda one, other: one * other, parts)
+        if isinstance(e, sympy.Mod):
+            return mod(*parts)
+        if isinstance(e, (sympy.Max, sympy.Min)):
+            return reduce(maximum if isinstance(e, sympy.Max) else minimum, parts)
+        raise UsageError(f"extent {e} has no program")
+
+    return walk(extent)
 
 
 def text(extent: Extent) -> str:

@@ -29,6 +29,13 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """The extent of an axis, as a number."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """An element-wise function; a key of ``functions.FUNCTIONS``."""
 
@@ -45,7 +52,7 @@ class Reduce:
     of: Formula
 
 
-Formula: TypeAlias = Load | Number | Apply | Reduce
+Formula: TypeAlias = Load | Number | Size | Apply | Reduce
 
 
 def evaluate(
@@ -72,12 +79,14 @@ def evaluate(
             return spread(part.operand)
         if isinstance(part, Number):
             return np.float64(part.value)
+        if isinstance(part, Size):
+            return np.float64(extents[part.axis])
         if isinstance(part, Reduce):
             return REDUCTIONS[part.how].reduce(value(part.of), axis=order.index(part.axis), keepdims=True)
         return FUNCTIONS[part.function](*(value(argument) for argument in part.arguments))
 
-    found = value(formula)
     extents = {axis: np.asarray(inputs[name]).shape[at] for name, own in axes.items() for at, axis in enumerate(own)}
+    found = value(formula)
     whole = np.broadcast_to(found, [extents[axis] if axis in output else 1 for axis in order])
     return whole.reshape([extents[axis] for axis in output])
 
@@ -95,3 +104,13 @@ def parts(formula: Formula) -> Iterator[Formula]:
 def reductions(formula: Formula) -> tuple[Reduce, ...]:
     """Its reductions, each once, in an order in which each can be computed from those before it."""
     return tuple(dict.fromkeys(part for part in parts(formula) if isinstance(part, Reduce)))
+
+
+def apply(function: str, *arguments: Formula | float) -> Apply:
+    """An element-wise function of formulas and numbers."""
+    return Apply(function, tuple(Number(one) if isinstance(one, (int, float)) else one for one in arguments))
+
+
+def mean(axis: str, of: Formula) -> Apply:
+    """The sum over an axis, divided by its extent."""
+    return apply("div", Reduce("sum", axis, of), Size(axis))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.ops.dense import DENSE
 from haotuner.ops.kind import OpKind
+from haotuner.ops.reductions import REDUCTION_KINDS, TRANSPOSE
+from haotuner.ops.rows import ROW_KINDS
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
+    *CONVOLUTIONS,
+    *ROW_KINDS,
+    *REDUCTION_KINDS,
+    TRANSPOSE,
 )  # fmt: skip
 KINDS: dict[str, OpKind] = {kind.name: kind for kind in _KINDS}

@@ -21,14 +21,21 @@ Arrays: TypeAlias = Mapping[str, Any]  # float64 arrays by operand, axes in the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One more word of a spec beside axes, ``KEY=VALUE``: one of ``choices``, or a whole number where there are none."""
+    """One more word of a spec beside axes, ``KEY=VALUE``: one of ``choices``, or whole numbers where there are none.
+
+    ``counts``: how many whole numbers, joined by dots, it may be.
+    """
 
     default: str
     choices: tuple[str, ...] = ()
+    counts: tuple[int, ...] = (1,)
 
     def allows(self, value: str) -> bool:
         """Whether the option can have this value."""
-        return value in self.choices if self.choices else re.fullmatch(r"[0-9]{1,10}", value) is not None
+        if self.choices:
+            return value in self.choices
+        parts = value.split(".")
+        return len(parts) in self.counts and all(re.fullmatch(r"[0-9]{1,10}", part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,13 @@ class OpKind:
     exact: bool = False
     own_options: Mapping[str, Option] = field(default_factory=dict)
     channel: str = ""  # the output's axis that an epilogue's values of a channel run along; empty: its last one
+    # Axes whose extent follows from the others' and the options, such as the height of an image after a convolution. The
+    # functions take whole numbers or columns of them.
+    derived: Mapping[str, Callable[[Mapping[str, Any], Options], Any]] = field(default_factory=dict)
+    # Why axes and options do not go together, as (static extents, options); empty where they do.
+    objection: Callable[[Extents, Options], str] | None = None
+    # The kind that options make of it, where they change its operands or its formula; its options are this one's.
+    variant: Callable[[Options], OpKind] | None = None
     example: str = ""  # a spec, for messages
 
     def __post_init__(self) -> None:
@@ -90,8 +104,9 @@ class OpKind:
         if self.reference is None and self.formula is None:
             raise ValueError(f"op kind {self.name}: it needs a reference or a formula")
         used = {axis for o in self.operands for axes in o.layouts.values() for axis in axes}
-        if used != set(self.axes):
-            raise ValueError(f"op kind {self.name}: operands use the axes {sorted(used)}, declared are {sorted(self.axes)}")
+        declared = {*self.axes, *self.derived}
+        if not used <= declared or not set(self.axes) - used <= set(self.axes if self.derived else ()):
+            raise ValueError(f"op kind {self.name}: operands use the axes {sorted(used)}, declared are {sorted(declared)}")
 
     @property
     def channel_axis(self) -> str:
@@ -102,6 +117,13 @@ class OpKind:
     def output(self) -> Operand:
         """The operand that is written."""
         return next(operand for operand in self.operands if operand.role == "output")
+
+    def complete(self, extents: Mapping[str, Any], options: Options) -> dict[str, Any]:
+        """``extents`` of the axes, with those that follow from them; ``options``: every one."""
+        found = dict(extents)
+        for axis, of in self.derived.items():
+            found[axis] = of(found, options)
+        return found
 
     def result(self, inputs: Arrays, options: Options) -> Any:
         """The output in float64, from inputs with the axes of their first layout."""

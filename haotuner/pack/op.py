@@ -14,6 +14,7 @@ from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, MAX_THREA
 from haotuner.words.op import Op
 
 ROLES = ("input", "constant", "output")
+MOST_AXES = 2 * MAX_AXES  # of a manifest's op: the library has no need of all of them
 MOST_KERNELS = 255  # uint8 in the library's tables
 _WORD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -26,6 +27,7 @@ class PackAxis:
     extent: int | None
     first: int = 1
     last: int = 1
+    derived: bool = False  # its extent follows from the others'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class PackOp:
     @property
     def dynamic(self) -> tuple[PackAxis, ...]:
         """The axes whose extent comes with each call."""
-        return tuple(axis for axis in self.axes if axis.extent is None)
+        return tuple(axis for axis in self.axes if axis.extent is None and not axis.derived)
 
     @property
     def output(self) -> PackOperand:
@@ -134,7 +136,7 @@ def read_op(entry: Any) -> PackOp:
     entry = _object(entry, "every op")
     name = text(entry["name"])
     kind = word(entry["kind"])
-    axes = tuple(_axis(one) for one in listed(entry["axes"], MAX_AXES))
+    axes = tuple(_axis(one) for one in listed(entry["axes"], MOST_AXES))
     names = [axis.name for axis in axes]
     operands = tuple(_operand(one, names) for one in listed(entry["operands"], MAX_OPERANDS))
     op = PackOp(name=name, kind=kind, axes=axes, operands=operands, **_plans(entry, name))
@@ -225,6 +227,8 @@ def _kernel(entry: Any) -> tuple[str, Mapping[str, int]]:
 def _axis(entry: Any) -> PackAxis:
     entry = _object(entry, "every axis")
     name = word(entry["name"])
+    if entry.get("derived") is True:
+        return PackAxis(name=name, extent=None, derived=True)
     if "extent" in entry:
         return PackAxis(name=name, extent=whole(entry["extent"], name))
     return _range(name, whole(entry["first"], "first"), whole(entry["last"], "last"))

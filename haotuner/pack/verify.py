@@ -10,6 +10,7 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.errors import HaotunerError
+from haotuner.ops.convolution import is_convolution
 from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
 from haotuner.pack.manifest import read_level, read_levels, read_manifest
@@ -104,11 +105,15 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
         for _ in range(4 * RANDOM_SHAPES):
             drawn = {axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}
             found.add(Shape.of(drawn))
-    return sorted((shape for shape in found if meaning.flops(shape) <= most_flops), key=str)
+    possible = (shape for shape in found if min(meaning.extents(shape).values()) >= 1)  # some leave nothing of an image
+    return sorted((shape for shape in possible if meaning.flops(shape) <= most_flops), key=str)
 
 
 def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Any], Any]:
     """A function of (inputs, out) that serves the op; a dense weight is bound once, here."""
+    if is_convolution(op.kind):
+        bound = pack.op(op.name).bind(inputs["weight"])
+        return lambda given, out: bound(given["x"], out=out)
     if op.kind != "dense":
         return lambda given, out: pack.op(op.name).run(out=out, **given)
     bound = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
@@ -155,7 +160,7 @@ def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, mo
         return [f"{op.name}: this haotuner knows no kind {op.kind!r}, so its numbers cannot be checked; install a newer one"]
     meaning = Op.parse(op.name)
     shapes = _shapes(op, meaning, rng, most_flops)
-    weights = judge.draw(meaning, shapes[0], rng) if op.kind == "dense" else {}
+    weights = judge.draw(meaning, shapes[0], rng) if op.kind == "dense" or is_convolution(op.kind) else {}
     call, problems = _call(pack, op, weights), []
     for shape in shapes:
         inputs = judge.draw(meaning, shape, rng)

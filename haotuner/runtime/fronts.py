@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from haotuner.ops.convolution import CONVOLUTIONS
+from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
 
-FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp}
+FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp, **{kind.name: ConvOp for kind in CONVOLUTIONS}}
 PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp}  # whose weight stays on a device
 
 

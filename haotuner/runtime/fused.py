@@ -113,4 +113,4 @@ def fused_bound(
 def _row(op: PackOp, name: str, value: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return np.full(op.n, value, np.float32)
-    return channel_row(op, name, value)
+    return channel_row(op, name, value, op.n)

@@ -18,7 +18,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.gpus import Gpu
 from haotuner.runtime.host import missing_flags, platform_problem
-from haotuner.words.limits import SLICED, kind_table
+from haotuner.words.limits import table_name
 
 
 def checked_manifest(pack: Path, gpu: Gpu | None = None) -> Manifest:
@@ -138,8 +138,9 @@ class Library:
 
 def _about(op: PackOp) -> bytes:
     """What the library says of an op that is the manifest's; native/ffi.c writes it."""
-    table = "sliced" if kind_table(op.kind) == SLICED else op.kind
-    return "\n".join([f"{op.name} {table}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]).encode()
+    return "\n".join(
+        [f"{op.name} {table_name(op.kind)}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]
+    ).encode()
 
 
 def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, Any]:

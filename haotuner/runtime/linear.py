@@ -148,7 +148,7 @@ class Bound:
         """Pack a weight and copy a bias (None: none); see ``pack_weight`` for what is refused."""
         import tvm_ffi
 
-        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias))
+        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias, op.n))
         packed = pack_weight(op, weight, arena)
         return Bound(
             op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
@@ -215,13 +215,14 @@ def pack_weight(op: PackOp, weight: Any, arena: Arena) -> NDArray[np.float32]:
 
 
 def _as_array(op: PackOp, weight: Any) -> NDArray[np.float32]:
-    rows = _array(op, "weight", weight)
+    rows = array_of(op, "weight", weight)
     if rows.ndim != 2:
         raise ValueError(f"{op.name}: weight has rank {rows.ndim}; expected 2")
     return rows
 
 
-def _array(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
+def array_of(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
+    """A weight or bias as an array; TypeError for another dtype, ValueError for another device."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
@@ -237,9 +238,9 @@ def _array(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
     return value
 
 
-def channel_row(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
-    """A copy of one float32 value a column; TypeError for another dtype, ValueError for another shape."""
-    row = _array(op, name, value)
-    if row.shape != (op.n,):
-        raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({op.n},)")
+def channel_row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:
+    """A copy of one float32 value a channel; TypeError for another dtype, ValueError for another shape."""
+    row = array_of(op, name, value)
+    if row.shape != (count,):
+        raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({count},)")
     return row.copy()

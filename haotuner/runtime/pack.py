@@ -13,6 +13,7 @@ import numpy as np
 from haotuner.errors import PackClosed, UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.convolution import ConvBound, Convolution
 from haotuner.runtime.fronts import front_of
 from haotuner.runtime.gpus import find_gpu, ordinal_of
 from haotuner.runtime.host import usable_cores
@@ -22,8 +23,8 @@ from haotuner.runtime.placed import PlacedBound, PlacedLinear
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
 
-AnyLinear = Linear | PlacedLinear
-AnyBound = Bound | PlacedBound
+AnyLinear = Linear | PlacedLinear | Convolution
+AnyBound = Bound | PlacedBound | ConvBound
 
 WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 
@@ -97,7 +98,7 @@ class Pack:
         is made ready here.
         """
         for linear in self.linears():
-            if isinstance(linear, PlacedLinear):
+            if not isinstance(linear, Linear):
                 linear.warm()
                 continue
             op = linear.bound.op

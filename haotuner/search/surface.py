@@ -8,7 +8,6 @@ asks the device for the same blocks and bytes, and what it takes to add the part
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import roofline_us
-from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -28,8 +27,6 @@ from haotuner.words.shape import Shape
 Floats = NDArray[np.float64]
 Key = tuple[str, int, int, str]  # kernel, tiles along the axis, parts of the sum, state of the weights
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
-LAUNCH_US = 1.5  # from the end of a kernel to the first block of the next one on its stream (H100: 1 to 2)
-PARTIAL_BYTES = 4  # sums of parts are kept in fp32
 LEAST_SHARE = 0.2  # of a time that is the kernel's own, whatever adding up is thought to take
 
 
@@ -132,21 +129,3 @@ class Surface:
             self._roof += roof.tolist()
             self._extra += extra
             self._said = np.concatenate([self._said, roof / np.exp(self._model.predict(frame)) + extra])
-
-
-def in_parts_of(op: Op, parts: int) -> Op:
-    """A product that asks for what ``op`` with its sum in so many parts asks for: more columns, less depth."""
-    if parts == 1:
-        return op
-    static = dict(op.static)
-    changed = {"n": static["n"] * parts, "k": -(-static["k"] // parts)}
-    return replace(op, static=tuple((axis, changed.get(axis, extent)) for axis, extent in op.static))
-
-
-def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
-    """What adding up the parts of a sum takes behind the kernel, microseconds; 0 for one part."""
-    if parts == 1:
-        return 0.0
-    elements = shape[op.dynamic[0]] * op["n"]
-    moved = elements * (parts * PARTIAL_BYTES + DTYPE_BYTES[op.dtype])
-    return LAUNCH_US + moved / ((device.memory_gbps or 1000.0) * 1e3)

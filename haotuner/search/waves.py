@@ -84,8 +84,9 @@ def _selected(
     """The candidates of all families as one funnel, and the family of each. NothingLegal if no family has one."""
     found: dict[str, Funnel] = {}
     without: list[str] = []
+    parts = _parts(task, device)
     for family in families:
-        score = over_traffic(task.op, family, device, task.traffic, model)
+        score = over_traffic(task.op, family, device, task.traffic, model, parts=parts)
         try:
             found[family.name] = select(task.op, family, device, task.traffic, score, most=CANDIDATES)
         except NothingLegal as error:
@@ -118,8 +119,7 @@ class Search:
         self.grids = {kernel.name: Grid.of(kernel, family, task.op, lab.device) for kernel, family in of.items()}
         self.surface = Surface(task.op, lab.device, of, cache=task.cache, seed=task.seed, model=model)
         self.extents, self.shares = _compared(task)
-        ways = backend_for(lab.device).ways(task.op, 1, one_order=task.one_order)
-        self.parts = tuple(dict.fromkeys(sum_parts(way) for way in ways))
+        self.parts = _parts(task, lab.device)
         self.failed: set[str] = set()
         self.timed: set[str] = set()
         self._random = np.random.default_rng(task.seed)
@@ -243,6 +243,12 @@ def trial_of(task: Task, key: Key, grid: Grid) -> Trial:
     name, tiles, parts, cache = key
     shape = Shape.of({task.op.dynamic[0]: tiles * grid.rows})
     return Trial.of(task.op.name, Composition.of(name, share=in_parts(parts)), shape, cache=cache)
+
+
+def _parts(task: Task, device: Device) -> tuple[int, ...]:
+    """Into how many parts the sum over k may be split."""
+    ways = backend_for(device).ways(task.op, 1, one_order=task.one_order)
+    return tuple(dict.fromkeys(sum_parts(way) for way in ways))
 
 
 def _compared(task: Task) -> tuple[list[int], Floats]:

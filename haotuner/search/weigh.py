@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from haotuner.cost.parts import LAUNCH_US
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.cells import CellTable, Considered
 from haotuner.plan.grids import Grid, alone, bounds, pairs
 from haotuner.search.clock import Clock
-from haotuner.search.surface import LAUNCH_US, Key, Surface
+from haotuner.search.surface import Key, Surface
 from haotuner.search.task import Task
 from haotuner.words.composition import WHOLE, Composition, sum_parts
 from haotuner.words.record import Timed, Trial

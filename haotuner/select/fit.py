@@ -31,6 +31,8 @@ def fitting(
     op: Op, family: Family, device: Device, traffic: Traffic, legal: Sequence[Candidate], ledger: Ledger
 ) -> list[Candidate]:
     """Candidates that fit some shape of the traffic, in their order; the others are refused for fill or for padding."""
+    if not family.tile(legal[0].kernel).edge:  # tiles that end no axis of their own fill and pad alike
+        return list(legal)
     extents = [op.extents(shape) for shape in traffic.shapes()]
     shapes = [family.tile(candidate.kernel) for candidate in legal]
     tiles, computed, asked = np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1))  # (shapes, candidates), as everything here

@@ -23,6 +23,8 @@ class PlacedCall:
         self._pack, self.entry = pack, pack.op_entry(name)
         self.name, self.n, self.k = name, self.entry.n, self.entry.k
         self.dtype: torch.dtype = getattr(torch, DTYPES[self.entry.operands[0].dtype].numpy)
+        extents = {axis.name: axis.extent for axis in self.entry.axes}
+        self._stored = tuple(extents[axis] for axis in self.entry.operands[1].dims)  # (n, k), or (k, n) for weight=kn
         self._call, self._setting = pack.entry(self.entry)
         self._records: dict[tuple[int, int], Any] = {}
 
@@ -72,6 +74,10 @@ class PlacedCall:
     def _check(self, x: torch.Tensor, weight: torch.Tensor) -> None:
         torch._check(x.dim() >= 1 and x.shape[-1] == self.k, lambda: f"{self.name}: x must be (..., {self.k})")
         torch._check(x.dtype == self.dtype, lambda: f"{self.name}: x has dtype {x.dtype}; expected {self.dtype}")
+        torch._check(
+            tuple(weight.shape) == self._stored,
+            lambda: f"{self.name}: weight must be {self._stored}, got {tuple(weight.shape)}",
+        )
         torch._check(weight.device == x.device, lambda: f"{self.name}: x is on {x.device}, the weight on {weight.device}")
 
 

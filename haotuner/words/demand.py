@@ -143,6 +143,7 @@ class Ring:
 
     ahead: Column  # blocks of steps (``MatmulTile.depth_block``) on their way while one is computed; at least 1
     written_bytes: Column  # that a tile writes at its end, when its ring is empty
+    tail: Column | float = 0.0  # instructions of a wave behind the last step, an exchange between lanes as four
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +243,7 @@ def asked(
     shape_at, shapes = _distinct([shape for _, shape in pairs])
     params = {name: column[kernel_at] for name, column in _params(kernels).items()}
     full = [problem.extents(shape) for shape in shapes]
-    extents = {axis: np.array([row[axis] for row in full], dtype=np.float64)[shape_at] for axis in problem.axes}
+    extents = {axis: np.array([row[axis] for row in full], dtype=np.float64)[shape_at] for axis in full[0]}
     return Asked(device=device, params=params, extents=extents, element_bytes=element_bytes, cold=cold, kernels=kernels,
                  kernel_at=kernel_at)  # fmt: skip
 

@@ -34,7 +34,10 @@ EXTENT_SLOTS = EXACT_EXTENT + 20 * 64  # extents up to 2^31
 SHAPE_SLOTS = EXTENT_SLOTS  # different shapes of an op that are told apart
 
 # Loops of each kind of operator: the C table that serves it. Every other kind is served by `ht_sliced`.
-KIND_TABLES = {"dense": "ht_dense_kind"}
+KIND_TABLES = {
+    "dense": "ht_dense_kind",
+    **dict.fromkeys(("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"), "ht_conv_kind"),
+}
 SLICED = "ht_sliced_kind"
 
 _SHARE_WORDS = ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS")
@@ -56,6 +59,11 @@ def threads_of(setting: int) -> int:
 def kind_table(kind: str) -> str:
     """The C table that serves a kind of operator."""
     return KIND_TABLES.get(kind, SLICED)
+
+
+def table_name(kind: str) -> str:
+    """The name that the C table of a kind says of itself."""
+    return kind_table(kind).removeprefix("ht_").removesuffix("_kind")
 
 
 def share_word(share: str) -> str:

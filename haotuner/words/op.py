@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from haotuner.errors import UsageError
@@ -55,6 +56,9 @@ class Op:
             raise UsageError(
                 f"op {self.kind}: it has an operand {', '.join(taken)} of its own; leave out that epilogue step"
             )
+        why = kind.objection(dict(self.static), self.all_options()) if kind.objection is not None else ""
+        if why:
+            raise UsageError(f"op {self.kind}: {why}")
         ordered = tuple((axis, extent) for axis in kind.axes for a, extent in self.static if a == axis)
         object.__setattr__(self, "static", ordered)
 
@@ -76,7 +80,7 @@ class Op:
     @property
     def meaning(self) -> OpKind:
         """The kind: axes, operands, reference and tolerance."""
-        return KINDS[self.kind]
+        return _variant(self.kind, self.options)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -101,15 +105,16 @@ class Op:
     @property
     def parallel(self) -> tuple[str, ...]:
         """The axes of the output that may be cut: no reduction runs over them. In the output's order."""
-        return tuple(a for a in self.meaning.output.axes(self.all_options()) if self.meaning.axes[a] == "spatial")
+        kind = self.meaning
+        return tuple(a for a in kind.output.axes(self.all_options()) if kind.axes.get(a, "spatial") == "spatial")
 
     def option(self, name: str) -> str:
         """Value of one option of the kind, the default where nothing else was asked."""
-        return dict(self.options).get(name, self.meaning.options[name].default)
+        return dict(self.options).get(name, KINDS[self.kind].options[name].default)
 
     def all_options(self) -> dict[str, str]:
         """Every option of the kind with its value."""
-        return {name: self.option(name) for name in self.meaning.options}
+        return {name: self.option(name) for name in KINDS[self.kind].options}
 
     @property
     def name(self) -> str:
@@ -117,7 +122,8 @@ class Op:
         words = [self.kind, *(f"{axis}{extent}" for axis, extent in self.static)]
         if self.dtype != "fp32":
             words.append(self.dtype)
-        words += [value if self.meaning.options[name].choices else f"{name}{value}" for name, value in self.options]
+        options = KINDS[self.kind].options
+        words += [_worded(value) if options[name].choices else f"{name}{_worded(value)}" for name, value in self.options]
         return "_".join([*words, *self.epilogue])
 
     def __getitem__(self, axis: str) -> int:
@@ -125,11 +131,11 @@ class Op:
         return dict(self.static)[axis]
 
     def extents(self, shape: Shape) -> dict[str, int]:
-        """Every axis with its extent for one run-time shape."""
+        """Every axis with its extent for one run-time shape, those that follow from others among them."""
         found = dict(self.static)
         for axis in self.dynamic:
             found[axis] = shape[axis]
-        return found
+        return self.meaning.complete(found, self.all_options()) if self.meaning.derived else found
 
     def dtype_of(self, operand: Operand) -> str:
         """Element type of one operand."""
@@ -155,6 +161,20 @@ class Op:
     def parse(text: str) -> Op:
         """Op from a spec (``dense:n=2304,k=768,dtype=fp16``) or from a name (``dense_n2304_k768_fp16``)."""
         return _from_spec(text) if ":" in text else _from_name(text)
+
+
+@cache
+def _variant(kind: str, options: tuple[tuple[str, str], ...]) -> OpKind:
+    """The kind with these options, those left out at their defaults."""
+    general = KINDS[kind]
+    if general.variant is None:
+        return general
+    return general.variant({name: option.default for name, option in general.options.items()} | dict(options))
+
+
+def _worded(value: str) -> str:
+    """An option as a name has it, which is also a C identifier: ``1.0.1.0`` is ``1x0x1x0``, ``1e-6`` is ``1em6``."""
+    return value.replace(".", "x").replace("-", "m").replace("_", "")
 
 
 def _kind(name: str) -> OpKind:
@@ -194,22 +214,22 @@ def _from_name(text: str) -> Op:
     text = text.strip()
     kind = max((name for name in KINDS if f"{text}_".startswith(f"{name}_")), key=len, default=text.partition("_")[0])
     options = _kind(kind).options
-    chosen = {value: name for name, option in options.items() for value in option.choices}
+    chosen = {_worded(value): (name, value) for name, option in options.items() for value in option.choices}
     static: list[tuple[str, int]] = []
     dtypes: list[str] = []
     found: list[tuple[str, str]] = []
     epilogue: list[str] = []
     for word in text[len(kind) + 1 :].split("_") if len(text) > len(kind) else ():
-        number = re.fullmatch(r"([a-z]+)([0-9]{1,10})", word)
+        number = re.fullmatch(r"([a-z]+)([0-9]{1,10}(?:x[0-9]{1,10})*)", word)
         if word in DTYPE_BYTES:
             dtypes.append(word)
         elif word in chosen:
-            found.append((chosen[word], word))
+            found.append(chosen[word])
         elif word in STEPS:
             epilogue.append(word)
         elif number and number[1] in options:
-            found.append((number[1], number[2]))
-        elif number:
+            found.append((number[1], number[2].replace("x", ".")))
+        elif number and number[2].isdigit():
             static.append((number[1], int(number[2])))
         else:
             raise UsageError(f"op {text!r}: cannot read {word!r}; write for example dense:n=2304,k=768 or dense_n2304_k768")

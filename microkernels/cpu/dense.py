@@ -254,3 +254,8 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
                 for vector, (buffer, slot) in zip(vectors, row, strict=True):
                     T.buffer_store(y, buffer[slot], [tile * mr + i, columns_of(*vector)])
     return builder.get()
+
+
+def tile_program(kernel: MicroKernel, symbol: str, columns: int = 0) -> Any:
+    """The tile program for families that lay out both operands themselves; of only the first ``columns`` unless 0."""
+    return _tile_program(kernel, symbol, columns)

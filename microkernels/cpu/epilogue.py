@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from haotuner.microkernels.cpu.vector_math import Maker
+from haotuner.microkernels.cpu.epilogue_math import Maker
 from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.words.kernel import MicroKernel
 

@@ -1,134 +1,163 @@
-"""Vector functions for CPU programs, in fp32: exp, sigmoid, tanh and the normal distribution, as TVM expressions.
+"""Vector math for programs: exp, log, tanh, erf and sigmoid of float32 lanes in plain arithmetic, within 2 ulp.
 
-A function takes and gives a vector (or one number) and keeps intermediate values with ``Maker.keep``, since an expression
-that is used twice would be computed twice. Polynomials are near-minimax fits of our own (Lawson's weighting, float64); their
-errors below are in units of 2^-24, half an ulp of 1. NaN comes out as NaN. None needs an instruction beyond SSE2's.
+Polynomials are near-minimax fits (reweighted least squares at Chebyshev nodes), arranged as Cody and Waite do (1980).
+NaN and infinity come out as numpy has them. Every function takes and gives a TVM expression of ``lanes`` lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 LOG2_E = 1.4426950408889634
-# ln 2 in two floats: the first has 9 bits, so that its product with a whole number under 2^15 is exact.
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-EXP_LOWEST, EXP_HIGHEST = -87.0, 88.0  # results are normal numbers: subnormal ones take some CPUs 100 cycles each
-ROUND = 12582912.0  # 1.5 * 2^23: added and taken away it rounds to a whole number, which then lies in the lowest bits
-EXP_TERMS = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.00836874544620514, 0.0013814540579915047)  # 0.05
-TANH_SMALL = 0.625
-TANH_TERMS = (
-    -0.3333333134651184,
-    0.1333320587873459,
-    -0.05394676327705383,
-    0.021700702607631683,
-    -0.008177394978702068,
-    0.002142958575859666,
-)  # 0.003, of tanh below TANH_SMALL
-# log(erfc(t)) / t for t >= 0; the error of erfc is under 0.5.
-ERFC_TERMS = (-1.128380298614502, -0.636597752571106, -0.10291961580514908, 0.019583959132432938, -0.0005369319696910679,
-              -0.0010324025060981512, 0.0003088024095632136, -3.1440187740372494e-05)  # fmt: skip
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * LN2_HIGH is exact
+EXP = (0.5, 0.16666516661643982, 0.04166620224714279, 0.008369073271751404, 0.001395080122165382)
+ERF_SMALL = (0.12837916612625122, -0.37612634897232056, 0.11283694207668304, -0.02685927040874958, 0.005200634244829416,
+             -0.0008137435652315617, 8.345216338057071e-05)  # fmt: skip
+ERF_LARGE = (-0.12864850461483002, -0.6351512670516968, -0.10623694211244583, 0.02376212179660797, -0.0036424880381673574,
+             0.00032281133462674916, -1.1232086762902327e-05)  # fmt: skip
+ERF_SPLIT, ERF_END = 0.92, 4.0  # erf is 1 in float32 from 3.92 on
+LOG = (0.3333331048488617, -0.24999986588954926, 0.20002155005931854, -0.1666918843984604, 0.14219848811626434,
+       -0.12385925650596619, 0.11866694688796997, -0.11779095232486725, 0.06915716826915741)  # fmt: skip
+TANH = (-0.3333326280117035, 0.1333089917898178, -0.053692955523729324, 0.02048327773809433, -0.0055285971611738205)
+TANH_SPLIT, TANH_END = 0.625, 10.0  # tanh is 1 in float32 from 9.02 on
 
 
-class Maker:
-    """Makes expressions of ``lanes`` lanes inside an open TVM program."""
+@dataclass(frozen=True, slots=True)
+class VectorMath:
+    """Functions over ``lanes`` float32 numbers. ``once`` binds an expression to a variable, so that it is computed once."""
 
-    def __init__(self, lanes: int) -> None:
+    lanes: int
+    once: Any  # Callable[[expression], expression]
+
+    def exp(self, x: Any) -> Any:
+        """e^x: 2^n * e^r with |r| <= ln 2 / 2; the power in two factors, so that subnormal results come out."""
         from tvm import tirx
-        from tvm.script.ir_builder import tirx as script
 
-        self.lanes, self._tirx, self._script = lanes, tirx, script
+        x = self.once(x)
+        e, whole = self._reduced(self.once(self._least(self._most(x, -104.5), 89.0)))
+        half = self.once(whole >> self._int(1))
+        result = e * self._power(half) * self._power(whole - half)
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), result, x))
 
-    def number(self, value: float) -> Any:
-        """A constant in every lane."""
-        return self._spread(self._tirx.FloatImm("float32", value))
+    def _exp_inside(self, x: Any) -> Any:
+        """e^x for numbers in -87..87: results are neither subnormal nor infinite."""
+        e, whole = self._reduced(self.once(x))
+        return self.once(e * self._power(whole))
 
-    def keep(self, value: Any, element: str = "float32") -> Any:
-        """The value, computed once however often it is used."""
-        buffer = self._script.sblock_alloc_buffer((1,), self.dtype(element), scope="global")
-        self._script.buffer_store(buffer, value, [0])
-        return buffer[0]
+    def _reduced(self, x: Any) -> tuple[Any, Any]:
+        """e^r and n of x = n ln 2 + r."""
+        from tvm import tirx
 
-    def dtype(self, element: str) -> str:
-        """TVM's name of a vector of these lanes."""
-        return element if self.lanes == 1 else f"{element}x{self.lanes}"
+        n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
+        r = self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
+        p = self.once(self._polynomial(EXP, r))
+        e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
+        return e, self.once(tirx.Cast(self._type("int32"), n))
 
-    def choose(self, condition: Any, one: Any, other: Any) -> Any:
-        """``one`` where the condition holds; a comparison with NaN does not."""
-        return self._tirx.Select(condition, one, other)
+    def log(self, x: Any) -> Any:
+        """Natural logarithm: of the mantissa in sqrt(1/2)..sqrt(2), plus the exponent times ln 2."""
+        from tvm import tirx
 
-    def above(self, value: Any, least: Any) -> Any:
-        """The larger one; NaN stays NaN."""
-        return self.choose(value < least, least, value)
+        x = self.once(x)
+        tiny = x < self._number(1.17549435e-38)  # subnormal numbers are scaled up first
+        scaled = self.once(tirx.Select(tiny, x * self._number(2.0**23), x))
+        bits = self.once(tirx.reinterpret(self._type("int32"), scaled) - self._int(0x3F3504F3))
+        exponent = bits >> self._int(23)
+        mantissa = tirx.reinterpret(self._type("float32"), (bits & self._int(0x007FFFFF)) + self._int(0x3F3504F3))
+        n = self.once(tirx.Cast(self._type("float32"), exponent) - tirx.Select(tiny, self._number(23.0), self._number(0.0)))
+        f = self.once(mantissa - self._number(1.0))
+        square = self.once(f * f)
+        p = self.once(self._polynomial(LOG, f))
+        tail = self.once(self._fma(n, LN2_LOW, self._fma(square, self._number(-0.5), square * f * p)))
+        result = self._fma(n, LN2_HIGH, f + tail)
+        infinity = self._number(float("inf"))
+        result = tirx.Select(x < infinity, result, x)  # infinity, NaN
+        result = tirx.Select(
+            x > self._number(0.0), result, tirx.Select(tirx.Not(tirx.isnan(x)), self._number(float("nan")), x)
+        )
+        return self.once(tirx.Select(tirx.EQ(x, self._number(0.0)), self._number(float("-inf")), result))
 
-    def below(self, value: Any, most: Any) -> Any:
-        """The smaller one; NaN stays NaN."""
-        return self.choose(value > most, most, value)
+    def tanh(self, x: Any) -> Any:
+        """An odd polynomial near 0, else 1 - 2 / (e^2x + 1)."""
+        from tvm import tirx
 
-    def magnitude(self, value: Any) -> Any:
-        """The value without its sign."""
-        return self._from_bits(self._bits(value) & self._whole(0x7FFFFFFF))
+        x = self.once(x)
+        size = self.once(tirx.abs(x))
+        square = self.once(x * x)
+        near = self._fma(self.once(self._polynomial(TANH, square) * square), x, x)
+        e = self._exp_inside(self._least(size + size, 2 * TANH_END))
+        far = self._signed(self._number(1.0) - self._number(2.0) / (e + self._number(1.0)), x)
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(size < self._number(TANH_SPLIT), near, far), x))
 
-    def signed(self, magnitude: Any, value: Any) -> Any:
-        """A magnitude with the sign of ``value``."""
-        return self._from_bits(self._bits(magnitude) | (self._bits(value) & self._whole(-0x80000000)))
+    def erf(self, x: Any) -> Any:
+        """An odd polynomial near 0, else 1 - e^(-t + t P(t))."""
+        from tvm import tirx
 
-    def polynomial(self, terms: Sequence[float], at: Any) -> Any:
-        """Horner's rule; ``terms`` from the constant one on."""
-        value = self.number(terms[-1])
-        for term in reversed(terms[:-1]):
-            value = value * at + self.number(term)
-        return value
+        x = self.once(x)
+        t = self.once(self._least(tirx.abs(x), ERF_END))
+        square = self.once(x * x)
+        near = self._fma(self._polynomial(ERF_SMALL, square), x, x)
+        exponent = self._fma(self._polynomial(ERF_LARGE, t), t, self._number(0.0) - t)
+        far = self._signed(self._number(1.0) - self._exp_inside(exponent), x)
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(t < self._number(ERF_SPLIT), near, far), x))
 
-    def exp(self, value: Any) -> Any:
-        """The exponential, at most 1.5 ulp off; 0 of values under EXP_LOWEST, and over EXP_HIGHEST that of it."""
-        given = self.keep(value)
-        value = self.keep(self.below(self.above(given, self.number(EXP_LOWEST)), self.number(EXP_HIGHEST)))
-        shifted = self.keep(value * self.number(LOG2_E) + self.number(ROUND))
-        power = self.keep(self._bits(shifted) - self._bits(self.number(ROUND)), "int32")
-        whole = self.keep(power.astype(self.dtype("float32")))  # not shifted - ROUND, which TVM takes for the value itself
-        rest = self.keep(value - whole * self.number(LN2_HIGH))
-        rest = self.keep(rest - whole * self.number(LN2_LOW))
-        result = rest * rest * self.polynomial(EXP_TERMS, rest) + rest + self.number(1.0)
-        return self.keep(self.choose(given < self.number(EXP_LOWEST), self.number(0.0), result * self._two_to(power)))
+    def sigmoid(self, x: Any) -> Any:
+        """1 / (1 + e^-|x|), times e^-|x| below 0: nothing overflows, and small results keep their digits."""
+        from tvm import tirx
 
-    def sigmoid(self, value: Any) -> Any:
-        """1 / (1 + e^-value); at most 2.5 ulp, tails included, and 0 where it is under 2^-125."""
-        value = self.keep(value)
-        small = self.exp(self.number(0.0) - self.magnitude(value))
-        top = self.choose(value < self.number(0.0), small, self.number(1.0))
-        return self.keep(top / (small + self.number(1.0)))
+        x = self.once(x)
+        e = self.exp(self._number(0.0) - tirx.abs(x))
+        above = tirx.Select(x < self._number(0.0), e, self._number(1.0))
+        return self.once(above / (self._number(1.0) + e))
 
-    def tanh(self, value: Any) -> Any:
-        """At most 2 ulp: a polynomial near 0, elsewhere 1 - 2 / (e^2|value| + 1)."""
-        value = self.keep(value)
-        size = self.keep(self.magnitude(value))
-        square = self.keep(value * value)
-        near = value + value * square * self.polynomial(TANH_TERMS, square)
-        far = self.number(1.0) - self.number(2.0) / (self.exp(size + size) + self.number(1.0))
-        far = self.choose(size < self.number(TANH_SMALL), self.number(0.0), far)
-        return self.keep(self.choose(size < self.number(TANH_SMALL), near, self.signed(far, value)))
+    def _polynomial(self, coefficients: Sequence[float], x: Any) -> Any:
+        found = self._number(coefficients[-1])
+        for one in reversed(coefficients[:-1]):
+            found = self._fma(found, x, one)
+        return found
 
-    def normal(self, value: Any) -> Any:
-        """The normal distribution, (1 + erf(value / sqrt 2)) / 2; the error is at most 2 ulp of (1 + erf)."""
-        value = self.keep(value)
-        size = self.keep(self.magnitude(value) * self.number(0.7071067811865476))
-        tail = self.exp(size * self.polynomial(ERFC_TERMS, size))
-        tail = self.keep(tail * self.number(0.5))
-        return self.keep(self.choose(value < self.number(0.0), tail, self.number(1.0) - tail))
+    def _fma(self, a: Any, b: Any, c: Any) -> Any:
+        """A * b + c, in one instruction where the CPU has one."""
+        from tvm import tirx
 
-    def _spread(self, value: Any) -> Any:
-        return value if self.lanes == 1 else self._tirx.Broadcast(value, self.lanes)
+        given = [one if not isinstance(one, float) else self._number(one) for one in (a, b, c)]
+        return tirx.call_llvm_pure_intrin(self._type("float32"), "llvm.fmuladd", *given)
 
-    def _whole(self, value: int) -> Any:
-        return self._spread(self._tirx.IntImm("int32", value))
+    def _power(self, n: Any) -> Any:
+        """2^n as bits."""
+        from tvm import tirx
 
-    def _bits(self, value: Any) -> Any:
-        return self._tirx.reinterpret(self.dtype("int32"), value)
+        return tirx.reinterpret(self._type("float32"), (n + self._int(127)) << self._int(23))
 
-    def _from_bits(self, value: Any) -> Any:
-        return self._tirx.reinterpret(self.dtype("float32"), value)
+    def _signed(self, value: Any, x: Any) -> Any:
+        from tvm import tirx
 
-    def _two_to(self, power: Any) -> Any:
-        """Two to a whole power of -126..127."""
-        return self._from_bits((power + self._whole(127)) << self._whole(23))
+        sign = tirx.reinterpret(self._type("int32"), x) & self._int(-(2**31))
+        return tirx.reinterpret(self._type("float32"), tirx.reinterpret(self._type("int32"), value) | sign)
+
+    def _least(self, x: Any, bound: float) -> Any:
+        from tvm import tirx
+
+        return tirx.Select(x < self._number(bound), x, self._number(bound))
+
+    def _most(self, x: Any, bound: float) -> Any:
+        from tvm import tirx
+
+        return tirx.Select(x > self._number(bound), x, self._number(bound))
+
+    def _type(self, name: str) -> str:
+        return name if self.lanes == 1 else f"{name}x{self.lanes}"
+
+    def _number(self, value: float) -> Any:
+        from tvm import tirx
+
+        one = tirx.FloatImm("float32", value)
+        return one if self.lanes == 1 else tirx.Broadcast(one, self.lanes)
+
+    def _int(self, value: int) -> Any:
+        from tvm import tirx
+
+        one = tirx.IntImm("int32", value)
+        return one if self.lanes == 1 else tirx.Broadcast(one, self.lanes)

@@ -111,6 +111,10 @@ class CudaDense(ABC):
     def ahead(self, kernel: MicroKernel) -> int:
         """Steps along k whose operands are on their way while one step is computed."""
 
+    def tail(self, kernel: MicroKernel) -> float:
+        """Nothing beside the epilogue follows the last step."""
+        return 0.0
+
     @abstractmethod
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Bytes that one block reads from shared memory for one element of k."""

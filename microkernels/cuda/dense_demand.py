@@ -40,6 +40,10 @@ class Told(Protocol):
         """Steps along k whose operands are on their way while one step is computed."""
         ...
 
+    def tail(self, kernel: MicroKernel) -> float:
+        """Instructions of one warp behind the last step, beside the epilogue's; a shuffle, one a clock of an SM, as four."""
+        ...
+
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Bytes that one block reads from shared memory for one element of k."""
         ...
@@ -118,5 +122,5 @@ def demand(asked: Asked, family: Told) -> Demand:
         ),
         staging=Staging(rows=one, cols=one, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=one),
         stream=CpuStream.none(m),
-        ring=Ring(ahead=asked.each(family.ahead), written_bytes=bm * bn * size),
+        ring=Ring(ahead=asked.each(family.ahead), written_bytes=bm * bn * size, tail=asked.each(family.tail)),
     )

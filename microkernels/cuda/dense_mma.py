@@ -142,8 +142,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
         tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
-        m0: T.let = tile[0] * bm
-        n0: T.let = tile[1] * bn
+        m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
+        n0: T.int32 = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
         lane: T.let = T.truncmod(thread, WARP)
         warp_m: T.let = T.truncdiv(warp, wn) * rows

@@ -42,6 +42,7 @@ K_STEPS = (8, 16, 32)
 WIDEST_VECTOR = 4  # floats of a 16-byte load
 STRIP = 4  # floats of a 16-byte shared-memory load; a thread's rows and columns come in strips this wide
 BANKS = 32
+SIDE_BY_SIDE = 8  # lanes along k at most: a warp's stores to shared memory need four rows and more to meet all banks
 TIGHT_REGISTERS = 128
 ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
 
@@ -109,16 +110,38 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
     row_strip, column_strip = min(STRIP, tm), min(STRIP, tn)
     x_loads = -(-bm * bk // (threads * v))
     w_loads = -(-bn * bk // (threads * v))
+    lanes_along = min(bk // v, SIDE_BY_SIDE)
     # Lanes that store one k chunk; the next chunk's lanes start that many banks further. At least a strip, so that 16-byte
     # fragments stay whole.
-    chunk_lanes = max(BANKS // (bk // v), STRIP)
+    chunk_lanes = BANKS // lanes_along
+
+    def along_rows(e: Any, chunks: int) -> Any:
+        """Row and chunk of the e-th piece of a tile whose rows have so many chunks."""
+        return T.truncdiv(e, chunks), T.truncmod(e, chunks)
+
+    def along_k(e: Any, chunks: int) -> Any:
+        """The same for a tile that is stored across: neighbours are rows sooner."""
+        if chunks <= SIDE_BY_SIDE:
+            return along_rows(e, chunks)
+        down = WARP // SIDE_BY_SIDE
+        row = T.truncdiv(e, chunks * down) * down + T.truncdiv(T.truncmod(e, WARP), SIDE_BY_SIDE)
+        return row, T.truncdiv(T.truncmod(e, chunks * down), WARP) * SIDE_BY_SIDE + T.truncmod(e, SIDE_BY_SIDE)
 
     def shifted(index: Any, chunk: Any, height: int, unit: int) -> Any:
         """Where row ``index`` (in units of rows) of a transposed tile lies in the k rows of one chunk.
 
         It is moved so that stores meet all banks: a XOR below the power of two that divides the tile's height.
         """
-        return T.bitwise_xor(index, T.truncdiv(T.truncmod(chunk * chunk_lanes, min(BANKS, height & -height)), unit))
+        turn = chunk if height >= BANKS else T.truncdiv(chunk, BANKS // height)
+        return T.bitwise_xor(index, T.truncdiv(T.truncmod(turn * chunk_lanes, min(BANKS, height & -height)), unit))
+
+    def row_of_k(chunk: Any, q: Any, height: int) -> Any:
+        """Where the q-th row of k of a chunk lies: short ones share the banks, so neighbouring chunks begin with others."""
+        beside = max(1, BANKS // height)  # rows of k side by side in all banks
+        by_chunk = max(1, beside // v)  # that lie in different banks as they are
+        if beside == by_chunk:
+            return chunk * v + q
+        return chunk * v + T.bitwise_xor(q, T.truncmod(T.truncdiv(chunk, by_chunk), beside // by_chunk))
 
     # Indices are written as strips (or chunks) times their width: only then is it provable that a load is aligned, and one
     # instruction.
@@ -138,8 +161,8 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
         tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
-        m0: T.let = tile[0] * bm
-        n0: T.let = tile[1] * bn
+        m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
+        n0: T.int32 = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
         lane: T.let = T.truncmod(thread, WARP)
         # The thread's first strip of rows and of columns in the tile.
@@ -157,12 +180,13 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
         w_next = T.alloc_local([w_loads * v], "float32")
 
         @T.inline
-        def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end):
+        def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place):
             """One tile of global memory into registers, zeros outside the matrix; column0 counts chunks."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
-                r = T.meta_var(row0 + T.truncdiv(e, width // v))
-                c = T.meta_var(column0 + T.truncmod(e, width // v))
+                at = T.meta_var(place(e, width // v))
+                r = T.meta_var(row0 + at[0])
+                c = T.meta_var(column0 + at[1])
                 if T.And(e < height * width // v, T.And(r < row_end, c * v < column_end)):
                     for q in T.vectorized(v):
                         held[i * v + q] = flat[(r * T.truncdiv(pitch, v) + c) * v + q]
@@ -172,22 +196,21 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
 
         @T.inline
         def fetch_step(step):
-            fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, k)
+            fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, k, along_k)
             if kn:
-                fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), k, n)
+                fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), k, n, along_rows)
             else:
-                fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, k)
+                fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, k, along_k)
 
         @T.inline
         def put_across(shared, side, held, loads, height):
             """Registers that hold rows of k into [k][row], shifted against bank conflicts."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
-                r = T.meta_var(T.truncdiv(e, bk // v))
-                chunk = T.meta_var(T.truncmod(e, bk // v))
+                at = T.meta_var(along_k(e, bk // v))
                 if e < height * bk // v:
                     for q in T.unroll(v):
-                        shared[side, chunk * v + q, shifted(r, chunk, height, 1)] = held[i * v + q]
+                        shared[side, row_of_k(at[1], q, height), shifted(at[0], at[1], height, 1)] = held[i * v + q]
 
         @T.inline
         def put_step(side):
@@ -213,10 +236,11 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
         for step in T.serial(last - first):
             fetch_step(first + step + 1)  # past the end it fetches zeros or the next share's, which nobody reads
             for kk in T.unroll(bk):
+                k_row = T.meta_var(row_of_k(T.truncdiv(kk, v), T.truncmod(kk, v), bm) if bm < BANKS else kk)
                 for s in T.unroll(tm // row_strip):
                     strip = T.meta_var(shifted(row + s * LANE_ROWS, T.truncdiv(kk, v), bm, row_strip))
                     for q in T.vectorized(row_strip):
-                        xf[s * row_strip + q] = xs[T.truncmod(step, 2), kk, strip * row_strip + q]
+                        xf[s * row_strip + q] = xs[T.truncmod(step, 2), k_row, strip * row_strip + q]
                 for s in T.unroll(tn // column_strip):
                     plain = T.meta_var(column + s * LANE_COLUMNS)
                     strip = T.meta_var(plain if kn else shifted(plain, T.truncdiv(kk, v), bn, column_strip))

@@ -39,7 +39,8 @@ SLAB = 64  # rows of one wgmma
 K_STEP = 64  # 2-byte elements of a 128-byte swizzled row
 PITCH_ELEMENTS = 8  # TMA row pitches are multiples of 16 bytes
 ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 2))  # bm, slabs of a consumer warpgroup
-COLUMNS = (32, 64, 96, 128, 160, 192, 224, 256)  # wgmma takes multiples of 8 up to 256; finer steps only thin the space
+# wgmma takes multiples of 8 up to 256; finer steps thin the space, and at 8 ptxas keeps descriptors in vector registers.
+COLUMNS = (16, 32, 64, 96, 128, 160, 192, 224, 256)
 STAGES = (3, 4, 5, 6, 8)
 BARRIER_BYTES = 16  # a full and an empty mbarrier for each stage
 PRODUCER_REGISTERS = 40  # one thread with a few addresses; CUTLASS gives 24 to 40
@@ -166,7 +167,9 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
     # Shared-memory descriptors of the 128-byte swizzle, in 16-byte units (PTX ISA, *matrix-descriptor*):
     #   rows along k (X, and W (n, k)): groups of 8 rows 1024 bytes apart; the next k16 lies 32 bytes on in the row.
     #   rows along n (W (k, n)): panels of 64 columns bk * 128 bytes apart; the next k16 lies 16 rows of 128 bytes on.
-    leading, stride, next_k16 = (bk * 128 // 16, 64, 16 * 128 // 16) if kn else (1, 64, 2)
+    leading, stride, next_w = (bk * 128 // 16, 64, 16 * 128 // 16) if kn else (1, 64, 2)
+    next_a, next_b = (next_w, 2) if swapped else (2, next_w)
+    a_leading, b_leading = (leading, 1) if swapped else (1, leading)
 
     @T.prim_func
     def program(x_arg: T.handle, w_arg: T.handle):
@@ -250,8 +253,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
             before: T.int32 = 0
             x_rows = T.meta_var(xs.ptr_to([0, 0 if swapped else group * (SLAB * wr), 0]))
             w_rows = T.meta_var(ws.ptr_to([0, group * (SLAB * wr * bk) if swapped else 0]))
-            a_low[0] = pieces.call(T, "ht_descriptor_low", w_rows if swapped else x_rows, 1, gives="uint32")
-            b_low[0] = pieces.call(T, "ht_descriptor_low", x_rows if swapped else w_rows, leading, gives="uint32")
+            a_low[0] = pieces.call(T, "ht_descriptor_low", w_rows if swapped else x_rows, a_leading, gives="uint32")
+            b_low[0] = pieces.call(T, "ht_descriptor_low", x_rows if swapped else w_rows, b_leading, gives="uint32")
             T.evaluate(pieces.unroll_twice(T))  # once, ptxas keeps some tiles' descriptors out of uniform registers
             for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
@@ -263,22 +266,22 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
                             pieces.call(
                                 T,
                                 "ht_descriptor",
-                                a_low[0] + T.Cast("uint32", at * (a_bytes // 16) + (r * SLAB * 128 // 16 + kk * 2)),
+                                a_low[0] + T.Cast("uint32", at * (a_bytes // 16) + (r * SLAB * 128 // 16 + kk * next_a)),
                                 64,
                                 gives="uint64",
                             ),
                             pieces.call(
                                 T,
                                 "ht_descriptor",
-                                b_low[0] + T.Cast("uint32", at * (b_bytes // 16) + kk * next_k16),
+                                b_low[0] + T.Cast("uint32", at * (b_bytes // 16) + kk * next_b),
                                 stride,
                                 gives="uint64",
                             ),
                             T.ptx.pred(1),
                             1,
                             1,
-                            0,
-                            1 if kn else 0,
+                            1 if kn and swapped else 0,
+                            1 if kn and not swapped else 0,
                         )
                 T.ptx.wgmma.commit_group.sync.aligned()
                 T.ptx.wgmma.wait_group.sync.aligned(1)  # the step before is finished: hand its stage back

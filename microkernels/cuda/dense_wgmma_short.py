@@ -1,7 +1,8 @@
 """fp16 and bf16 dense for few rows on Hopper's tensor cores: wgmma with its operands changed over.
 
 The instruction always multiplies 64 rows; for few rows of X most of them would be padding. Here the 64 rows run over W's
-rows and the columns, 8 to 32, over X's. Ring, producer and consumers are those of ``dense_wgmma``.
+rows and the columns, 8 to 32, over X's; of W stored (k, n) they lie in panels of 64. Ring, producer and
+consumers are those of ``dense_wgmma``.
 """
 
 from __future__ import annotations
@@ -25,24 +26,21 @@ class CudaWgmmaShort(CudaWgmma):
 
     swapped = True
 
-    def serves(self, op: Op) -> bool:
-        """As the family for many rows, with W as (n, k)."""
-        return super().serves(op) and op.option("weight") != "kn"
-
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile and ring length; none for an op that TMA cannot load."""
         if not self.serves(op):
             return
+        kn = int(op.option("weight") == "kn")
         for bm, (bn, wr), st in product(ROWS, COLUMNS, STAGES):
-            yield self.kernel(bm=bm, bn=bn, wr=wr, st=st)
+            yield self.kernel(bm=bm, bn=bn, wr=wr, st=st, kn=kn)
 
     def kernel(self, *, bm: int, bn: int, st: int, wr: int = 1, kn: int = 0) -> MicroKernel:
         """The micro-kernel of these parameters."""
         if bm not in ROWS or bn % (SLAB * wr) or not SLAB <= bn <= 256 or wr not in (1, 2):
             raise ValueError(f"a {bm}x{bn} tile: rows {ROWS}, columns in whole warpgroups of {SLAB * wr} up to 256")
-        if st < 2 or kn:
-            raise ValueError(f"st={st} must be at least 2, kn={kn} 0")
-        params = (("bm", bm), ("bn", bn), ("bk", K_STEP), ("wr", wr), ("st", st), ("v", PITCH_ELEMENTS), ("kn", 0))
+        if st < 2 or kn not in (0, 1):
+            raise ValueError(f"st={st} must be at least 2, kn={kn} 0 or 1")
+        params = (("bm", bm), ("bn", bn), ("bk", K_STEP), ("wr", wr), ("st", st), ("v", PITCH_ELEMENTS), ("kn", kn))
         return MicroKernel(self.name, params)
 
     def sides(self, kernel: MicroKernel) -> tuple[int, int]:

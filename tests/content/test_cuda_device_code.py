@@ -18,9 +18,10 @@ from haotuner.backends.cuda.code_cache import CUBIN, FACTS, UNIT, CodeCache, Ent
 from haotuner.backends.cuda.compile import build_cubin
 from haotuner.backends.cuda.compiler import Compiled, compiled, first_for
 from haotuner.backends.cuda.cubin import read_cubin
-from haotuner.backends.cuda.device_code import Programs, bounded, unbounded
+from haotuner.backends.cuda.device_code import Programs, bounded, rank, suspicious, unbounded
 from haotuner.backends.cuda.nvcc import find_nvcc
 from haotuner.backends.cuda.nvrtc import find_nvrtc
+from haotuner.backends.cuda.sass import WIDTHS
 from haotuner.backends.cuda.toolkit import CompileFailed
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.isolate.answers import Refusal
@@ -145,6 +146,48 @@ def test_a_kernel_that_spills_is_built_without_its_bound_and_the_better_is_kept(
     sound = Told()
     build_cubin(programs(SMALL), tmp_path / "unit.cubin", arch="sm_80", compiler=sound)
     assert len(sound.asked) == 1
+
+
+def facts(
+    width: float, instructions: float, *, multiplies: float = 64, local: float = 0, resident: float = 2
+) -> dict[str, float]:
+    return {
+        "spill_bytes": 0, "resident_blocks": resident, "registers": 128, "loop_width": width, "loop_multiplies": multiplies,
+        "loop_instructions": instructions, "loop_local_loads": local,
+    }  # fmt: skip
+
+
+def test_a_long_main_loop_asks_for_the_second_build_and_residency_comes_before_length():
+    hmma, ffma = WIDTHS["HMMA"], WIDTHS["FFMA"]
+    assert suspicious(facts(hmma, 3.4 * 64)) and not suspicious(facts(hmma, 2.9 * 64))
+    assert not suspicious(facts(hmma, 8 * 16, multiplies=16)), "too few to share a branch among"
+    assert suspicious(facts(ffma, 1.2 * 2048, multiplies=2048)) and not suspicious(facts(ffma, 1.2 * 512, multiplies=512))
+    assert suspicious(facts(hmma, 64, local=1)) and suspicious({"spill_bytes": 4.0})
+    assert not suspicious({"spill_bytes": 0.0}), "no disassembler, and no spill"
+    shorter, fewer = facts(hmma, 2.8 * 64), facts(hmma, 2.8 * 64, resident=1)
+    assert rank(shorter) < rank(facts(hmma, 3.4 * 64)) < rank(fewer)
+    assert rank(facts(hmma, 3.4 * 64)) < rank(facts(hmma, 2.8 * 64, local=1))
+
+
+@pytest.mark.parametrize(("free_loop", "kept"), [(180.0, "free"), (230.0, "bounded")])
+def test_the_better_of_two_builds_is_kept_by_the_length_of_their_loops(tmp_path, monkeypatch, free_loop, kept):
+    """With the bound 3.4 instructions for an HMMA; of two kernels in a unit the second is sound and stays as it is."""
+    told, sound = Told(), MMA.kernel(bm=64, bn=64, bk=32, wm=2, wn=2, st=4)
+
+    def mixes(cubin: bytes) -> dict[str, dict[str, float]]:
+        held = bounded(cubin.decode())
+        loop = {"loop_width": 32.0, "loop_multiplies": 64.0, "loop_local_loads": 0.0}
+        long = 217.6 if HALF.name in held else free_loop
+        return {HALF.name: {**loop, "loop_instructions": long}, sound.name: {**loop, "loop_instructions": 180.0}}
+
+    monkeypatch.setattr(device_code, "_mixes", mixes)
+    built = build_cubin(programs(HALF, sound), tmp_path / "unit.cubin", arch="sm_80", compiler=told)
+    whole, second, *last = told.asked
+    assert bounded(whole) == [HALF.name, sound.name] and not bounded(second)
+    assert HALF.name in second and sound.name not in second, "only what is doubtful is compiled once more"
+    assert [bounded(text) for text in last] == ([[sound.name]] if kept == "free" else [])
+    assert built.resources[HALF.name]["bounded"] == (kept == "bounded")
+    assert built.resources[sound.name]["bounded"] == 1
 
 
 def test_a_bound_is_taken_off_one_kernel_alone():

@@ -6,7 +6,7 @@ import pytest
 
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.bundle.candidates import Choice, choose, profile_of
-from tests.content.cuda_examples import case_of
+from tests.content.cuda_seeds import ragged
 from tests.emulator import build, run
 
 pytestmark = [
@@ -29,28 +29,13 @@ CARRIED = carried()
 UNITS = [CARRIED[start : start + KERNELS_OF_A_LIBRARY] for start in range(0, len(CARRIED), KERNELS_OF_A_LIBRARY)]
 
 
-def ragged(choice: Choice) -> run.Case:
-    """One row, and a tile and a little more on every side with k off a step and Y's rows on odd elements."""
-    kernel = choice.kernel
-    v = kernel["v"]
-    wide = v if kernel["kn"] else 1
-    columns = -(-(kernel["bn"] + 9) // wide) * wide
-    depth = -(-(kernel["bk"] + 9) // v) * v
-    calls = (
-        run.Call(m=1, n=wide, k=v),
-        run.Call(m=kernel["bm"] + 3, n=columns, k=depth, x_gap=v, y_gap=1, bias=True, act="silu"),
-        run.Call(m=kernel["bm"] + 3, n=-(-columns // 8) * 8, k=depth, splits=2, residual=True),
-    )
-    return case_of(kernel.name, choice.family, kernel, calls)
-
-
 @pytest.mark.parametrize("number", range(len(UNITS)))
 def test_every_kernel_of_a_unit_is_right(number: int, tmp_path):
     unit = UNITS[number]
     programs = {choice.kernel.name: (choice.family, choice.kernel) for choice in unit}
     reduces = sorted({choice.family.dtype for choice in unit})
     library = build.build_kernels(device_unit(programs, reduces=reduces), tmp_path / "kernels.so")
-    cases = [ragged(choice) for choice in unit]
+    cases = [ragged(choice.family, choice.kernel) for choice in unit]
     found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, RUN_SECONDS)
     assert found.keys() == programs.keys()
     assert {symbol: verdict for symbol, verdict in found.items() if not verdict.right} == {}

@@ -11,7 +11,7 @@ from haotuner.backends.cuda.unit import device_unit
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed
 
-EVERY = 40  # of each dtype and device, by seed; `python -m tests.content.cuda_gates DEVICE` takes all
+EVERY = 40  # of each dtype and device, by seed; `python -m tests.bench.cuda_gates FOLDER` takes all
 KERNELS = {
     "sm_90a": (
         WGMMA.kernel(bm=128, bn=256, st=4),
@@ -65,6 +65,7 @@ HGMMA = "HGMMA.64x256x16.F32 R24, gdesc[UR4], R24"
         (KERNELS["sm_90a"][0], code(HGMMA, after=("STG.E.128 [R2], R4", *["STG.E.U16 [R2], R4"] * 3)), "stores"),
         (KERNELS["sm_80"][0], code("HMMA.16816.F32 R4, R8, R12, R4", *["IMAD R1, R2, R3, R4"] * 3), "per HMMA"),
         (KERNELS["sm_80"][0], code("IMAD R1, R2, R3, R4"), "no HMMA"),
+        (KERNELS["sm_80"][0], code("HMMA.16816.F32 R4, R8, R12, R4", "MUFU.RCP R1, R2"), "a division"),
         (KERNELS["sm_80"][1], code(*["FFMA R1, R2, R3, R4"] * 4, "IMAD R1, R2, R3, R4"), "per FFMA"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.pieces import DEVICE
-from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, MMA, SIMT, TURING, WGMMA, Variant, case_of
+from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, KN_EIGHTS, MMA, SIMT, TURING, TWOS, WGMMA, Variant, case_of
 from tests.emulator import build, run
 from tests.emulator.run import Call
 
@@ -17,6 +17,8 @@ pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.to
 
 SIMT_SMALL = Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), "", FOURS)
 MMA_SMALL = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3), "", EIGHTS)
+MMA_KN = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "", KN_EIGHTS)
+SIMT_SHORT = Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "", TWOS)
 TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, Call(m=64, n=32, k=512)))
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
@@ -52,6 +54,15 @@ BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "simt: X stored in other columns than it is read from": (SIMT_SMALL, in_lines("= x_next_ptr[", r"\^", "+ 0 *")),
     "simt: rows beyond m are read": (SIMT_SMALL, in_lines("if (((((int)threadIdx.x) <", r"< m\)", "< m + 64)")),
     "simt: every share sums all of k": (SIMT_SMALL, everywhere(r"ht_first_step\(", "0 * ht_first_step(")),
+    "simt: rows of k of a short tile stored in one order, read in another": (
+        SIMT_SHORT,
+        in_lines("= x_next_ptr[", r"(?:(?<=q)|(?<=q_\d)) \^ ", " + 0 * "),
+    ),
+    "simt: rows of a short tile not moved for their chunk": (
+        SIMT_SHORT,
+        in_lines("= x_next_ptr[", r"(?<=/ 8\)) \^ ", " + 0 * "),
+    ),
+    "mma: W (k, n) read without the turn": (MMA_KN, everywhere("x4_trans_shared", "x4_shared")),
     "mma: one copy group too many left in flight": (
         MMA_SMALL,
         everywhere(r"tvm_builtin_ptx_cp_async_wait_group\w+\(\);", 'asm volatile("cp.async.wait_group 2;" ::: "memory");'),

@@ -66,7 +66,7 @@ def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, 
     tuned = run(tree, tmp_path, "-m", "haotuner", "tune", *asked, "--budget", "2s", "--against", "none", "--json")
     assert tuned.returncode == 0, tuned.stderr
     (op,) = json.loads(tuned.stdout)["ops"]
-    family = {"cpu": "cpu_loops_row_sum_fp32", "c": "c_loops_row_sum_fp32"}[device]
+    family = {"cpu": "cpu_generated_row_sum_fp32", "c": "c_loops_row_sum_fp32"}[device]
     assert op["name"] == "row_sum" and op["measured"] >= 1 and all(k.startswith(f"{family}__") for k in op["kernels"])
     told = run(tree, tmp_path, "-m", "haotuner", "tune", *asked, "--budget", "1s", "--against", "none", "--out", "other")
     assert told.returncode == 0 and "row_sum" in told.stdout and "m=64;n=300" in told.stdout, told.stderr

@@ -16,6 +16,9 @@ from tests.emulator.translate import translate
 NATIVE = Path(__file__).parent / "native"
 MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc", "runtime.cc")
 ALIGNMENT = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # a misaligned vector access faults on a GPU
+# For the calls before loads and stores alone; a 16-byte access stays one.
+TRACED = ("-fsanitize=thread", "-fno-tree-sra")
+TRACED_COPY = "namespace emu { void traced_copy_async(uint32_t to, const void* from, unsigned size, unsigned bytes); }"
 _KERNEL = re.compile(r'^extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^{]*)\) \{$', re.MULTILINE)
 COMPILE_SECONDS = 1500  # a unit takes 2 to 6 s; a machine that others use may stop it for minutes
 
@@ -74,13 +77,26 @@ def build_unit(source: str, library: Path) -> Path:
     return library
 
 
-def build_kernels(source: str, library: Path) -> Path:
-    """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each kernel."""
+def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
+    """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each kernel.
+
+    ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
+    """
     unit = library.with_suffix(".cc")
     entries = "".join(_entry(symbol, "x_map" in taken) for symbol, taken in _KERNEL.findall(source))
-    unit.write_text(translate(source) + entries)
+    text = translate(source) + entries
+    sources: list[str] = [str(unit)]
+    checks: tuple[str, ...] = ALIGNMENT
+    if traced:
+        text = text.replace("emu::copy_async(", "emu::traced_copy_async(")
+        unit.write_text(f'#include "emulator.h"\n{TRACED_COPY}\n{text}')
+        made = unit.with_suffix(".o")
+        _run(["g++", *_flags(), *TRACED, f"-I{NATIVE}", "-c", str(unit), "-o", str(made)])
+        sources, checks = [str(made), str(NATIVE / "banks.cc")], ()
+    else:
+        unit.write_text(text)
     _run([
-        "g++", *_flags(), *ALIGNMENT, "-shared", f"-I{NATIVE}", str(unit), "-o", str(library), str(machine()),
+        "g++", *_flags(), *checks, "-shared", f"-I{NATIVE}", *sources, "-o", str(library), str(machine()),
         f"-Wl,-rpath,{machine().parent}",
     ])  # fmt: skip
     return library

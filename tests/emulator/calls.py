@@ -39,6 +39,19 @@ def judge(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> 
     return Verdict(worst=worst, conflicts=machine.emulator_bank_conflicts())
 
 
+def trace(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> Verdict:
+    """Passes over the banks of shared memory for each step of k: of two calls' accesses what the longer one has more."""
+    found = []
+    for call in case.calls[:2]:
+        library.emulator_trace(1)
+        _judge_call(case, call, library, machine, np.random.default_rng(seed), seed)
+        counts = (ctypes.c_long * 2)()
+        library.emulator_traced(counts)
+        found.append(np.array(counts))
+    taken, least = found[1] - found[0]
+    return Verdict(passes=float(taken / least) if least else 0.0, conflicts=machine.emulator_bank_conflicts())
+
+
 def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, random: Any, seed: int) -> float:
     m, n, k = call.m, call.n, call.k
     x, x_at = matrix(machine, m, k, k + call.x_gap, case.dtype)

@@ -55,6 +55,7 @@ class Job:
 
     machine: str
     library: str
+    traced: bool = False  # the library is: bank conflicts of the first two calls, which differ in k alone, and no results
     cases: Sequence[Case] = field(default_factory=list)
     seed: int = 0
 
@@ -65,6 +66,9 @@ class Verdict:
 
     worst: float = 0.0
     conflicts: int = 0  # of ldmatrix, in shared-memory banks
+    passes: float = (
+        1.0  # over the banks that a step of the main loop takes, of the least; 0 where it makes no access (traced)
+    )
     died: str = ""
 
     @property
@@ -89,7 +93,7 @@ def run(job: Job, folder: Path, seconds: float = RUN_SECONDS) -> dict[str, Verdi
 
 
 def _serve(path: str) -> None:
-    from tests.emulator.calls import judge
+    from tests.emulator.calls import judge, trace
 
     job = json.loads(Path(path).read_text())
     machine = ctypes.CDLL(job["machine"], ctypes.RTLD_GLOBAL)
@@ -97,7 +101,8 @@ def _serve(path: str) -> None:
     library = ctypes.CDLL(job["library"])
     for fields in job["cases"]:
         case = Case(**{**fields, "calls": [Call(**call) for call in fields["calls"]]})
-        verdict = _apart(lambda case=case: judge(case, library, machine, job["seed"]))
+        look = trace if job["traced"] else judge
+        verdict = _apart(lambda case=case, look=look: look(case, library, machine, job["seed"]))
         print(json.dumps({"symbol": case.symbol, **asdict(verdict)}), flush=True)
 
 

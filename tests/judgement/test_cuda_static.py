@@ -51,7 +51,7 @@ def test_a_kernel_without_the_instruction_or_a_loop_is_said_so() -> None:
 
 
 def test_the_mix_of_a_kernel_is_that_of_its_main_loop() -> None:
-    assert mix(CODE) == {"loop_instructions": 12.0, "loop_multiplies": 4.0, "loop_local_loads": 0.0}
+    assert mix(CODE) == {"loop_instructions": 12.0, "loop_multiplies": 4.0, "loop_width": 128.0, "loop_local_loads": 0.0}
     spilled = Loop(("FFMA R1, R2, R3, R1", "LDL R3, [R1]") * 5)
     assert mix(Code(spilled.instructions, (spilled,)))["loop_local_loads"] == 5
     assert mix(Code(("EXIT",), ())) == {}

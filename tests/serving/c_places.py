@@ -17,6 +17,7 @@ _SET = re.compile(r"^[ \t]+[\w>.*\[\]-]+(?:->|\.)(?:mark|fallback|pushed|closed|
 _WAIT = re.compile(r"\breturn (waited\(\));")
 _ANSWER = re.compile(r"\breturn ([^;?{}]+ \? 0 : [^;]+);")
 _HEAD = re.compile(r"\b(if|while|for) \(")
+_DEFINITION = re.compile(r"^\w[\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
 _OUTSIDE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*|//[^\n]*|/\*[\s\S]*?\*/", re.MULTILINE)
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
@@ -29,7 +30,9 @@ class Place:
     start: int
     end: int
     instead: str
-    name: str  # "driver.c open_device: result != CUDA_SUCCESS #2", true as long as the text is
+    function: str
+    around: str  # the function's text
+    name: str  # "driver.c open_device: result != CUDA_SUCCESS -> 0 #2", true as long as the text is
 
     def without(self, text: str) -> str:
         """The file's text with this place left out."""
@@ -43,9 +46,12 @@ def places(file: str, text: str) -> list[Place]:
     seen: dict[str, int] = {}
     named: list[Place] = []
     for start, end, instead in found:
-        said = f"{file} {_function(code, start)}: {' '.join(text[start:end].split())} -> {instead or 'nothing'}"
+        function, around = _function(code, text, start)
+        said = f"{file} {function}: {' '.join(text[start:end].split())} -> {instead}"
         seen[said] = seen.get(said, 0) + 1
-        named.append(Place(file, start, end, instead, said + (f" #{seen[said]}" if seen[said] > 1 else "")))
+        named.append(
+            Place(file, start, end, instead, function, around, said + (f" #{seen[said]}" if seen[said] > 1 else ""))
+        )
     return named
 
 
@@ -121,7 +127,7 @@ def _split(code: str, start: int, end: int, sign: str) -> list[tuple[int, int]]:
     return parts
 
 
-def _function(code: str, at: int) -> str:
-    """The name of the function around a place: the last definition that begins in the first column before it."""
-    heads = re.findall(r"^\w[\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", code[:at], re.MULTILINE)
-    return heads[-1] if heads else "file"
+def _function(code: str, text: str, at: int) -> tuple[str, str]:
+    """Name and text of the function around a place: the last definition that begins in the first column before it."""
+    *_, head = _DEFINITION.finditer(code, 0, at)
+    return head[1], text[head.start() : code.index("\n}\n", at)]

@@ -1,9 +1,10 @@
 """Leaves out each check, wait, event, push, free and clean-up of the host code for CUDA, one at a time: do the tests notice?
 
 ``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--shared]`` goes on where it stopped; FOLDER
-keeps what was seen, as long as the file is the same. Survivors are tried again when the tests have changed. With
-``--shared`` survivors of files that CPUs share go through those tests, too (minutes each). Exit 0: all were looked at, and
-what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an unjustified one survives.
+keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors are tried
+again when the tests have changed. With ``--shared`` survivors of files that CPUs share go through those tests, too (minutes
+each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an unjustified one
+survives.
 """
 
 from __future__ import annotations
@@ -22,9 +23,25 @@ from tests.standin import ROOT
 
 TIMING = ROOT / "haotuner" / "backends" / "cuda" / "native"
 JUSTIFIED = Path(__file__).with_name("cuda_justified.txt")
-SHARED_FILES = (*(NATIVE / name for name in ("serve.c", "door.c", "check.c", "ffi.c")),
-                *(CLIB / name for name in ("gpu.c", "linear.c", "open.c")))  # fmt: skip
-NOTHING = "nothing left out"
+# What calls on a device share with those on a CPU; of a file that serves both, the functions that calls on a device use.
+SHARED_FILES: dict[Path, tuple[str, ...]] = {
+    NATIVE / "serve.c": ("ht_call_op", "out_of_range", "ht_counts"),
+    NATIVE / "door.c": (),
+    NATIVE / "check.c": ("ht_contiguous", "fold_strides", "ht_fold"),
+    NATIVE / "ffi.c": ("ht_ffi_raise", "ht_ffi_tensor", "ht_ffi_whole", "ht_ffi_allocate"),
+    CLIB / "gpu.c": (),
+    CLIB / "linear.c": ("bind_placed", "ht_prepare", "ht_bind", "ht_linear_free", "call", "ht_call", "ht_call_threads"),
+    CLIB / "open.c": (
+        "ht_pack_release",
+        "load",
+        "connect",
+        "open_once",
+        "open_steadily",
+        "ht_pack_open_on",
+        "ht_pack_close",
+    ),
+}
+EVERY = 100  # places between two looks at the whole code: where that fails, what was noticed since is no finding
 
 
 def files() -> list[Path]:
@@ -35,7 +52,12 @@ def files() -> list[Path]:
 
 def every() -> list[tuple[Path, Place]]:
     """Every place of every file."""
-    return [(file, place) for file in files() for place in places(file.name, file.read_text())]
+    return [
+        (file, place)
+        for file in files()
+        for place in places(file.name, file.read_text())
+        if place.function in (SHARED_FILES.get(file) or (place.function,))
+    ]
 
 
 def justified() -> dict[str, str]:
@@ -51,16 +73,16 @@ def justified() -> dict[str, str]:
     return found
 
 
-def digest(*paths: Path) -> str:
-    """Of the content of files."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+def digest(*texts: str) -> str:
+    """Of texts."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def tests() -> str:
     """The state of what may notice."""
     here = Path(__file__).parent
     looked = [*here.glob("cuda_*.py"), here / "native" / "drive_cuda.c", ROOT / "tests" / "work" / "cuda_timing.py"]
-    return digest(*sorted(path for path in looked if path.name != Path(__file__).name))
+    return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
 
 
 class Journal:
@@ -73,17 +95,17 @@ class Journal:
         for path in sorted(folder.glob("seen-*.jsonl"), key=lambda path: path.stat().st_mtime):
             for line in path.read_text().splitlines():
                 entry = json.loads(line)
-                self.seen[entry["name"], entry["file"]] = entry
+                self.seen[entry["name"], entry["around"]] = entry
 
     def write(self, entry: Mapping[str, str]) -> None:
         """Note one place."""
-        self.seen[entry["name"], entry["file"]] = dict(entry)
+        self.seen[entry["name"], entry["around"]] = dict(entry)
         with self._path.open("a") as out:
             out.write(json.dumps(entry) + "\n")
 
-    def wanted(self, name: str, file: str, shared: bool) -> bool:
+    def wanted(self, place: Place, shared: bool) -> bool:
         """Whether a place must be looked at: not seen, or it survived tests that have changed since, or fewer of them."""
-        entry = self.seen.get((name, file))
+        entry = self.seen.get((place.name, digest(place.around)))
         if entry is None:
             return True
         return not entry["why"] and (entry["tests"] != tests() or (shared and not entry.get("shared")))
@@ -95,31 +117,36 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
 
     end = time.monotonic() + seconds
     journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()
-    digests = {file: digest(file) for file in files()}
+    texts = {file: file.read_text() for file in files()}
     mine = every()[part[0] :: part[1]]
     left = [
         (file, place)
         for file, place in mine
-        if journal.wanted(place.name, digests[file], shared and file.name in SHARED and place.name not in reasons)
+        if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons)
     ]
     if not left:
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
     try:
-        for file in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # all tests, between them
-            if journal.wanted(NOTHING, digests[file] + state, False):
-                why = variants.noticed(file, file.read_text())
-                assert not why, f"{file.name} with nothing left out: {why}"
-                journal.write({"name": NOTHING, "file": digests[file] + state, "why": "none expected", "tests": state})
-        for file, place in left:
+        for at in range(0, len(left), EVERY):
+            entries: list[dict[str, str]] = []
+            for file, place in left[at : at + EVERY]:
+                if time.monotonic() > end:
+                    break
+                text = place.without(texts[file])
+                why = variants.noticed(file, text)
+                if not why and shared and place.name not in reasons:
+                    why = variants.noticed_by_shared(file, text)
+                entry = {"name": place.name, "around": digest(place.around), "why": why, "tests": state}
+                entries.append(entry | ({"shared": "yes"} if shared else {}))
+            variants.whole()
+            assert texts == {file: file.read_text() for file in files()}, (
+                "the code changed meanwhile: use a copy of the tree"
+            )
+            for entry in entries:
+                journal.write(entry)
             if time.monotonic() > end:
                 return False
-            text = place.without(file.read_text())
-            why = variants.noticed(file, text)
-            if not why and shared and place.name not in reasons:
-                why = variants.noticed_by_shared(file, text)
-            entry = {"name": place.name, "file": digests[file], "why": why, "tests": state}
-            journal.write(entry | ({"shared": "yes"} if shared else {}))
     finally:
         variants.close()
     return True
@@ -129,9 +156,8 @@ def report(folder: Path) -> int:
     """Print what survives without a reason, and counts; the exit code."""
     journal, reasons = Journal(folder, "none"), justified()
     counts = {"noticed": 0, "justified": 0, "survived": 0, "not looked at": 0}
-    digests = {file: digest(file) for file in files()}
     for file, place in every():
-        entry = journal.seen.get((place.name, digests[file]))
+        entry = journal.seen.get((place.name, digest(place.around)))
         verdict = "not looked at" if entry is None else "noticed" if entry["why"] else "survived"
         if verdict == "survived" and place.name in reasons:
             verdict = "justified"

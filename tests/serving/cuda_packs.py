@@ -12,9 +12,12 @@ from haotuner.backends.cuda.pack_source import pack_library
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
@@ -51,13 +54,34 @@ SIMT = Pick(  # wide loads, and single ones that take any alignment
     kernels=(_SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), _SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1)),
     dtype="float32",
 )
-WGMMA = Pick(  # tensor maps, and a kernel without
+WGMMA = Pick(  # tensor maps and over 48 KB of shared memory, and a kernel without
     arch="sm_90a",
     op="dense_n72_k136_fp16",
-    kernels=(_WGMMA.kernel(bm=64, bn=64, st=2), _MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1)),
+    kernels=(_WGMMA.kernel(bm=64, bn=64, st=4), _MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1)),
     dtype="float16",
 )
 PICKS = (SIMT, WGMMA)
+_SHORT, _BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16"), CudaMma("cuda_mma_bf16", "bf16")
+KN_HOPPER = Pick(
+    arch="sm_90a",
+    op="dense_n72_k136_bf16_kn",
+    kernels=(
+        _SHORT.kernel(bm=32, bn=64, st=3, kn=1),
+        _BF16.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1, kn=1),
+    ),
+    dtype="bfloat16",
+)
+_GEMV, _TURING = CudaGemv("cuda_gemv_fp16", "fp16"), CudaMmaTuring("cuda_mma8_fp16", "fp16")
+KN_TURING = Pick(
+    arch="sm_75",
+    op="dense_n72_k136_fp16_kn",
+    kernels=(
+        _GEMV.kernel(bm=4, c=64, wn=2, wk=2, v=8, kn=1),
+        _TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2, v=1, kn=1),
+    ),
+    dtype="float16",
+)
+KN_PICKS = (KN_HOPPER, KN_TURING)  # weights stored (k, n)
 
 
 def family(kernel: MicroKernel) -> CudaDense:

@@ -18,6 +18,7 @@ from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
 from haotuner.errors import PackClosed
+from tests.serving.cuda_doors import crowd, early, older_load, older_maps, older_still
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, WGMMA
@@ -65,6 +66,23 @@ def alignment(path: str) -> None:
         served.call(served.device.upload(x, **how), y)
         served.judge(y, x, what)
     assert served.stats()["fallbacks"] == 2
+
+
+def stored(path: str) -> None:
+    """A weight of the other layout, of another type, strided or short is refused by name; the right one is served."""
+    served = Served(path)
+    rows, columns = served.stored.shape
+    for wrong, words in (
+        (served.device.upload(np.ascontiguousarray(served.stored.T)), "weight has rank 2 and shape"),
+        (served.device.upload(served.stored.astype("float32")), "weight has dtype code 2 with 32 bits"),
+        (served.device.upload(served.stored, strides=(columns + 8, 1)), "weight must be contiguous"),
+        (served.device.upload(served.stored[: rows - 1]), "weight has rank 2 and shape"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            served.op.bind(wrong)
+    x, y = served.rows(9), served.out(9)
+    served.call(served.device.upload(x), y)
+    served.judge(y, x, "after the refusals")
 
 
 def unprepared(path: str) -> None:
@@ -258,8 +276,9 @@ def several(path: str, *names: str) -> None:
 SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
-        numbers, alignment, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot, forked,
-        frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
+        numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
+        forked, frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
+        early, crowd, older_load, older_maps, older_still,
     )
 }  # fmt: skip
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 
 import haotuner
+from haotuner.ops.dtypes import DTYPES
 from tests.serving.cuda_memory import Device
-from tests.serving.cuda_packs import PICKS, Pick
+from tests.serving.cuda_packs import KN_PICKS, PICKS, Pick
 from tests.standin.client import Driver
 
 SEED = 5
+EPS = {dtype.numpy: dtype.eps for dtype in DTYPES.values()}
 
 
 class Served:
@@ -22,16 +25,17 @@ class Served:
         self.device = Device(ordinal)
         self.pack = haotuner.load(path, device=f"cuda:{ordinal}")
         (name,) = self.pack.ops
-        self.pick: Pick = next(pick for pick in PICKS if pick.op == name)
+        self.pick: Pick = next(pick for pick in (*PICKS, *KN_PICKS) if pick.op == name)
         self.op = self.pack.op(name)
         self._before = dict(self.pack.stats()[name])
         draw = np.random.default_rng(SEED)
         self.weight = draw.standard_normal((self.op.n, self.op.k)).astype(self.pick.dtype)
+        self.stored = np.ascontiguousarray(self.weight.T) if self.pick.op.endswith("_kn") else self.weight
         self.bias = draw.standard_normal(self.op.n).astype(self.pick.dtype)
         bias = self.device.upload(self.bias) if biased else None
         if not biased:
             self.bias = np.zeros_like(self.bias)
-        self.linear = self.op.bind(self.device.upload(self.weight), bias)
+        self.linear = self.op.bind(self.device.upload(self.stored), bias)
         self.stream = self.device.stream()
 
     def rows(self, *shape: int) -> Any:
@@ -47,7 +51,7 @@ class Served:
         x64, w64 = x.astype(np.float64), self.weight.astype(np.float64)
         exact = x64 @ w64.T + self.bias.astype(np.float64)
         size = np.abs(x64) @ np.abs(w64).T + np.abs(self.bias.astype(np.float64))
-        allowed = (self.op.k + 8) * 2.0**-24 * size + np.finfo(self.pick.dtype).eps * np.abs(exact)
+        allowed = (self.op.k + 8) * 2.0**-24 * size + EPS[self.pick.dtype] * np.abs(exact)
         error = np.abs(self.device.download(y, self.pick.dtype).astype(np.float64) - exact)
         assert (error <= allowed).all(), f"{what}: {np.max(error / allowed):.3g} of the tolerance"
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import haotuner
+from haotuner.ops.dtypes import DTYPES
 
 
 def torch_fakes(path: str) -> None:
@@ -19,11 +20,13 @@ def torch_fakes(path: str) -> None:
     pack = haotuner.load(path, device="cuda:0")
     (name,) = pack.ops
     op = pack.op(name)
-    dtype = getattr(torch, op.entry.output.dtype.replace("fp32", "float32").replace("fp16", "float16"))
-    other = torch.bfloat16
+    dtype = getattr(torch, DTYPES[op.entry.output.dtype].numpy)
+    other = torch.bfloat16 if dtype is not torch.bfloat16 else torch.float32
+    kn = name.endswith("_kn")
     with adapter.register(pack), FakeTensorMode():
         call = getattr(torch.ops.haotuner, name)
-        weight = torch.empty(op.n, op.k, device="cuda:0", dtype=dtype)
+        stored = (op.k, op.n) if kn else (op.n, op.k)
+        weight = torch.empty(*stored, device="cuda:0", dtype=dtype)
         bias = torch.empty(op.n, device="cuda:0", dtype=dtype)
         for shape in ((5,), (2, 3), (0,)):
             x = torch.empty(*shape, op.k, device="cuda:0", dtype=dtype)
@@ -32,12 +35,14 @@ def torch_fakes(path: str) -> None:
             assert call.out(x, weight, out=torch.empty(*shape, op.n, device="cuda:0", dtype=dtype)) is None
         for wrong, words in (
             (torch.empty(5, op.k + 1, device="cuda:0", dtype=dtype), "x must be"),
-            (torch.empty(5, op.k, device="cuda:0", dtype=other), "x has dtype torch.bfloat16; expected"),
+            (torch.empty(5, op.k, device="cuda:0", dtype=other), f"x has dtype {other}; expected"),
         ):
             with pytest.raises(RuntimeError, match=words):
                 call(wrong, weight, bias)
         with pytest.raises(RuntimeError, match="the weight on cuda:1"):
-            call(x, torch.empty(op.n, op.k, device="cuda:1", dtype=dtype))
+            call(x, torch.empty(*stored, device="cuda:1", dtype=dtype))
+        with pytest.raises(RuntimeError, match=r"weight must be \("):
+            call(x, torch.empty(*reversed(stored), device="cuda:0", dtype=dtype))
 
         def layer(rows: int, device: str, kind: Any = dtype) -> Any:
             made = torch.nn.Linear(op.k, rows, device="meta", dtype=kind)
@@ -52,6 +57,9 @@ def torch_fakes(path: str) -> None:
         with pytest.MonkeyPatch.context() as patch:  # a fake parameter is none by its class
             patch.setattr(torch.nn, "Parameter", FakeTensor)
             told, ops = adapter.swap(model, pack), adapter.ops_of(model[1:])
+        if kn:  # nn.Linear stores (n, k)
+            assert told.replaced == () and told.left["0"].startswith("not in the pack: tune it with --op dense:n="), told
+            return
         assert told.replaced == ("0",), told
         assert isinstance(model[0], adapter.PlacedLayer) and isinstance(model[0], torch.nn.Linear)
         reasons = [

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from haotuner.backends.cuda import timing_library
@@ -21,9 +21,14 @@ from tests.standin.forking import Forking
 
 SCENARIOS = (
     "refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted", "forked",
-    "preparing", "frameworks", "allocating", "threads",
+    "preparing", "frameworks", "allocating", "early", "crowd", "older_load", "older_maps", "older_still", "threads",
 )  # fmt: skip
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
+WATCHED = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)  # what the C program and the pack in it are built with
+SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 SECONDS = 20  # of scenarios that take one or two; a machine that others use, and a wait that never ends
 TIMING = {source.name for source in timing_library.SOURCES}
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
@@ -46,7 +51,8 @@ class Variants:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._tools = Toolchain.find()
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of another state of the sources
+        folder.mkdir(parents=True)
         self._packs = {pick.arch: self._built(pick) for pick in PICKS}
         self._cubins = {pick.arch: next((folder / "code").glob(f"*{pick.arch}/unit.cubin")) for pick in PICKS}
         timed = [
@@ -59,12 +65,20 @@ class Variants:
             data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.arch], pick.arch))
             self._object(data, folder / f"data_{pick.arch}.o")
         self._client = {path.name: path for path in LIBRARY} | {"drive_cuda.c": HERE / "drive_cuda.c"}
-        self._client_objects = {n: self._object(path, folder / f"c_{n}.o") for n, path in self._client.items()}
+        self._client_objects = {n: self._object(path, folder / f"c_{n}.o", watched=True) for n, path in self._client.items()}
+        packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
+        self._watched = {n: self._object(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         self._forking = Forking(self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing"))
 
     def close(self) -> None:
         """End the process that scenarios are forked from."""
         self._forking.close()
+
+    def whole(self) -> None:
+        """All tests pass with nothing left out; AssertionError says what did not."""
+        for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
+            why = self.noticed(source, source.read_text())
+            assert not why, f"with nothing left out: {why}"
 
     def noticed(self, source: Path, text: str) -> str:
         """What fails where a source has this text: the first thing that did, or nothing."""
@@ -72,7 +86,7 @@ class Variants:
         mutant, out = self.folder / "mutant.c", self.folder / "mutant.o"
         mutant.write_text(text)
         try:
-            self._object(mutant, out, also=source.parent, public=source.parent == CLIB)
+            self._object(mutant, out, also=source.parent)
         except RuntimeError as error:
             return f"compiler: {str(error).strip().splitlines()[0][-120:]}"
         try:
@@ -105,27 +119,24 @@ class Variants:
         return ""
 
     def _looks(self, source: Path, name: str, mutant: Path) -> Iterator[str]:
-        if source.parent == CLIB:
-            objects = [mutant if one == name else path for one, path in self._client_objects.items()]
+        packed = name in {Path(one).name for one in PACK_SOURCES}
+        if packed:
             for pick in PICKS:
-                yield self._driven(objects, self._packs[pick.arch], pick)
-            return
-        if name in {Path(one).name for one in PACK_SOURCES}:
-            packs = {pick.arch: self._pack(pick, name, mutant) for pick in PICKS}
+                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick)
+        if packed or source.parent == CLIB:
+            watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
+            client = self._client_objects | ({} if packed else {name: watched})
             for pick in PICKS:
-                yield self._served(packs[pick.arch], pick)
-            for pick in PICKS:
-                yield self._driven(list(self._client_objects.values()), packs[pick.arch], pick)
+                pack = self._pack(pick, self._watched | ({name: watched} if packed else {}), *WATCHED)
+                yield self._driven(list(client.values()), pack, pick)
         if name in TIMING:
             for pick in PICKS:
                 yield self._timed(name, mutant, pick)
 
-    def _pack(self, pick: Pick, name: str, mutant: Path) -> Path:
-        objects = [mutant if name == Path(one).name else self._objects[Path(one).name] for one in PACK_SOURCES]
+    def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str) -> Path:
         library, pack = self.folder / "mutant.so", self.folder / f"mutant-{pick.arch}"
-        self._run(
-            [self._tools.compiler, "-shared", "-pthread", *objects, self.folder / f"data_{pick.arch}.o", "-o", library]
-        )
+        parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.arch}.o"]
+        self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
         write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
         return pack
 
@@ -152,30 +163,33 @@ class Variants:
 
     def _driven(self, objects: list[Path], pack: Path, pick: Pick) -> str:
         program = self.folder / "mutant-drive"
-        self._run([self._tools.compiler, "-pthread", *objects, "-o", program, "-lm", "-ldl"])
-        where = self._where(pick, bare=True)
-        try:
-            done = subprocess.run(
-                [str(program), "threads", str(pack), pick.op], env={**os.environ, **where}, capture_output=True, text=True,
-                timeout=SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"drive_cuda on {pick.arch}: it hung"
-        return f"drive_cuda on {pick.arch}: {done.returncode} {done.stderr[-120:]}" if done.returncode else ""
+        self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program, "-lm", "-ldl"])
+        for mode, fail in (("threads", ""), ("together", SLOWLY)):
+            where = self._where(pick, bare=True, fail=fail)
+            try:
+                done = subprocess.run(
+                    [str(program), mode, str(pack), pick.op], env={**os.environ, **where}, capture_output=True, text=True,
+                    timeout=SECONDS, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return f"drive_cuda {mode} on {pick.arch}: it hung"
+            if done.returncode:
+                return f"drive_cuda {mode} on {pick.arch}: {done.returncode} {done.stderr[-160:]}"
+        return ""
 
     def _built(self, pick: Pick) -> Path:
         out = self.folder / f"whole-{pick.arch}"
         return out if out.exists() else build_pack(out, pick, self.folder / "code")
 
-    def _where(self, pick: Pick, *, noise: float = 0.01, bare: bool = False) -> dict[str, str]:
+    def _where(self, pick: Pick, *, noise: float = 0.01, bare: bool = False, fail: str = "") -> dict[str, str]:
         return environment(
             self.folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=self.folder / "code", noise=noise,
-            bare=bare,
+            bare=bare, fail=fail,
         )  # fmt: skip
 
-    def _object(self, source: Path, out: Path, also: Path = NATIVE, public: bool = False) -> Path:
-        folders = [NATIVE, NATIVE / "cuda", CLIB / "include", also, self._tools.include]
-        flags = [flag for flag in FLAGS if not public or flag != "-fvisibility=hidden"]
+    def _object(self, source: Path, out: Path, also: Path = NATIVE, *, watched: bool = False) -> Path:
+        folders = [NATIVE, NATIVE / "cuda", CLIB / "include", CLIB, also, self._tools.include]
+        flags = [*FLAGS, *(WATCHED if watched else ())]
         self._run([self._tools.compiler, *flags, *(f"-I{one}" for one in folders), "-c", source, "-o", out])
         return out
 

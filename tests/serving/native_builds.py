@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import PACK_SOURCES, PackedAny, pack_data
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.pack.write import write_pack
+from haotuner.words.kernel import MicroKernel
 from tests.serving.packs import document
 
 RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
@@ -52,7 +54,9 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
     """
     kernels = {kernel.name: kernel for op in ops for kernel in op.micro_kernels}
     text = "#include <tvm/ffi/c_api.h>\n" + "".join(
-        KERNEL.format(name=name, mr=kernel["mr"], nr=kernel["nr"], pw=kernel["pw"]) for name, kernel in kernels.items()
+        KERNEL.format(name=name, mr=tile["mr"], nr=tile["nr"], pw=tile["pw"])
+        for kernel in kernels.values()
+        for name, tile in _programs(kernel)
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     code, data = out.parent / f"{out.name}_kernels.c", out.parent / f"{out.name}_data.c"
@@ -62,6 +66,14 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
     library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g", *flags)
     write_pack(out, library, document(ops, level), lambda _: None)
     return out
+
+
+def _programs(kernel: MicroKernel) -> Iterator[tuple[str, dict[str, int]]]:
+    """A kernel's functions and their tiles: its own, and that of the last tile of a convolution's features."""
+    params = dict(kernel.params)
+    yield kernel.name, params
+    if kernel.family.startswith("cpu_conv_") and last_tile(kernel):
+        yield f"{kernel.name}_tail", params | ({"nr": params["nt"]} if "nt" in params else {"mr": params["mt"]})
 
 
 def run(command: Sequence[str | Path], timeout_s: float = 40, **environment: str) -> subprocess.CompletedProcess[str]:

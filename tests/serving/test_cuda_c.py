@@ -19,6 +19,7 @@ from tests.standin import environment, toolchain_missing
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TSAN = ("-g", "-O1", "-fsanitize=thread")
+SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 DISPATCH_NS = 300  # of issue 31: what a call adds to what it asks of the driver
 SLACK = 4  # the machine of the tests is shared, and its clock changes; the number itself is printed
 
@@ -79,7 +80,9 @@ def test_an_older_driver_is_refused_before_anything_is_loaded(folder):
 @pytest.mark.parametrize("name, flags", [("address", ASAN), ("thread", TSAN)])
 def test_hostile_calls_and_threads_under_a_sanitizer(folder, name, flags):
     program = cc([HERE / "drive_cuda.c", *LIBRARY], folder / f"drive_{name}", *flags)
-    assert run(folder, [program, "threads", sanitized(folder, name, flags), SIMT.op], bare=True) == "right\n"
+    pack = sanitized(folder, name, flags)
+    assert run(folder, [program, "threads", pack, SIMT.op], bare=True) == "right\n"
+    assert run(folder, [program, "together", pack, SIMT.op], bare=True, fail=SLOWLY) == "right\n"
 
 
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.cuda_packs import PICKS, SIMT, WGMMA, Pick, build_pack
+from tests.serving.cuda_packs import KN_HOPPER, KN_PICKS, PICKS, SIMT, WGMMA, Pick, build_pack
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pack(folder: Path, pick: Pick) -> Path:
-    out = folder / f"pack-{pick.arch}"
+    out = folder / f"pack-{pick.op}"
     return out if out.exists() else build_pack(out, pick, folder / "code")
 
 
@@ -55,6 +55,12 @@ def test_one_device(folder, pick, scenario):
 
 
 @BOTH
+@pytest.mark.parametrize("scenario", ["early", "crowd", "older_load", "older_maps", "older_still"])
+def test_drivers_that_are_not_as_they_should_be(folder, pick, scenario):
+    run(folder, pick, scenario)
+
+
+@BOTH
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_graph_is_replayed_after_hand_over_and_close(folder, pick, seed):
     run(folder, pick, "captured", seed=seed)
@@ -69,6 +75,11 @@ def test_threads_and_streams_while_the_pack_is_handed_over(folder, seed):
 @pytest.mark.parametrize("scenario", ["devices", "context"])
 def test_two_devices(folder, pick, scenario):
     run(folder, pick, scenario, more_devices=(pick.arch,))
+
+
+@pytest.mark.parametrize("pick", KN_PICKS, ids=lambda pick: pick.op)
+def test_weights_stored_kn_are_served(folder, pick):
+    run(folder, pick, "several", "numbers", "alignment", "stored")
 
 
 def test_a_fork_is_refused(folder):
@@ -151,7 +162,7 @@ def test_partial_sums_without_memory_are_refused_while_preparing(folder):
     run(folder, SIMT, "preparing")
 
 
-@BOTH
+@pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)
 def test_torch_knows_what_the_operators_give_and_which_layers_are_served(folder, pick):
     pytest.importorskip("torch")
     run(folder, pick, "torch_fakes")

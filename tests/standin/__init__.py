@@ -15,6 +15,8 @@ from tests.standin.library import driver_library
 ROOT = Path(__file__).parents[2]
 SUPPRESSIONS = Path(__file__).with_name("lsan.supp")  # the stand-in keeps what it made; a host hears of its own leaks only
 
+NOT_BUILT_FOR_TSAN = SUPPRESSIONS.with_name("tsan.supp")  # nor is the stand-in: its own first calls would be races
+
 __all__ = ["environment", "toolchain_missing"]
 
 
@@ -63,6 +65,7 @@ def environment(
     return {
         "LD_LIBRARY_PATH": f"{library}{os.pathsep}{outer}" if outer else str(library),
         "LSAN_OPTIONS": f"suppressions={SUPPRESSIONS}:print_suppressions=0",
+        "TSAN_OPTIONS": f"suppressions={NOT_BUILT_FOR_TSAN}:print_suppressions=0",
         "STANDIN_DEVICES": ";".join(described),
         "STANDIN_DRIVER": str(driver),
         "STANDIN_DRIVER_FOLDER": str(library),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.index import KINDS
@@ -19,8 +20,29 @@ extents = st.integers(1, AXIS_LIMIT)
 
 
 @st.composite
+def convolutions(draw: st.DrawFn, kind: str) -> Op:
+    small, groups, sides = st.integers(1, 9), draw(st.integers(1, 4)), 1 if "1d" in kind else 2
+    static = {
+        "c": groups * draw(small),
+        "f": groups * draw(small),
+        "s": draw(small),
+        **({} if sides == 1 else {"r": draw(small)}),
+    }
+    numbers = {"stride": sides, "dilation": sides, "pad": 2 * sides}
+    options = {name: ".".join(str(draw(small)) for _ in range(draw(st.sampled_from((1, n))))) for name, n in numbers.items()}
+    layout = draw(st.sampled_from(KINDS[kind].options["layout"].choices))
+    return Op(
+        kind=kind,
+        static=tuple(draw(st.permutations(list(static.items())))),
+        options=(("layout", layout), ("groups", str(groups)), *options.items()),
+    )
+
+
+@st.composite
 def ops(draw: st.DrawFn) -> Op:
     kind = draw(st.sampled_from(sorted(KINDS)))
+    if is_convolution(kind):
+        return draw(convolutions(kind))
     static = draw(st.dictionaries(st.sampled_from(list(KINDS[kind].axes)), extents))
     return Op(
         kind=kind,
@@ -67,7 +89,7 @@ def test_names_append_only_what_differs_from_the_defaults():
     "text, why",
     [
         ("", "unknown op kind ''"),
-        ("conv:n=1", "unknown op kind 'conv'; known kinds: dense"),
+        ("conv:n=1", "unknown op kind 'conv'; known kinds: add_layer_norm"),
         ("dense:n", "'n' is not KEY=VALUE"),
         ("dense:n=", "'n=' is not KEY=VALUE"),
         ("dense:n=0", "n=0 must be in 1..2^31-1"),

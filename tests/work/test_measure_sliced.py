@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 
 from haotuner.backends.cpu import measuring
+from haotuner.backends.cpu.compile import PASSES
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_sliced import WHOLE, SlicedTimer
 from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cpu.loops import CpuLoops
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
-from tests.content.cpu_loop_kinds import LOOP_KINDS, ROW_SUM
+from tests.content.formula_kinds import FORMULA_KINDS, ROW_SUM
 
-FAMILIES = {family.name: family for family in map(CpuLoops, LOOP_KINDS)}
+FAMILIES = {family.name: family for family in map(CpuGenerated, FORMULA_KINDS)}
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index as if these kinds were in it."""
-    for kind in LOOP_KINDS:
+    for kind in FORMULA_KINDS:
         monkeypatch.setitem(KINDS, kind.name, kind)
 
 
@@ -37,19 +38,26 @@ def objects(kernels: Any, arch: str, out: Path) -> None:
     module = tvm.IRModule({})
     for kernel in kernels:
         module.update(FAMILIES[kernel.family].schedule(kernel, kernel.name))
-    tvm.compile(module, target=Target({"kind": "llvm", "mcpu": arch})).mod.write_to_file(str(out), "o")
+    with tvm.transform.PassContext(opt_level=3, config=PASSES):
+        tvm.compile(module, target=Target({"kind": "llvm", "mcpu": arch})).mod.write_to_file(str(out), "o")
 
 
 def library(kind: OpKind, folder: Path) -> tuple[str, list[MicroKernel]]:
-    kernels = [MicroKernel(f"cpu_loops_{kind.name}_fp32", (("vl", vl), ("u", u))) for vl, u in ((1, 1), (4, 2))]
+    kernels = [
+        MicroKernel(
+            f"cpu_generated_{kind.name}_fp32",
+            (("vl", vl), ("u", u), ("ax", 0 if kind.name == "row_sum" else len(kind.output.axes({}))), ("kp", 0)),
+        )
+        for vl, u in ((1, 1), (4, 2))
+    ]
     out = folder / f"{kind.name}.so"
     measuring.measuring_library(kernels, "x86-64", Toolchain.find(), out, objects, FAMILIES.__getitem__)
     return str(out), kernels
 
 
 def job(kind: OpKind, path: str, index: int, **more: Any) -> dict[str, Any]:
-    family = FAMILIES[f"cpu_loops_{kind.name}_fp32"]
-    tile = family.tile(MicroKernel(family.name, (("vl", 4), ("u", 2))))
+    family = FAMILIES[f"cpu_generated_{kind.name}_fp32"]
+    tile = family.tile(MicroKernel(family.name, (("vl", 4), ("u", 2), ("ax", 0), ("kp", 0))))
     return {
         "library": path, "op": kind.name, "kernel": index, "tile": {**tile.extent, **tile.step}, "seed": 0,
         "least_tiles": 1, "threads": 1, "axis": WHOLE, "sample_ns": 20_000, "limit_ns": 1_000_000, "least": 3, "most": 4,
@@ -57,7 +65,7 @@ def job(kind: OpKind, path: str, index: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", LOOP_KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", FORMULA_KINDS, ids=lambda kind: kind.name)
 def test_a_kernel_is_verified_whole_and_cut_and_timed_cold_and_hot(kind: OpKind, tmp_path: Path) -> None:
     path, kernels = library(kind, tmp_path)
     timer, op = SlicedTimer(Libraries()), Op.parse(kind.name)
@@ -81,7 +89,7 @@ def test_a_wrong_kernel_and_a_wrong_job_are_refused(tmp_path: Path, monkeypatch:
 
 
 def test_dense_kernels_have_loops_of_their_own() -> None:
-    dense, sum_ = MicroKernel("cpu_dense_fp32", (("mr", 1),)), MicroKernel("cpu_loops_row_sum_fp32", (("vl", 1),))
+    dense, sum_ = MicroKernel("cpu_dense_fp32", (("mr", 1),)), MicroKernel("cpu_generated_row_sum_fp32", (("vl", 1),))
     assert measuring.is_dense(dense) and not measuring.is_dense(sum_)
     with pytest.raises(ValueError, match="do not share"):
         measuring.measuring_library([dense, sum_], "x86-64", Toolchain.find(), Path("no.so"))

@@ -10,7 +10,7 @@ from typing import Any
 from haotuner.backends.backend import Choice, CompileObject, Follow
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
-from haotuner.backends.cpu.measuring import DENSE_SERVING, SLICED_SERVING
+from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, SLICED_SERVING
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
@@ -23,6 +23,7 @@ from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.microkernels.index import families_for, family_named
+from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.device import Device
@@ -33,8 +34,16 @@ from haotuner.words.record import Trial
 from haotuner.words.shape import Shape
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_PROGRAMS = ("dense.py", "dense_sums.py", "epilogue.py", "loops.py", "vector_math.py")  # of kernels
 _HERE = Path(__file__).resolve().parent
+_TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
+_MEASURING = ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py", "timer_conv.py", "setting.py")
+_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
+            "epilogue.py", "epilogue_math.py")  # fmt: skip
+
+
+def _shareable(op: Op) -> tuple[str, ...]:
+    """Axes of the output that threads may share: those that its operands have, too."""
+    return tuple(axis for axis in op.parallel if axis in op.axes)
 
 
 class CpuBackend:
@@ -87,11 +96,12 @@ class CpuBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
-        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in _PROGRAMS]
+        timed = [_PACKAGE / "microkernels" / "cpu" / name for name in _KERNELS]
+        timed += sorted((_PACKAGE / "generate").glob("*.py"))
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
-        timed += [TIMING_SOURCES / name for name in ("timing.c", "timing_sliced.c", "sampling.h", "watch.h", "watch.c")]
-        timed += [_HERE / name for name in ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py")]
-        timed += [_HERE / "setting.py", *(RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING})]
+        timed += [TIMING_SOURCES / name for name in _TIMING]
+        timed += [_HERE / name for name in _MEASURING]
+        timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING}]
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:
@@ -127,7 +137,8 @@ class CpuBackend:
         """Of dense columns, rows, terms of the sum, or nothing; of other ops each axis of the output that may be cut."""
         if op.kind == "dense":
             return ways.ways(op, threads, one_order=one_order)
-        return (SERIAL,) if threads == 1 else (*op.parallel, SERIAL)
+        axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
+        return (SERIAL,) if threads == 1 else (*axes, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.microkernels.cpu import epilogue
-from haotuner.microkernels.cpu.dense import tail_columns
+from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
@@ -14,6 +14,9 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"
 TIMING_SOURCES = Path(__file__).resolve().parent / "native"
 TIMING_INCLUDES = (RUNTIME_SOURCES, TIMING_SOURCES, _PACKAGE / "hw_profiles" / "native")
+
+# TVM's merging of buffers mixes up vectors of one element, which generated programs keep their variables in.
+PASSES = {"tirx.disable_storage_rewrite": True}
 
 
 def warm() -> None:
@@ -36,14 +39,15 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
         if symbol:
             steps = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol)
             module.update(tvm.IRModule({symbol: steps}))
-    built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
+    with tvm.transform.PassContext(opt_level=3, config=PASSES):
+        built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
 
 
 def _functions(kernel: MicroKernel) -> list[str]:
     """The kernel's function and, where it has one, its tail's."""
     name = epilogue.bare(kernel).name
-    return [f"__tvm_ffi_{name}", f"__tvm_ffi_{name}_tail"][: 2 if tail_columns(kernel) else 1]
+    return [f"__tvm_ffi_{name}", f"__tvm_ffi_{name}_tail"][: 2 if last_tile(kernel) else 1]
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> str:
@@ -55,13 +59,13 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL")[:2]
-    words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, tail_columns(kernel)]
+    words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
     words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
     return f"  {{{', '.join(map(str, words))}}},"
 
 
-def kernel_table(kernels: Sequence[MicroKernel], variable: str) -> str:
+def kernel_table(kernels: Sequence[MicroKernel], variable: str, storage: str = "") -> str:
     """C source of ``const ht_kernel <variable>[]``, and a check that the runtime's scratch tile holds each of them."""
     rows = [_table_row(kernel) for kernel in kernels]
     fits = [f'_Static_assert({k["mr"]} * {k["nr"]} <= HT_MAX_TILE, "{k.name}: tile too large");' for k in kernels]
-    return "\n".join([declarations(kernels), f"const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])
+    return "\n".join([declarations(kernels), f"{storage}const ht_kernel {variable}[] = {{", *rows, "};", *fits, ""])

@@ -24,11 +24,28 @@ from haotuner.words.kernel import MicroKernel
 # What is timed is what is served.
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
+CONV_SERVING = (
+    "pool.c",
+    "kinds/conv_run.c",
+    "kinds/conv_phase.c",
+    "kinds/conv_image.c",
+    "kinds/conv_image.h",
+    "kinds/conv.h",
+)
 
 
 def is_dense(kernel: MicroKernel) -> bool:
     """Whether dense's own loops run the kernel (``native/kinds/dense_run.c``); any other is run by slices."""
     return kernel.family.startswith("cpu_dense_")
+
+
+def is_convolution(kernel: MicroKernel) -> bool:
+    """Whether the loops of convolutions run the kernel (``native/kinds/conv_run.c``)."""
+    return kernel.family.startswith("cpu_conv_")
+
+
+def _loops(kernel: MicroKernel) -> str:
+    return "dense" if is_dense(kernel) else "conv" if is_convolution(kernel) else "sliced"
 
 
 def measuring_library(
@@ -40,17 +57,18 @@ def measuring_library(
     family_of: Callable[[str], Family] = family_named,
 ) -> None:
     """A library that times these kernels through the serving runtime. ValueError if they are not run by the same loops."""
-    dense = {is_dense(kernel) for kernel in kernels}
-    if len(dense) != 1:
-        raise ValueError("dense micro-kernels and others do not share a measuring library")
+    loops = {_loops(kernel) for kernel in kernels}
+    if len(loops) != 1:
+        raise ValueError("micro-kernels that different loops run do not share a measuring library")
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         table, code = Path(scratch) / "kernels.c", Path(scratch) / "kernels.o"
         compile_object(kernels, arch, code)
-        if dense == {True}:
+        if loops != {"sliced"}:
             count = f"const int ht_kernel_count = {len(kernels)};\n"
             table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
-            sources = [TIMING_SOURCES / name for name in ("timing.c", "watch.c")]
-            sources += [RUNTIME_SOURCES / name for name in DENSE_SERVING]
+            clock, serving = ("timing.c", DENSE_SERVING) if loops == {"dense"} else ("timing_conv.c", CONV_SERVING)
+            sources = [TIMING_SOURCES / name for name in (clock, "watch.c")]
+            sources += [RUNTIME_SOURCES / name for name in serving if name.endswith(".c")]
         else:
             table.write_text(_sliced_table(kernels, family_of))
             sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]

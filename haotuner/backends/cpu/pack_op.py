@@ -140,7 +140,8 @@ def entry_of(op: PackedWords, facts: Mapping[str, Any]) -> dict[str, Any]:
 def head(op: PackedWords, index: int) -> list[str]:
     """C source of ``axes_<index>`` and ``operands_<index>``. ValueError where the runtime has no room for the op."""
     required = [operand for operand in op.operands if not operand.optional]
-    dynamic = [axis for axis in op.axes if axis.extent is None]
+    known = getattr(op, "dynamic", None)
+    dynamic = [axis for axis in op.axes if axis.extent is None and (known is None or axis.name in known)]
     if len(op.axes) > MAX_AXES or len(op.operands) > MAX_OPERANDS or len(dynamic) > MAX_DYNAMIC:
         raise ValueError(
             f"{op.name} has {len(op.axes)} axes, {len(dynamic)} dynamic ones and {len(op.operands)} operands; "
@@ -165,7 +166,8 @@ def head(op: PackedWords, index: int) -> list[str]:
 def row(op: PackedWords, index: int, table: str | None = None) -> str:
     """The op's row of ``ht_ops``; ``table``: the C table that serves it, where that is not its kind's on a CPU."""
     optional = sum(operand.optional for operand in op.operands)
-    dynamic = [str(place) for place, axis in enumerate(op.axes) if axis.extent is None]
+    known = getattr(op, "dynamic", None)  # where some axes of unknown extent follow from others
+    dynamic = [str(at) for at, axis in enumerate(op.axes) if axis.extent is None and (known is None or axis.name in known)]
     counts = (len(op.axes), len(op.operands) - optional, optional, len(op.threads), len(op.kernel_names), len(dynamic))
     return (
         f'  {{"{op.name}", &{table or kind_table(op.kind)}, {", ".join(map(str, counts))}, {{{", ".join(dynamic)}}}, '

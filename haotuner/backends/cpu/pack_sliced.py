@@ -113,23 +113,9 @@ class PackedSliced:
         for kernel in self.kernels:
             text.append(kernel_row(kernel.name, kernel.tile, tuple(places)))
         text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}}};"]
-        rows = []
-        for number, plan in enumerate(self.plans):
+        for plan in self.plans:
             self._check(plan)
-            grid: list[tuple[int, int | str, int]] = []
-            for axis, cells in plan.grid.items():
-                if isinstance(cells, int):
-                    grid.append((places[axis], 0, cells))
-                    continue
-                bounds = f"bounds_{index}_{number}_{axis}"
-                text.append(f"static const int32_t {bounds}[] = {{{', '.join(map(str, cells))}}};")
-                grid.append((places[axis], bounds, len(cells)))
-            entries = [
-                f"  {{{e.kernel}, {'HT_WHOLE' if e.axis is None else places[e.axis]}, {e.least}}}," for e in plan.entries
-            ]
-            text += [f"static const ht_sliced_entry entries_{index}_{number}[] = {{", *entries, "};"]
-            rows.append(plan_row(plan.threads, grid, f"entries_{index}_{number}"))
-        return [*text, f"static const ht_plan plans_{index}[] = {{", *rows, "};"]
+        return text + plan_tables(index, self.plans, places)
 
     def _check(self, plan: SlicedPlan) -> None:
         dynamic = {axis.name for axis in self.axes if axis.extent is None}
@@ -147,3 +133,21 @@ class PackedSliced:
                 raise ValueError(f"{self.name}: no such kernel, or no such number of tiles: {entry}")
             if entry.axis is not None and entry.axis not in shared:
                 raise ValueError(f"{self.name}: threads cannot share {entry.axis}, which is no axis of the output")
+
+
+def plan_tables(index: int, plans: Sequence[SlicedPlan], places: Mapping[str, int]) -> list[str]:
+    """C source of ``plans_<index>``, whose cells are rows of ``ht_sliced_entry``; ``places``: of the op's axes."""
+    text, rows = [], []
+    for number, plan in enumerate(plans):
+        grid: list[tuple[int, int | str, int]] = []
+        for axis, cells in plan.grid.items():
+            if isinstance(cells, int):
+                grid.append((places[axis], 0, cells))
+                continue
+            bounds = f"bounds_{index}_{number}_{axis}"
+            text.append(f"static const int32_t {bounds}[] = {{{', '.join(map(str, cells))}}};")
+            grid.append((places[axis], bounds, len(cells)))
+        entries = [f"  {{{e.kernel}, {'HT_WHOLE' if e.axis is None else places[e.axis]}, {e.least}}}," for e in plan.entries]
+        text += [f"static const ht_sliced_entry entries_{index}_{number}[] = {{", *entries, "};"]
+        rows.append(plan_row(plan.threads, grid, f"entries_{index}_{number}"))
+    return [*text, f"static const ht_plan plans_{index}[] = {{", *rows, "};"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from haotuner.backends.backend import Choice
-from haotuner.backends.cpu.measuring import is_dense
+from haotuner.backends.cpu.conv_source import packed_floats
+from haotuner.backends.cpu.measuring import is_convolution, is_dense
+from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_dense import PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
@@ -16,11 +20,17 @@ from haotuner.words.device import Device
 
 def packed(choice: Choice, device: Device) -> PackedAny:
     """The op as ``pack_data`` takes it; ValueError where a table is not of the kind that its loops look up."""
+    if is_convolution(choice.kernels[0]):
+        return _conv(choice)
     return _dense(choice, device) if is_dense(choice.kernels[0]) else _sliced(choice)
 
 
 def packed_ratio(choice: Choice, device: Device) -> float:
     """Bytes of the packed constants over those that are bound; 1 where they are used as they are."""
+    if is_convolution(choice.kernels[0]):
+        op, weight = choice.op, choice.op.meaning.operands[1]
+        extents = op.meaning.complete({**dict(op.static), **{axis: 1 for axis in op.dynamic}}, op.all_options())
+        return packed_floats(op, choice.kernels[0]["vl"]) / prod(weight.shape(extents, op.all_options()))
     if not is_dense(choice.kernels[0]):
         return 1.0
     setting = Setting.of(choice.op, choice.kernels, device)
@@ -47,11 +57,17 @@ def _dense(choice: Choice, device: Device) -> PackedOp:
 
 
 def _sliced(choice: Choice) -> PackedSliced:
-    index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
     kernels = []
     for kernel in choice.kernels:
         tile = choice.family.tile(kernel)
         kernels.append(SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel))
+
+    return PackedSliced.of(choice.op, choice.ranges, kernels, _cell_plans(choice))
+
+
+def _cell_plans(choice: Choice) -> list[SlicedPlan]:
+    """A kernel and a way to share for every cell, of each thread count."""
+    index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
 
     def entry(composition: Composition) -> SlicedEntry:
         axis = None if composition.share == SERIAL else composition.share
@@ -62,4 +78,16 @@ def _sliced(choice: Choice) -> PackedSliced:
         if not isinstance(table, CellTable):
             raise ValueError(f"{choice.op.name}: its table is by rows, these loops look up cells")
         plans.append(SlicedPlan(threads=table.threads, grid=table.bounds, entries=[entry(one) for one in table.entries]))
-    return PackedSliced.of(choice.op, choice.ranges, kernels, plans)
+    return plans
+
+
+def _conv(choice: Choice) -> PackedConv:
+    tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
+    return PackedConv(
+        op=choice.op,
+        ranges=choice.ranges,
+        micro_kernels=tuple(choice.kernels),
+        tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
+        plans=tuple(_cell_plans(choice)),
+        packed_floats=packed_floats(choice.op, choice.kernels[0]["vl"]),
+    )

@@ -35,12 +35,14 @@ def timing(told: Mapping[str, Any]) -> Program:
     """Verifies and times kernels that were built."""
     _without_torch()
     from haotuner.backends.cpu.timed_libraries import Libraries
+    from haotuner.backends.cpu.timer_conv import ConvTimer
     from haotuner.backends.cpu.timer_process import TimerProcess
     from haotuner.backends.cpu.timer_sliced import SlicedTimer
 
     libraries = Libraries()
-    dense, sliced = TimerProcess(libraries), SlicedTimer(libraries)
+    dense, sliced, conv = TimerProcess(libraries), SlicedTimer(libraries), ConvTimer(libraries)
     verbs = {"time": dense.time, "verify": dense.verify, "watch": dense.watch}
+    verbs |= {"time_conv": conv.time, "verify_conv": conv.verify}
     return Program(verbs={**verbs, "time_sliced": sliced.time, "verify_sliced": sliced.verify})
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from haotuner.backends.backend import Facts, Place
 from haotuner.backends.cpu.crowding import Patience
 from haotuner.backends.cpu.drift import Pace, undisturbed
-from haotuner.backends.cpu.measuring import is_dense
+from haotuner.backends.cpu.measuring import is_convolution, is_dense
+from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
@@ -78,7 +79,10 @@ class CpuTimer:
     def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
         tile = self._family_of(kernel).tile(kernel)
         of_op = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
-        return {**self._base(place.library), **of_op, "do": "verify_sliced", "kernel": place.index, "seed": self._seed}
+        base = {**self._base(place.library), **of_op, "kernel": place.index, "seed": self._seed}
+        if is_convolution(kernel):
+            return {**base, "do": "verify_conv", "lanes": kernel["vl"]}
+        return {**base, "do": "verify_sliced"}
 
     def time(
         self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place], max_error: float
@@ -122,15 +126,19 @@ class CpuTimer:
 
     def _time_sliced(self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place]) -> dict[str, Any]:
         place, alone = places[composition.parts[0].kernel], composition.share == SERIAL
+        kernel, axes, conv = MicroKernel.parse(composition.parts[0].kernel), op.axes, {}
+        if is_convolution(kernel):
+            axes, conv = PLACES, {"do": "time_conv", "lanes": kernel["vl"]}
         return {
             **self._base(place.library),
             "do": "time_sliced",
             "op": op.name,
             "shape": trial.shape.as_dict(),
             "kernel": place.index,
-            "axis": WHOLE_AXIS if alone else op.axes.index(composition.share),
+            "axis": WHOLE_AXIS if alone else axes.index(composition.share),
             "least_tiles": 1,
             "threads": trial.threads,
+            **conv,
         }
 
     def _pace(self, request: Mapping[str, Any]) -> Pace:

@@ -1,7 +1,7 @@
 """CUDA micro-kernels to a cubin: generated, compiled, judged by what the compiler reports, and kept by content.
 
 A kernel's launch bounds hold it to the registers with which a given number of blocks fits an SM. Where that makes it
-spill, it is compiled without the bound as well, and the better of the two is kept.
+spill, or its main loop long, it is compiled without the bound as well, and the better of the two is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from haotuner.backends.cuda.compiler import FLAGS, Compiler, first_for
 from haotuner.backends.cuda.nvcc import find_nvcc
 from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.backends.cuda.residency import resident_blocks, typical_of
-from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
+from haotuner.backends.cuda.sass import WIDTHS, find_nvdisasm, mix, read
 from haotuner.backends.cuda.toolkit import CompileFailed
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.errors import EnvironmentMissing
@@ -28,6 +28,23 @@ from haotuner.files import written_aside
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.words.kernel import MicroKernel
 
+SHARE_DIGITS = 2  # of instructions for each that multiplies: a hundredth more is nobody's loss
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How many instructions of a main loop go to one that multiplies, where it has ``enough`` of them."""
+
+    limit: float
+    enough: int
+
+
+# What well-made loops keep to (tests/content/cuda_gates.py); in shorter ones branch and addresses weigh more.
+GATES: Mapping[float, Gate] = {
+    WIDTHS["HGMMA"]: Gate(13.0, 4),
+    WIDTHS["HMMA"]: Gate(3.0, 32),
+    WIDTHS["FFMA"]: Gate(1.16, 1024),
+}
 Programs = Mapping[str, tuple[CudaDense, MicroKernel]]  # by exported symbol
 Resources = Mapping[str, Mapping[str, float]]  # by symbol
 
@@ -38,7 +55,7 @@ class Cubin:
 
     ``resources`` by symbol: registers, stack_bytes, spill_bytes, static_shared_bytes, resident_blocks (of an SM of the
     architecture), and ``bounded``: 1 where the launch bounds ask for a number of resident blocks. Where nvdisasm is there,
-    loop_instructions, loop_multiplies and loop_local_loads of the main loop, too.
+    loop_instructions, loop_multiplies (of ``loop_width``, see ``sass.WIDTHS``) and loop_local_loads of the main loop, too.
     """
 
     path: Path
@@ -110,39 +127,72 @@ def unbounded(unit: str, symbols: Sequence[str]) -> str:
     return unit
 
 
+def only(unit: str, symbols: Sequence[str]) -> str:
+    """The unit with these of its kernels alone."""
+    for symbol in set(re.findall(r"^HT_DEVICE void (\w+)_kernel\(", unit, re.MULTILINE)) - set(symbols):
+        for head in (rf"HT_DEVICE void {symbol}_kernel\(", rf'extern "C" __global__ [^;{{\n]* {symbol}\('):
+            unit = re.sub(rf"^{head}[^;{{]*\{{\n.*?^\}}\n", "", unit, flags=re.MULTILINE | re.DOTALL)
+    return unit
+
+
 def bounded(unit: str) -> list[str]:
     """Kernels of a unit whose launch bounds ask for a number of resident blocks."""
     return re.findall(r"__launch_bounds__\(\d+, \d+\) (\w+)\(", unit)
 
 
-def rank(facts: Mapping[str, float]) -> tuple[float, float, float]:
-    """Order of two builds of one kernel, better first: no spill, then resident blocks, then registers."""
-    return facts["spill_bytes"], -facts["resident_blocks"], facts["registers"]
+def suspicious(facts: Mapping[str, float]) -> bool:
+    """Whether the bound may have cost a kernel too much: it spills, or its main loop is longer than such loops need be."""
+    if facts["spill_bytes"] or facts.get("loop_local_loads"):
+        return True
+    gate = GATES.get(facts.get("loop_width", 0.0))
+    return gate is not None and facts["loop_multiplies"] >= gate.enough and _share(facts) > gate.limit
+
+
+def rank(facts: Mapping[str, float]) -> tuple[float, ...]:
+    """Order of two builds of one kernel, better first: fewer spills, resident blocks, a shorter loop, registers.
+
+    Blocks come before instructions: a tensor core takes four cycles and more for an HMMA, so that a loop of three to an HMMA
+    waits for operands before it waits for issue slots.
+    """
+    return (
+        facts["spill_bytes"],
+        facts.get("loop_local_loads", 0),
+        -facts["resident_blocks"],
+        round(_share(facts), SHARE_DIGITS),
+        facts["registers"],
+    )
+
+
+def _share(facts: Mapping[str, float]) -> float:
+    """Instructions of the main loop for each that multiplies; 0 where no disassembler has seen them."""
+    return facts.get("loop_instructions", 0) / max(facts.get("loop_multiplies", 0), 1)
 
 
 def _built(programs: Programs, source: str, arch: str, compiler: Compiler) -> Entry:
     held = bounded(source)
     cubin, resources = _compiled(programs, source, arch, compiler)
-    spilled = [symbol for symbol in held if resources[symbol]["spill_bytes"]]
-    unit = unbounded(source, spilled)
-    if spilled:
-        try:
-            free_cubin, free = _compiled(programs, unit, arch, compiler)
-        except CompileFailed:  # setmaxnreg needs the bound
-            unit = source
-        else:
-            better = [symbol for symbol in spilled if rank(free[symbol]) < rank(resources[symbol])]
-            unit = unbounded(source, better)
-            if better == spilled:
-                cubin, resources = free_cubin, free
-            elif better:
-                cubin, resources = _compiled(programs, unit, arch, compiler)
+    asked = [symbol for symbol in held if suspicious(resources[symbol])]
+    unit = source
+    if asked:
+        tried = unbounded(only(source, asked), asked)  # the others are not compiled again
+        free_cubin, free = _freed({symbol: programs[symbol] for symbol in asked}, tried, arch, compiler)
+        better = [symbol for symbol in asked if free and rank(free[symbol]) < rank(resources[symbol])]
+        unit = unbounded(source, better)
+        if unit == tried:
+            cubin, resources = free_cubin, free
+        elif better:
+            cubin, resources = _compiled(programs, unit, arch, compiler)
     still = bounded(unit)
-    mixes = _mixes(cubin)
-    told = {
-        symbol: {**facts, "bounded": float(symbol in still), **mixes.get(symbol, {})} for symbol, facts in resources.items()
-    }
+    told = {symbol: {**facts, "bounded": float(symbol in still)} for symbol, facts in resources.items()}
     return Entry(unit=unit, cubin=cubin, facts={"compiler": compiler.name, "arch": arch, "resources": told})
+
+
+def _freed(programs: Programs, unit: str, arch: str, compiler: Compiler) -> tuple[bytes, Resources]:
+    """Kernels without their bound; nothing where they cannot be without it: setmaxnreg needs it."""
+    try:
+        return _compiled(programs, unit, arch, compiler)
+    except CompileFailed:
+        return b"", {}
 
 
 def _mixes(cubin: bytes) -> dict[str, dict[str, float]]:
@@ -171,4 +221,5 @@ def _compiled(programs: Programs, source: str, arch: str, compiler: Compiler) ->
         shared = launch.shared_bytes + int(facts["static_shared_bytes"])
         held = resident_blocks(device, threads=launch.threads, registers=int(facts["registers"]), shared_bytes=shared)
         resources[symbol] = {**facts, "resident_blocks": float(held)}
-    return done.cubin, resources
+    mixes = _mixes(done.cubin)
+    return done.cubin, {symbol: {**facts, **mixes.get(symbol, {})} for symbol, facts in resources.items()}

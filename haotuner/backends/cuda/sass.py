@@ -13,6 +13,7 @@ from pathlib import Path
 
 DISASM_SECONDS = 120
 MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # the widest first: what a kernel multiplies with is the first that it has in a loop
+WIDTHS = {"HGMMA": 128, "HMMA": 32, "FFMA": 1}  # threads that one of them takes, as a fact of a record
 MIN_LOOP = 8  # instructions: shorter ones wait for a barrier
 
 
@@ -62,6 +63,7 @@ def mix(code: Code) -> dict[str, float]:
             return {
                 "loop_instructions": float(len(loop.instructions)),
                 "loop_multiplies": float(loop.count(operation)),
+                "loop_width": float(WIDTHS[operation]),
                 "loop_local_loads": float(loop.count("LDL")),
             }
     return {}

@@ -31,7 +31,7 @@ OWN_TYPES = {
     "half": "ht_half", "__float2half_rn": "ht_half", "CUtensorMap": "ht_tensor_map",
     "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
 }  # fmt: skip
-WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv)<[^>]*>)\("  # device functions that read it
+WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv\w*)<[^>]*>)\("  # device functions that read it
 _HELPER = re.compile(r"^__forceinline__ __device__ [^;{]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _KERNEL = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '

@@ -68,8 +68,8 @@ static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y
   return said(ht_call_op(op, tensors, 3, setting, stream, &error), op, &error, kind, text, size);
 }
 
-HT_EXPORT const ht_door* ht_pack_door(void) {
-  static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue};
-  door.op_count = ht_op_count; /* the same value for every caller */
-  return &door;
-}
+static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue};
+
+__attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */
+
+HT_EXPORT const ht_door* ht_pack_door(void) { return &door; }

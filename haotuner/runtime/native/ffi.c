@@ -62,9 +62,11 @@ int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIA
 static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   const ht_op* op = &ht_ops[index];
   const DLTensor* tensors[HT_MAX_OPERANDS];
-  if (count_args != op->operand_count + 1 || args[0].type_index != kTVMFFIInt)
+  int32_t given = count_args - 1;
+  if (given < op->operand_count || given > op->operand_count + op->optional_count || given > HT_MAX_OPERANDS ||
+      args[0].type_index != kTVMFFIInt)
     return ht_ffi_raise("TypeError", op->name, "expected the arguments (setting, operands..., out)");
-  for (int i = 0; i < op->operand_count; ++i) {
+  for (int i = 0; i < given; ++i) {
     if ((tensors[i] = ht_ffi_tensor(&args[i + 1])) != NULL) continue;
     char text[128];
     snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor",
@@ -72,7 +74,7 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
     return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
-  if (ht_call_op(index, tensors, op->operand_count, args[0].v_int64, NULL, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  if (ht_call_op(index, tensors, given, args[0].v_int64, NULL, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   result->type_index = kTVMFFINone;
   return 0;
 }
@@ -134,6 +136,25 @@ HT_EXPORT int __tvm_ffi_ht_cell(void* self, const TVMFFIAny* args, int32_t count
   if (plan < 0 || extents == NULL) return ht_ffi_raise("ValueError", "cell", "expected (op, plan, int64 array of 8)");
   result->type_index = kTVMFFIInt;
   result->v_int64 = ht_look_up(&ht_ops[op].plans[plan].table, extents);
+  return 0;
+}
+
+/* pack(op, weight, out float32): a weight as its kind's loops read it; returns how many floats that are, alone where out is None. */
+HT_EXPORT int __tvm_ffi_ht_pack(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  (void)self;
+  int64_t index = ht_ffi_whole(args, count_args, 0, ht_op_count);
+  if (index < 0 || count_args != 3 || ht_ops[index].kind->pack == NULL) return ht_ffi_raise("ValueError", "pack", "no such op with a weight to pack");
+  const ht_op* op = &ht_ops[index];
+  int64_t floats = op->kind->packed_floats(op);
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = floats;
+  if (args[2].type_index == kTVMFFINone) return 0;
+  const DLTensor *weight = ht_ffi_tensor(&args[1]), *out = ht_ffi_tensor(&args[2]);
+  if (weight == NULL || out == NULL || out->ndim != 1 || out->shape[0] != floats || out->dtype.bits != 32 || out->data == NULL ||
+      out->device.device_type != kDLCPU)
+    return ht_ffi_raise("TypeError", op->name, "expected a weight and room for it");
+  ht_error error;
+  if (op->kind->pack(op, weight, (float*)ht_data(out), &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   return 0;
 }
 

@@ -78,11 +78,19 @@ typedef struct { /* one checked dense call: row strides in elements */
   ht_extra extra[HT_MAX_EXTRA]; /* of the epilogue that the kernels have, in the order of its operands */
 } ht_dense_call;
 
+typedef struct { /* one checked convolution; strides in elements (kinds/conv.h) */
+  const float *x, *weight, *bias; /* bias: of each feature, or NULL */
+  float* y;
+  int64_t batch, h, w, p, q;
+  int64_t xb, xc, xh, xw, yb, yf, yh, yw;
+} ht_conv_call;
+
 typedef struct {
   int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
   int empty;                    /* the output has no element: there is nothing to run */
   union {
     ht_dense_call dense;
+    ht_conv_call conv;
     ht_view views[HT_MAX_OPERANDS];
   };
 } ht_call;
@@ -121,6 +129,9 @@ typedef struct { /* what a kind of operator does; one file in kinds/ */
   void (*look_up)(const ht_op* op, const ht_plan* plan, int64_t m, int64_t out[2 + 2 * HT_MAX_PARTS]);
   void (*describe)(const ht_op* op, struct ht_door_op* out);
   const ht_placed* placed; /* NULL: `run` computes before it returns */
+  /* Of a kind whose weight is laid out here when it is bound: floats of the packed weight, and the work. NULL of other kinds. */
+  int64_t (*packed_floats)(const ht_op* op);
+  int (*pack)(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error);
 } ht_kind;
 
 struct ht_op {

@@ -18,9 +18,11 @@ HT_DEVICE void ht_fetch(uint32_t* held, const void* from, bool inside) {
 template <int V>
 HT_DEVICE void ht_put(void* to, const uint32_t* held) {
     if constexpr (V == 8) {
-        *(uint4*)to = uint4{held[0], held[1], held[2], held[3]};
+        const uint4 raw = {held[0], held[1], held[2], held[3]};
+        *(uint4*)to = raw;
     } else if constexpr (V == 4) {
-        *(uint2*)to = uint2{held[0], held[1]};
+        const uint2 raw = {held[0], held[1]};
+        *(uint2*)to = raw;
     } else if constexpr (V == 2) {
         *(uint32_t*)to = held[0];
     } else {

@@ -1,4 +1,4 @@
-/* Drives a pack on CUDA device 0 through haotuner.h: drive_cuda time|refuse|threads PACK OP. Prints "right", or nanoseconds. */
+/* Drives a pack on CUDA device 0 through haotuner.h: drive_cuda time|refuse|threads|together PACK OP. Prints "right", or nanoseconds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -141,6 +141,29 @@ static void* serve(void* unused) {
   return unused;
 }
 
+static const char *pack_path, *op_name;
+static pthread_barrier_t all_ready;
+
+/* The first open of the driver, the device and the pack's code, by several threads at once; the tests make each take a while. */
+static void* begin(void* unused) {
+  ht_error error;
+  ht_pack* pack;
+  ht_op* op;
+  pthread_barrier_wait(&all_ready);
+  if (ht_pack_open_on(pack_path, 0, &pack, &error) != HT_OK) fprintf(stderr, "%s\n", error.text), exit(4);
+  CHECK(ht_op_find(pack, op_name, &op, &error) == HT_OK);
+  ht_pack_close(pack);
+  return unused;
+}
+
+static void together(void) {
+  pthread_t threads[THREADS];
+  CHECK(pthread_barrier_init(&all_ready, NULL, THREADS) == 0);
+  for (int i = 0; i < THREADS; ++i) CHECK(pthread_create(&threads[i], NULL, begin, NULL) == 0);
+  for (int i = 0; i < THREADS; ++i) pthread_join(threads[i], NULL);
+  printf("right\n");
+}
+
 int main(int argc, char** argv) {
   ht_error error;
   ht_pack *pack, *again;
@@ -148,6 +171,11 @@ int main(int argc, char** argv) {
   long long columns, terms;
   CHECK(argc == 4 && sscanf(argv[3], "dense_n%lld_k%lld", &columns, &terms) == 2);
   n = columns, k = terms;
+  pack_path = argv[2], op_name = argv[3];
+  if (strcmp(argv[1], "together") == 0) {
+    together();
+    return 0;
+  }
   dtype = (DLDataType){kDLFloat, strstr(argv[3], "fp16") == NULL ? 32 : 16, 1};
   CHECK(ht_pack_open_on(argv[2], 99, &pack, &error) == HT_NO_DEVICE && strstr(error.text, "no device cuda:99") != NULL);
   CHECK(ht_pack_open(argv[2], 1, &pack, &error) == HT_PACK_MISMATCH && strstr(error.text, "ht_pack_open_on") != NULL);

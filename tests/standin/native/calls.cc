@@ -1,6 +1,7 @@
 // What every driver call passes: the lock, its counter, a failure that a test planned, and what must be there before it.
 //   STANDIN_FAIL="cuMemAlloc:3=2,cuLaunchKernel:5+=719"  the third call answers 2; each from the fifth on 719
 //   ...:2=async:700  the work of that call ends with a sticky 700;  :2=hang  never ends;  :2=lost  the device is gone
+//   ...:2=wait:20    that call takes 20 ms
 #include "standin.h"
 
 #include <dlfcn.h>
@@ -128,6 +129,11 @@ Call::Call(Counter& counter, Needs needs) {
             return;
         }
         if ((refused = g_sticky)) return;
+    }
+    if (std::strncmp(planned, "wait:", 5) == 0) {  // other threads go on meanwhile
+        lock().unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(planned + 5)));
+        lock().lock();
     }
     if (std::strcmp(planned, "lost") == 0) refused = stick(kLost, "the device was lost, as a test planned");
     else if (*planned && planned[0] >= '0' && planned[0] <= '9') refused = static_cast<CUresult>(std::atoi(planned));

@@ -131,7 +131,7 @@ static const char* advice(CUresult result) {
 
 int ht_cu_refuse(ht_error* error, CUresult result, const char* doing) {
   const char* name = NULL;
-  if (driver.functions.GetErrorName == NULL || driver.functions.GetErrorName(result, &name) != CUDA_SUCCESS) name = NULL;
+  if (driver.functions.GetErrorName(result, &name) != CUDA_SUCCESS) name = NULL;
   return ht_refuse(error, "RuntimeError", "%s: %.60s (%d): %s", doing, name == NULL ? "a CUDA error" : name, result, advice(result));
 }
 
@@ -179,7 +179,6 @@ const ht_cuda_device* ht_cuda_open(int ordinal, ht_error* error) {
   if (begin(&devices[ordinal].state)) {
     int failed = open_device(cu, ordinal, &devices[ordinal].device, error) != 0;
     atomic_store_explicit(&devices[ordinal].state, failed ? FRESH : READY, memory_order_release);
-    if (failed) return NULL;
   }
   return ht_cuda_opened(ordinal);
 }

@@ -193,4 +193,5 @@ static int open_device(int device, ht_error* error) { return ht_cuda_load(device
 
 static const ht_placed placed = {open_device, bound_bytes, bind, prepare, ht_cuda_dense_launch};
 
-const ht_kind ht_cuda_dense_kind = {"dense", check, no_run, kernel_name, look_up, describe, &placed};
+const ht_kind ht_cuda_dense_kind = {.name = "dense", .check = check, .run = no_run, .kernel_name = kernel_name, .look_up = look_up,
+                                     .describe = describe, .placed = &placed};

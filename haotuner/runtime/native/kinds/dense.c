@@ -196,4 +196,4 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->weight_kn = dense->weight_kn;
 }
 
-const ht_kind ht_dense_kind = {"dense", check, run, kernel_name, look_up, describe, NULL};
+const ht_kind ht_dense_kind = {.name = "dense", .check = check, .run = run, .kernel_name = kernel_name, .look_up = look_up, .describe = describe};

@@ -64,4 +64,4 @@ static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int th
 
 static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_sliced*)op->data)->kernels[index].name; }
 
-const ht_kind ht_sliced_kind = {"sliced", ht_check, run, kernel_name, NULL, NULL, NULL};
+const ht_kind ht_sliced_kind = {.name = "sliced", .check = ht_check, .run = run, .kernel_name = kernel_name};

@@ -42,4 +42,4 @@ SCALED = OpKind(
     formula=Apply("add", (Apply("mul", (_X, Load("scale"))), Load("shift"))),
     tolerance=lambda inputs, options: 4.0 + 4.0 * np.abs(inputs["x"] * inputs["scale"]),
 )
-LOOP_KINDS = (ROW_SUM, SOFTMAX, SCALED)
+FORMULA_KINDS = (ROW_SUM, SOFTMAX, SCALED)

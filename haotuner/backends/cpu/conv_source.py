@@ -1,0 +1,65 @@
+"""A convolution as its C loops know it: the fields of ``ht_conv`` (``native/kinds/conv.h``), for packs and for timing."""
+
+from __future__ import annotations
+
+from haotuner.ops.convolution import Window, windows
+from haotuner.words.op import Op
+
+_POINT = Window(taps=1, stride=1, dilation=1, before=0, after=0)  # of a flat image's height
+WINDOW_WORDS = 6
+
+
+def is_flat(op: Op) -> bool:
+    """Whether images of the op have no height."""
+    return "h" not in op.axes
+
+
+def words(op: Op, lanes: int) -> list[int]:
+    """The fields of ``ht_conv`` in their order, but for its kernels."""
+    found = windows(op.kind, dict(op.static), op.all_options())
+    tall, wide = found.get("h", _POINT), found["w"]
+    last = op.option("layout") in ("nhwc", "nwc")
+    flags = (wide.transposed, last, is_flat(op))
+    return [op["c"], op["f"], int(op.option("groups")), *_window(tall), *_window(wide), *map(int, flags), lanes]
+
+
+def _window(w: Window) -> list[int]:
+    return [w.taps, w.stride, w.dilation, w.before, w.after, w.more]
+
+
+def initializer(op: Op, lanes: int, kernels: str) -> str:
+    """The C initializer of the op's ``ht_conv``; ``kernels``: the name of its table."""
+    found = [str(word) for word in words(op, lanes)]
+    head, tall, wide, rest = found[:3], found[3:9], found[9:15], found[15:]
+    return f"{{{', '.join(head)}, {{{', '.join(tall)}}}, {{{', '.join(wide)}}}, {', '.join(rest)}, {kernels}}}"
+
+
+# As kinds/conv_phase.c lays a weight out: what tiles may read beyond it, and rows an odd number of cache lines apart.
+_SLACK_ROWS, _SLACK_PANELS, _LINE = 16, 4, 16
+
+
+def packed_floats(op: Op, lanes: int) -> int:
+    """Floats of the packed weight; ``ht_conv_packed`` counts the same."""
+    found = windows(op.kind, dict(op.static), op.all_options())
+    tall, wide = found.get("h", _POINT), found["w"]
+    last, groups = op.option("layout") in ("nhwc", "nwc"), int(op.option("groups"))
+    channels, features = op["c"] // groups, op["f"] // groups
+
+    def apart(floats: int) -> int:
+        return (-(-floats // _LINE) | 1) * _LINE
+
+    total = 0
+    for rows in _taps(tall):
+        for columns in _taps(wide):
+            depth = channels * rows * columns
+            panels = -(-features // lanes) + _SLACK_PANELS
+            total += groups * (apart(depth * lanes) * panels if last else apart(depth) * features)
+    return total + (0 if last else _SLACK_ROWS * apart(channels * tall.taps * wide.taps))
+
+
+def _taps(side: Window) -> list[int]:
+    """Taps that reach the outputs of each phase of the stride."""
+    if not side.transposed:
+        return [side.taps]
+    meets = [(tap * side.dilation - side.before) % side.stride for tap in range(side.taps)]
+    return [meets.count(phase) for phase in range(side.stride)]

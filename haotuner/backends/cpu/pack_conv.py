@@ -1,0 +1,103 @@
+"""A convolution of a pack: dense's micro-kernels, and a kernel and a way to share for every cell of its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.backends.cpu.compile import kernel_table
+from haotuner.backends.cpu.conv_source import initializer, is_flat
+from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, entry_of, operands_of
+from haotuner.backends.cpu.pack_sliced import SlicedPlan, plan_tables
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+
+# The C loops know the axes by place, whatever the kind (kinds/conv.h).
+PLACES = ("b", "h", "w", "p", "q", "c", "f", "packed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedConv:
+    """Everything the library holds about a convolution. ``packed_floats``: of its weight as the loops read it."""
+
+    op: Op
+    ranges: Mapping[str, tuple[int, int]]
+    micro_kernels: tuple[MicroKernel, ...]
+    tiles: tuple[Mapping[str, int], ...]
+    plans: tuple[SlicedPlan, ...]
+    packed_floats: int
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self.op.name
+
+    @property
+    def kind(self) -> str:
+        """Kind of the op."""
+        return self.op.kind
+
+    @property
+    def axes(self) -> tuple[PackedAxis, ...]:
+        """The axes in the places that the loops know."""
+        op, flat = self.op, is_flat(self.op)
+        fixed = {**dict(op.static), "packed": self.packed_floats, **({"h": 1, "p": 1} if flat else {})}
+
+        def axis(name: str) -> PackedAxis:
+            if name in fixed:
+                return PackedAxis(name=name, extent=fixed[name])
+            first, last = self.ranges.get(name, (1, 1))
+            return PackedAxis(name=name, first=first, last=last)
+
+        return tuple(axis(name) for name in PLACES)
+
+    @property
+    def dynamic(self) -> tuple[str, ...]:
+        """The axes that a plan is looked up by; the others follow from them."""
+        return self.op.dynamic
+
+    @property
+    def operands(self) -> tuple[PackedOperand, ...]:
+        """As a call passes them: the weight is packed."""
+        x, _, y = operands_of(self.op)
+        weight = PackedOperand(name="weight", role="constant", axes=("packed",), compact=True)
+        bias = PackedOperand(name="bias", role="constant", axes=("f",), optional=True, compact=True)
+        return (x, weight, y, bias)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names in the order of the library's table."""
+        return tuple(kernel.name for kernel in self.micro_kernels)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """The thread count of each plan."""
+        return tuple(plan.threads for plan in self.plans)
+
+    def declarations(self) -> str:
+        """What its tables are made of; the kernels' functions stand with their table."""
+        return '#include "kinds/conv.h"'
+
+    def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The op's entry in the manifest: axes and operands as users know them."""
+        found = entry_of(self, facts)
+        static, options = dict(self.op.static), self.op.all_options()
+        found["axes"] = [
+            PackedAxis(name=axis, extent=static[axis]).entry()
+            if axis in static
+            else PackedAxis(name=axis, first=self.ranges[axis][0], last=self.ranges[axis][1]).entry()
+            for axis in self.op.axes
+        ]
+        found["axes"] += [{"name": axis, "derived": True} for axis in self.op.meaning.derived]
+        weight = self.op.meaning.operands[1]
+        found["operands"][1] |= {"dims": list(weight.axes(options)), "packed": {"floats": self.packed_floats}}
+        return found
+
+    def tables(self, index: int) -> list[str]:
+        """C source of ``plans_<index>`` and ``data_<index>``."""
+        lanes = self.micro_kernels[0]["vl"]
+        text = kernel_table(self.micro_kernels, f"kernels_{index}", "static ").splitlines()
+        text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, f'kernels_{index}')};")
+        places = {axis: place for place, axis in enumerate(PLACES)}
+        return text + plan_tables(index, self.plans, places)

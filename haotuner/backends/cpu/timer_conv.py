@@ -1,0 +1,130 @@
+"""The timing process's part for convolutions: packs a weight, verifies and times a micro-kernel as it is served."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.backends.cpu.conv_source import words
+from haotuner.backends.cpu.pack_conv import PLACES
+from haotuner.backends.cpu.timed_libraries import Libraries
+from haotuner.backends.cpu.timer_process import LOOKS
+from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
+from haotuner.isolate.answers import Job, Refusal
+from haotuner.ops.convolution import windows
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+SHAPES = 5  # that a kernel is verified at
+VERIFY_FLOPS = 3e8  # of one of them at most: the reference is numpy's, in float64
+NONE = np.zeros(0, np.float32)
+
+
+class ConvTimer:
+    """Buffers of one timing process for convolutions."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        self._libraries = libraries
+        self._flat: dict[str, NDArray[Any]] = {}
+
+    def time(self, job: Job) -> Job:
+        """Samples and looks in microseconds of one kernel at one shape; the weight is cold or hot, images are hot."""
+        op, shape = Op.parse(job["op"]), Shape.of(job["shape"])
+        x, y = (self._buffer(o.name, op.operand_shape(o, shape)) for o in (op.meaning.operands[0], op.meaning.output))
+        floats = self._packed(job, op, NONE).size
+        copies = max(2, -(-int(job["cold_bytes"]) // (4 * floats))) if job["cold_bytes"] else 1
+        samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
+        taken = self._call(job, op, shape, (x, self._buffer("weight", (copies * floats,)), y, NONE), copies, samples)
+        return dict(zip(LOOKS, (samples[:, :taken] / 1e3).tolist(), strict=True))
+
+    def verify(self, job: Job) -> Job:
+        """Check one kernel against the reference at several shapes, alone and shared, with a bias and without."""
+        op, rng = Op.parse(job["op"]), np.random.default_rng(int(job["seed"]))
+        worst = 0.0
+        for at, shape in enumerate(_shapes(op, int(job["tile"]["q"]), rng)):
+            whole = at % 2 == 0
+            inputs = judge.draw(op, shape, rng, whole=whole)
+            packed = self._packed(job, op, inputs["weight"])
+            bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if at % 2 else NONE
+            for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
+                out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+                asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
+                self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0))
+                found = out.inner - (_along(op, bias) if bias.size else 0)
+                verdict = judge.check(op, inputs, found, whole=whole)
+                if verdict.wrong:
+                    raise Refusal("verify", "wrong", f"{shape}, shared along {share}: {verdict}")
+                if out.touched():
+                    raise Refusal("verify", "out_of_bounds", f"{shape}, shared along {share}: wrote outside the output")
+                worst = max(worst, verdict.worst)
+        return {"max_error": worst}
+
+    def _packed(self, job: Job, op: Op, weight: NDArray[Any]) -> NDArray[np.float32]:
+        """The weight as the loops read it; of no weight an array of its size."""
+        fields, function = np.array(words(op, int(job["lanes"])), np.int64), "ht_pack_conv"
+        pack = self._libraries.function(job["library"], function)
+        out = np.zeros(int(pack(fields, NONE, NONE)), np.float32)
+        if weight.size:
+            pack(fields, np.ascontiguousarray(weight), out)
+        return out
+
+    def _call(
+        self, job: Job, op: Op, shape: Shape, tensors: tuple[Any, Any, Any, Any], copies: int, samples: NDArray[Any]
+    ) -> int:
+        x, _, y, _ = tensors
+        extents = op.extents(shape)
+        strides = [_strides(op, operand, array) for operand, array in ((op.meaning.operands[0], x), (op.meaning.output, y))]
+        numbers = [
+            *(int(job[key]) for key in ("kernel", "axis", "threads")),
+            copies,
+            *(int(job[key]) for key in ("sample_ns", "limit_ns", "least")),
+            *(extents.get(axis, 1) for axis in "bhwpq"),
+            *(strides[0].get(axis, 0) for axis in "bchw"),
+            *(strides[1].get(axis, 0) for axis in "bfpq"),
+            *words(op, int(job["lanes"])),
+        ]
+        try:
+            function = self._libraries.function(job["library"], "ht_time_conv")
+            return int(function(*tensors, np.array(numbers, np.int64), samples))
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise Refusal("run", "error", str(error)[:2000]) from error
+
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A buffer that only grows, so that jobs of one kind see the same memory."""
+        count = prod(shape)
+        if name not in self._flat or self._flat[name].size < count:
+            drawn = np.random.default_rng(0).standard_normal(min(max(count, 1), 1 << 20), dtype=np.float32)
+            self._flat[name] = np.resize(drawn, count)
+        return self._flat[name][:count].reshape(shape)
+
+
+def _strides(op: Op, operand: Any, array: NDArray[Any]) -> dict[str, int]:
+    return dict(zip(operand.axes(op.all_options()), (stride // 4 for stride in array.strides), strict=True))
+
+
+def _along(op: Op, bias: NDArray[Any]) -> NDArray[Any]:
+    """A value of each feature, to be added to the output."""
+    axes = op.meaning.output.axes(op.all_options())
+    return bias.reshape([-1 if axis == "f" else 1 for axis in axes])
+
+
+def _shapes(op: Op, pixels: int, rng: np.random.Generator) -> list[Shape]:
+    """The smallest images, some whose pixels end within a tile and around it, some of several images."""
+    found = windows(op.kind, dict(op.static), op.all_options())
+    least = {axis: next(n for n in range(1, 1 << 21) if side.out(n) >= 1) for axis, side in found.items()}
+
+    def shape(**extents: int) -> Shape:
+        return Shape.of({axis: extents[axis] for axis in op.dynamic})
+
+    shapes = [shape(b=1, **least)]
+    while len(shapes) < SHAPES:
+        most = int((2 * pixels) ** (1 / len(least))) + 4
+        drawn = {axis: low + int(rng.integers(0, most)) * (1 if side.transposed else side.stride) for (axis, low), side in
+                 zip(least.items(), found.values(), strict=True)}  # fmt: skip
+        one = shape(b=int(rng.integers(1, 4)), **drawn)
+        shapes.append(one if op.flops(one) <= VERIFY_FLOPS else shape(b=1, **least))
+    return shapes

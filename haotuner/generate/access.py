@@ -1,0 +1,285 @@
+"""Access: one element of a tensor of a graph as an expression, through all the primitives that make it.
+
+Layout primitives vanish into indices here. A tensor that is *stored* is loaded instead of being computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from haotuner.errors import UsageError
+from haotuner.generate.expressions import (
+    INDEX,
+    Apply,
+    Expression,
+    Fold,
+    Load,
+    Number,
+    Variable,
+    arithmetic,
+    dtype_of,
+    index,
+    sized,
+)
+from haotuner.graph.extents import Extent, canonical, product, same
+from haotuner.graph.graph import Graph, Node
+from haotuner.ops.functions import COMPARISONS
+
+Indices: TypeAlias = tuple[Expression, ...]
+
+
+@dataclass(slots=True)
+class Accesses:
+    """Expressions of one graph's elements; equal elements are one object, so that they are computed once."""
+
+    graph: Graph
+    stored: Mapping[str, str] = field(default_factory=dict)  # tensors that lie in another one's memory, at the same indices
+    _known: dict[tuple[str, Indices], Expression] = field(default_factory=dict)
+    _variables: int = 0
+
+    def variable(self, stem: str) -> Variable:
+        """A new loop variable."""
+        self._variables += 1
+        return Variable(f"{stem}{self._variables}")
+
+    def element(self, tensor: str, indices: Indices) -> Expression:
+        """The element of a tensor at these indices. UsageError for a primitive that programs cannot be made of."""
+        if tensor in self.stored:
+            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype)
+        return self.computed(tensor, indices)
+
+    def computed(self, tensor: str, indices: Indices) -> Expression:
+        """The same, computed even where the tensor is stored."""
+        key = (tensor, indices)
+        if key not in self._known:
+            self._known[key] = self._made(tensor, indices)
+        return self._known[key]
+
+    def _made(self, tensor: str, indices: Indices) -> Expression:
+        graph, dtype = self.graph, self.graph.types[tensor].dtype
+        if tensor in graph.constants:
+            value = graph.constants[tensor]
+            if value.size == 1:
+                return Number(value.reshape(()).item(), dtype)
+            raise UsageError(
+                f"tensor {tensor}: a group's constants are single numbers, got {graph.types[tensor]}; make it an input"
+            )
+        if tensor in graph.inputs:
+            return Load(tensor, indices, dtype)
+        node = graph.producer(tensor)
+        assert node is not None
+        rule = getattr(self, f"_{node.primitive}", None)
+        if rule is None:
+            raise UsageError(f"programs cannot be generated from the primitive {node.primitive!r} ({tensor})")
+        made: Expression = rule(node, indices)
+        return made
+
+    # What computes
+
+    def _map(self, node: Node, indices: Indices) -> Expression:
+        arguments = tuple(self._aligned(one, indices) for one in node.inputs)
+        function = node.attributes["function"]
+        dtype = "bool" if function in COMPARISONS else dtype_of(arguments[-1])
+        return Apply(function, arguments, dtype)
+
+    def _aligned(self, tensor: str, indices: Indices) -> Expression:
+        """An operand's element by numpy's broadcasting."""
+        shape = self.graph.types[tensor].shape
+        own = indices[len(indices) - len(shape) :]
+        return self.element(tensor, tuple(index(0) if e == 1 else i for e, i in zip(shape, own, strict=True)))
+
+    def _cast(self, node: Node, indices: Indices) -> Expression:
+        value = self.element(node.inputs[0], indices)
+        dtype = node.attributes["dtype"]
+        return value if dtype_of(value) == dtype else Apply("cast", (value,), dtype)
+
+    def _size(self, node: Node, indices: Indices) -> Expression:
+        return Apply("cast", (sized(node.attributes["extent"]),), node.attributes.get("dtype", INDEX))
+
+    def _iota(self, node: Node, indices: Indices) -> Expression:
+        dtype = node.attributes.get("dtype", INDEX)
+        return indices[0] if dtype == INDEX else Apply("cast", (indices[0],), dtype)
+
+    def _folded(self, node: Node, indices: Indices, axes: Sequence[int]) -> tuple[list[tuple[Variable, Extent]], Indices]:
+        """Variables of the reduced axes, and the operand's indices."""
+        shape = self.graph.types[node.inputs[0]].shape
+        kept = list(indices)
+        if node.attributes.get("keepdims", False):
+            kept = [one for place, one in enumerate(indices) if place not in axes]
+        variables: list[tuple[Variable, Extent]] = []
+        full: list[Expression] = []
+        for place, extent in enumerate(shape):
+            if place in axes:
+                variable = self.variable("k")
+                variables.append((variable, extent))
+                full.append(variable)
+            else:
+                full.append(kept.pop(0))
+        return variables, tuple(full)
+
+    def _reduce(self, node: Node, indices: Indices) -> Expression:
+        rank = self.graph.types[node.inputs[0]].rank
+        axes = sorted({axis % rank for axis in node.attributes["axes"]})
+        variables, full = self._folded(node, indices, axes)
+        value = self.element(node.inputs[0], full)
+        return Fold(node.attributes["how"], tuple(variables), value, dtype_of(value), node.output)
+
+    def _arg_reduce(self, node: Node, indices: Indices) -> Expression:
+        """Two folds: the extreme, then the first (or last) index that has it; NaN is extreme."""
+        rank = self.graph.types[node.inputs[0]].rank
+        axis, how = node.attributes["axis"] % rank, node.attributes["how"]
+        variables, full = self._folded(node, indices, [axis])
+        value = self.element(node.inputs[0], full)
+        extreme = Fold(how, tuple(variables), value, dtype_of(value), f"{node.output} extreme")
+        variables, full = self._folded(node, indices, [axis])
+        value, (place, extent) = self.element(node.inputs[0], full), variables[0]
+        found: Expression = Apply("equal", (value, extreme), "bool")
+        if dtype_of(value).startswith("fp"):
+            found = Apply("or", (found, Apply("isnan", (value,), "bool")), "bool")
+        last = node.attributes.get("last", False)
+        nowhere = index(-1) if last else sized(extent)
+        chosen = Apply("select", (found, place, nowhere), INDEX)
+        return Fold("max" if last else "min", tuple(variables), chosen, INDEX, node.output)
+
+    def _contract(self, node: Node, indices: Indices) -> Expression:
+        inputs, _, output = node.attributes["labels"].partition("->")
+        labels = inputs.split(",")
+        where: dict[str, Expression] = dict(zip(output, indices, strict=True))
+        variables: list[tuple[Variable, Extent]] = []
+        for own, tensor in zip(labels, node.inputs, strict=True):
+            for label, extent in zip(own, self.graph.types[tensor].shape, strict=True):
+                if label not in where:
+                    variable = self.variable("k")
+                    where[label] = variable
+                    variables.append((variable, extent))
+        factors = [self.element(t, tuple(where[label] for label in own)) for own, t in zip(labels, node.inputs, strict=True)]
+        value, dtype = factors[0], dtype_of(factors[0])
+        for factor in factors[1:]:
+            value = Apply("mul", (value, factor), dtype)
+        return Fold("sum", tuple(variables), value, dtype, node.output) if variables else value
+
+    # What moves
+
+    def _transpose(self, node: Node, indices: Indices) -> Expression:
+        found: list[Any] = [None] * len(indices)
+        for place, axis in enumerate(node.attributes["order"]):
+            found[axis] = indices[place]
+        return self.element(node.inputs[0], tuple(found))
+
+    def _broadcast(self, node: Node, indices: Indices) -> Expression:
+        return self._aligned(node.inputs[0], indices)
+
+    def _reshape(self, node: Node, indices: Indices) -> Expression:
+        before, after = self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape
+        return self.element(node.inputs[0], reshaped(before, after, indices))
+
+    def _slice(self, node: Node, indices: Indices) -> Expression:
+        found = list(indices)
+        for axis, start, step in zip(*(node.attributes[key] for key in ("axes", "starts", "steps")), strict=True):
+            found[axis] = arithmetic("add", arithmetic("mul", indices[axis], index(step)), sized(start))
+        return self.element(node.inputs[0], tuple(found))
+
+    def _pad(self, node: Node, indices: Indices) -> Expression:
+        mode, shape = node.attributes["mode"], self.graph.types[node.inputs[0]].shape
+        found: list[Expression] = []
+        inside: list[Expression] = []
+        for place, extent, before, after in zip(
+            indices, shape, node.attributes["before"], node.attributes["after"], strict=True
+        ):
+            moved, last = arithmetic("sub", place, sized(before)), arithmetic("sub", sized(extent), index(1))
+            if same(before, 0) and same(after, 0):
+                found.append(place)
+            elif mode == "reflect":  # |i| and then from the far end: last - |last - |i||
+                up = Apply("abs", (moved,), INDEX)
+                turned = arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX))
+                found.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
+            elif mode == "wrap":
+                found.append(Apply("mod", (moved, sized(extent)), INDEX))
+            else:
+                found.append(arithmetic("max", arithmetic("min", moved, last), index(0)))
+                if mode == "constant":
+                    inside.append(Apply("less_equal", (index(0), moved), "bool"))
+                    inside.append(Apply("less_equal", (moved, last), "bool"))
+        value = self.element(node.inputs[0], tuple(found))
+        if not inside:
+            return value
+        condition = inside[0]
+        for one in inside[1:]:
+            condition = Apply("and", (condition, one), "bool")
+        return Apply("select", (condition, value, Number(node.attributes.get("value", 0), dtype_of(value))), dtype_of(value))
+
+    def _concat(self, node: Node, indices: Indices) -> Expression:
+        axis = node.attributes["axis"] % len(indices)
+        start: Extent = 0
+        pieces: list[tuple[Expression, Expression]] = []  # the element, and the index before which it is meant
+        for tensor in node.inputs:
+            extent = self.graph.types[tensor].shape[axis]
+            moved = arithmetic("sub", indices[axis], sized(start))
+            last = arithmetic("sub", sized(extent), index(1))
+            safe = arithmetic("max", arithmetic("min", moved, last), index(0))
+            start = canonical(start + extent)
+            pieces.append((self.element(tensor, (*indices[:axis], safe, *indices[axis + 1 :])), sized(start)))
+        value = pieces[-1][0]
+        for piece, stop in reversed(pieces[:-1]):
+            value = Apply("select", (Apply("less", (indices[axis], stop), "bool"), piece, value), dtype_of(value))
+        return value
+
+    def _gather(self, node: Node, indices: Indices) -> Expression:
+        axis, width = node.attributes["axis"], self.graph.types[node.inputs[1]].rank
+        extent = self.graph.types[node.inputs[0]].shape[axis]
+        found = self.element(node.inputs[1], indices[axis : axis + width])
+        chosen: Expression = found if dtype_of(found) == INDEX else Apply("cast", (found,), INDEX)
+        behind = Apply("add", (chosen, sized(extent)), INDEX)
+        chosen = Apply("select", (Apply("less", (chosen, index(0)), "bool"), behind, chosen), INDEX)
+        last = arithmetic("sub", sized(extent), index(1))  # an index that no row has must not reach other memory
+        chosen = arithmetic("max", arithmetic("min", chosen, last), index(0))
+        return self.element(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]))
+
+    def _window(self, node: Node, indices: Indices) -> Expression:
+        rank = self.graph.types[node.inputs[0]].rank
+        found = list(indices[:rank])
+        attributes = (node.attributes[key] for key in ("axes", "strides", "dilations"))
+        for place, (axis, stride, dilation) in enumerate(zip(*attributes, strict=True)):
+            moved = arithmetic("mul", indices[axis % rank], index(stride))
+            found[axis % rank] = arithmetic("add", moved, arithmetic("mul", indices[rank + place], index(dilation)))
+        return self.element(node.inputs[0], tuple(found))
+
+
+def reshaped(before: Sequence[Extent], after: Sequence[Extent], indices: Indices) -> Indices:
+    """Indices into ``before`` of the element that lies at ``indices`` in ``after``: axis by axis where both agree."""
+    found: list[Expression] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        i2, j2 = _group(before, after, i, j)
+        found += _unflattened(before[i:i2], _flattened(after[j:j2], indices[j:j2]))
+        i, j = i2, j2
+    return tuple(found)
+
+
+def _group(before: Sequence[Extent], after: Sequence[Extent], i: int, j: int) -> tuple[int, int]:
+    """The fewest axes from ``i`` and ``j`` on that hold as many elements; all that are left where none do."""
+    for total in range(1, len(before) - i + len(after) - j + 1):
+        for own in range(max(0, total - (len(after) - j)), min(total, len(before) - i) + 1):
+            if same(product(before[i : i + own]), product(after[j : j + total - own])):
+                return i + own, j + total - own
+    return len(before), len(after)
+
+
+def _flattened(shape: Sequence[Extent], indices: Indices) -> Expression:
+    flat: Expression = index(0)
+    for extent, one in zip(shape, indices, strict=True):
+        flat = arithmetic("add", arithmetic("mul", flat, sized(extent)), one)
+    return flat
+
+
+def _unflattened(shape: Sequence[Extent], flat: Expression) -> list[Expression]:
+    found: list[Expression] = []
+    for place in reversed(range(len(shape))):
+        if place == 0:
+            found.append(flat)
+        else:
+            found.append(index(0) if shape[place] == 1 else arithmetic("mod", flat, sized(shape[place])))
+            flat = arithmetic("floordiv", flat, sized(shape[place]))
+    return found[::-1]

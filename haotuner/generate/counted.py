@@ -1,0 +1,150 @@
+"""A machine that runs a program at once with numpy, and counts the bytes that its loads and stores move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.generate.emit import emit
+from haotuner.generate.schedule import Plan
+from haotuner.graph.extents import Extent, evaluate
+from haotuner.graph.types import numpy_dtype
+from haotuner.ops.functions import COMPARISONS, FUNCTIONS
+
+
+@dataclass(slots=True)
+class Cell:
+    """A variable of the program."""
+
+    value: Any
+
+    def get(self) -> Any:
+        """Its value."""
+        return self.value
+
+    def set(self, value: Any) -> None:
+        """Give it another value."""
+        self.value = value
+
+
+@dataclass(slots=True)
+class Counted:
+    """Arrays of the tensors in memory, and the bytes moved so far, by tensor. An element outside is an IndexError."""
+
+    arrays: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    loaded: dict[str, int] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+
+    def number(self, value: float, dtype: str) -> Any:
+        """A constant."""
+        return np.asarray(value, numpy_dtype(dtype))[()]
+
+    def size(self, extent: Extent) -> Any:
+        """An extent's size."""
+        return np.int64(evaluate(extent, self.sizes))
+
+    def loop(self, count: Any, body: Callable[[Any], None]) -> None:
+        """Run the body once for each number from 0 on."""
+        for i in range(int(count)):
+            body(np.int64(i))
+
+    def ramp(self, base: Any, lanes: int) -> Any:
+        """The numbers from the base on."""
+        return base + np.arange(lanes)
+
+    def mask(self, base: Any, extent: Any, lanes: int) -> Any:
+        """The lanes before the extent."""
+        return base + np.arange(lanes) < extent
+
+    def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
+        """Elements; those that the mask leaves out are not touched and read as 0."""
+        if not indices:
+            self.loaded[tensor] = self.loaded.get(tensor, 0) + self.arrays[tensor].dtype.itemsize
+            return self.arrays[tensor][()]
+        places = self._places(indices, steps, lanes)
+        wide = any(np.ndim(place) for place in places)
+        chosen = mask if mask is not None and wide else np.ones(lanes if wide else (), bool)
+        array = self.arrays[tensor]
+        found = np.zeros(np.shape(chosen), array.dtype)
+        found[chosen] = self._at(array, tensor, places, chosen)
+        self.loaded[tensor] = self.loaded.get(tensor, 0) + int(np.sum(chosen)) * array.dtype.itemsize
+        return found[()]
+
+    def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
+        """Write the lanes that exist."""
+        places = self._places(indices, steps, lanes)
+        chosen = mask if mask is not None else np.ones(lanes if any(np.ndim(p) for p in places) else (), bool)
+        array = self.arrays[tensor]
+        self.stored[tensor] = self.stored.get(tensor, 0) + int(np.sum(chosen)) * array.dtype.itemsize
+        if not places:
+            array[()] = value
+            return
+        self._at(array, tensor, places, chosen)
+        where = tuple(np.broadcast_to(place, np.shape(chosen))[chosen] for place in places)
+        array[where] = np.broadcast_to(value, np.shape(chosen))[chosen]
+
+    def _places(self, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int) -> list[Any]:
+        if steps is None or lanes == 1 or not any(steps):
+            return list(indices)
+        return [one + np.arange(lanes) * step if step else one for one, step in zip(indices, steps, strict=True)]
+
+    def _at(self, array: Any, tensor: str, places: Sequence[Any], chosen: Any) -> Any:
+        where = tuple(np.broadcast_to(place, np.shape(chosen))[chosen] for place in places)
+        for axis, place in enumerate(where):
+            if np.any(place < 0) or np.any(place >= array.shape[axis]):
+                raise IndexError(f"{tensor}: index {place} of axis {axis}, which has {array.shape[axis]} elements")
+        return array[where]
+
+    def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
+        """An element-wise function, as numpy computes it in the arguments' own types."""
+        with np.errstate(all="ignore"):
+            if function == "cast":
+                return np.asarray(arguments[0]).astype(numpy_dtype(dtype))[()]
+            if function == "div" and np.asarray(arguments[0]).dtype.kind in "iu":
+                raise UsageError("a division of whole numbers has no program")
+            found = np.asarray(FUNCTIONS[function](*arguments))
+        return (found if function in COMPARISONS else found.astype(numpy_dtype(dtype), copy=False))[()]
+
+    def cell(self, dtype: str, lanes: int, start: Any) -> Cell:
+        """A variable with its first value."""
+        return Cell(np.broadcast_to(start, (lanes,)).copy() if lanes > 1 else start)
+
+    def neutral(self, how: str, dtype: str) -> Any:
+        """What changes nothing."""
+        kind = numpy_dtype(dtype)
+        if how in ("sum", "prod"):
+            return kind.type(how == "prod")
+        if kind.kind == "f":
+            return kind.type(-np.inf if how == "max" else np.inf)
+        return np.iinfo(kind).min if how == "max" else np.iinfo(kind).max
+
+    def join(self, how: str, one: Any, other: Any, dtype: str, lanes: int) -> Any:
+        """Two partial results."""
+        function = {"sum": "add", "prod": "mul"}.get(how, how)
+        return self.apply(function, [one, other], dtype, lanes)
+
+    def horizontal(self, how: str, value: Any, dtype: str, lanes: int) -> Any:
+        """All lanes of a vector, in their order."""
+        if lanes == 1:
+            return value
+        found = value[0]
+        for lane in range(1, lanes):
+            found = self.join(how, found, value[lane], dtype, 1)
+        return found
+
+
+def run(plan: Plan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
+    """The output of a plan's program for these inputs, and the machine that counted."""
+    graph = plan.graph
+    sizes = graph.sizes(inputs)
+    t = graph.types[plan.output]
+    out = np.full([evaluate(extent, sizes) for extent in t.shape], np.nan if t.dtype.startswith("fp") else 0)
+    out = out.astype(numpy_dtype(t.dtype))
+    machine = Counted({**{name: np.asarray(inputs[name]) for name in graph.inputs}, plan.output: out}, sizes)
+    emit(plan, machine)
+    return out, machine

@@ -1,0 +1,366 @@
+"""The program of a plan, said to a *machine*: the compiler's builder, or an interpreter that runs it at once and counts.
+
+Every reduction is computed as far out as its free variables allow. One that does not depend on the vector lanes runs over
+vectors of its own last axis, in several accumulators that are added in a fixed order; one that does runs lane by lane. So
+results do not depend on how the output was cut among threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from haotuner.generate.expressions import (
+    INDEX,
+    Apply,
+    Expression,
+    Fold,
+    Load,
+    Merged,
+    Number,
+    Size,
+    Variable,
+    children,
+    free_variables,
+    parts,
+    slope,
+)
+from haotuner.generate.machine import Cell, Machine, Value
+from haotuner.generate.schedule import Keep, Plan
+from haotuner.graph.extents import Extent
+
+
+@dataclass(slots=True)
+class Frame:
+    """Where an expression is evaluated: values of loop variables and folds, and which variables run along the lanes."""
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    folds: dict[Fold, Value] = field(default_factory=dict)
+    lanes: int = 1
+    along: frozenset[str] = frozenset()
+    mask: Value = None
+    known: dict[int, Value] = field(default_factory=dict)  # by identity of the expression
+
+    def inner(self, **variables: Value) -> Frame:
+        """The same with more loop variables."""
+        return replace(self, variables={**self.variables, **variables}, folds=dict(self.folds), known=dict(self.known))
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """What a nest does with an expression at every point: fold it, or store it."""
+
+    axes: tuple[tuple[Variable, Extent], ...]
+    value: Expression
+    fold: Fold | None = None
+    indices: tuple[Expression, ...] = ()
+
+
+def emit(plan: Plan, machine: Machine) -> None:
+    """Say the program of a plan to a machine."""
+    _Emitter(plan, machine).run()
+
+
+class _Emitter:
+    def __init__(self, plan: Plan, machine: Machine) -> None:
+        self.plan, self.machine = plan, machine
+        self.lanes, self.unroll = plan.schedule.lanes, plan.schedule.unroll
+        self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
+
+    def run(self) -> None:
+        sink = Sink(self.plan.loops, self.plan.value, indices=self.plan.indices)
+        self._nest([sink], Frame(), keeps=self.plan.keeps)
+
+    # Nests
+
+    def _nest(self, sinks: Sequence[Sink], frame: Frame, keeps: Sequence[Keep] = ()) -> dict[Fold, Value]:
+        """Sinks of equal extents at every point of their axes; values of their folds."""
+        count = len(sinks[0].axes)
+        if not count:  # a single point
+            return self._point(sinks, frame)
+        extents = [extent for _, extent in sinks[0].axes]
+        cells = self._cells(sinks)
+        names = [{variable.name for sink in sinks for variable, _ in sink.axes[place:]} for place in range(count)]
+
+        def level(place: int, here: Frame) -> None:
+            inside = names[place]
+            here = here.inner()
+            ready = [keep for keep in keeps if _ready(keep, inside) and not (place and _ready(keep, names[place - 1]))]
+            self._outside(sinks, inside, here, ready)
+            if place == count - 1:
+                self._lanes(sinks, cells, here, extents[-1])
+                return
+            self.machine.loop(
+                self.machine.size(extents[place]),
+                lambda i: level(place + 1, here.inner(**{sink.axes[place][0].name: i for sink in sinks})),
+            )
+
+        level(0, frame)
+        return self._results(sinks, cells)
+
+    def _point(self, sinks: Sequence[Sink], frame: Frame) -> dict[Fold, Value]:
+        here = frame.inner()
+        self._outside(sinks, set(), here, [])
+        for sink in sinks:
+            self._store(sink, here, here.variables)
+        return {}
+
+    def _cells(self, sinks: Sequence[Sink]) -> dict[Fold, list[Cell]]:
+        lanes = {sink.fold: self.lanes for sink in sinks if sink.fold}
+        return {
+            fold: [self._accumulator(fold, self.lanes) for _ in range(self.unroll)] for fold in lanes if fold is not None
+        }
+
+    def _accumulator(self, fold: Fold, lanes: int) -> Cell:
+        return self.machine.cell(fold.dtype, lanes, self.machine.neutral(fold.how, fold.dtype))
+
+    def _results(self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]]) -> dict[Fold, Value]:
+        found = {}
+        for fold, accumulators in cells.items():
+            total = accumulators[0].get()
+            for other in accumulators[1:]:
+                total = self.machine.join(fold.how, total, other.get(), fold.dtype, self.lanes)
+            total = self.machine.horizontal(fold.how, total, fold.dtype, self.lanes)
+            found[fold] = self.machine.cell(fold.dtype, 1, total).get()
+        return found
+
+    # What is computed outside of the loops that do not concern it
+
+    def _outside(self, sinks: Sequence[Sink], inside: set[str], here: Frame, keeps: Sequence[Keep]) -> None:
+        """Folds that need none of the loops inside; then what else is worth computing once."""
+        while True:
+            waiting = self._waiting([sink.value for sink in sinks], inside, here)
+            ready = [fold for fold in waiting if not self._waiting([self._value(fold, here)], set(), here, but=fold)]
+            if not ready:
+                break
+            group = [fold for fold in ready if _extents(fold) == _extents(ready[0])]
+            merged = [Sink(fold.axes, self._value(fold, here), fold=fold) for fold in group]
+            first = [keep for keep in keeps if any(fold in self.plan.first for fold in group)]
+            merged += [Sink(keep.axes, keep.value, indices=keep.indices) for keep in first]
+            keeps = [keep for keep in keeps if keep not in first]
+            here.folds.update(self._nest(self._united(merged), here))
+            here.known.clear()
+        if inside:
+            for sink in sinks:
+                self._hoist(sink.value, inside, here)
+
+    def _united(self, sinks: list[Sink]) -> list[Sink]:
+        """The same sinks over the first one's variables, so that what they share is one expression, computed once."""
+        key = tuple((id(sink.value), sink.fold) for sink in sinks)
+        if key not in self._unions:
+            names, merged = [variable for variable, _ in sinks[0].axes], Merged()
+            united = []
+            for sink in sinks:
+                new = dict(zip((variable.name for variable, _ in sink.axes), names, strict=True))
+                value, indices = merged.renamed(sink.value, new), tuple(merged.renamed(one, new) for one in sink.indices)
+                united.append(replace(sink, axes=sinks[0].axes, value=value, indices=indices))
+            self._unions[key] = (sinks, united)
+        return self._unions[key][1]
+
+    def _value(self, fold: Fold, here: Frame) -> Expression:
+        return self.plan.first.get(fold, fold.value)
+
+    def _waiting(self, values: Sequence[Expression], inside: set[str], here: Frame, but: Fold | None = None) -> list[Fold]:
+        """Folds in some expressions that are not computed yet and need no variable of the loops inside, inner ones first."""
+        found: list[Fold] = []
+        seen: set[int] = set()
+
+        def walk(e: Expression) -> None:
+            if id(e) in seen or isinstance(e, Fold) and e in here.folds:
+                return
+            seen.add(id(e))
+            for child in (self._value(e, here),) if isinstance(e, Fold) else children(e):
+                walk(child)
+            bound = set(here.variables)
+            if isinstance(e, Fold) and e is not but and free_variables(e) <= bound and not free_variables(e) & inside:
+                found.append(e)
+
+        for value in values:
+            walk(value)
+        return found
+
+    def _hoist(self, e: Expression, inside: set[str], here: Frame) -> None:
+        """Compute the largest parts that need no variable inside, once: each goes into a variable of the program."""
+        if id(e) in here.known or isinstance(e, (Number, Variable, Size, Fold)):
+            return
+        if not free_variables(e) & inside:
+            if isinstance(e, Apply) and any(isinstance(part, Fold) for part in parts(e, into_folds=False)):
+                here.known[id(e)] = self.machine.cell(e.dtype, 1, self._evaluate(e, here)).get()
+            return
+        for child in children(e):
+            self._hoist(child, inside, here)
+
+    # The innermost loop
+
+    def _lanes(self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]], here: Frame, extent: Extent) -> None:
+        along = frozenset(sink.axes[-1][0].name for sink in sinks)
+        machine, lanes, unroll = self.machine, self.lanes, self.unroll
+        size = machine.size(extent)
+
+        def body(bases: Sequence[Value], width: int, mask: Value) -> None:
+            frames = [
+                replace(here.inner(**dict.fromkeys(along, base)), lanes=width, along=along if width > 1 else frozenset(),
+                        mask=mask)
+                for base in bases
+            ]  # fmt: skip
+            self._inside(sinks, frames)
+            for place, frame in enumerate(frames):
+                for sink in sinks:
+                    self._sunk(sink, cells, place, frame, here, width)
+
+        def number(value: int) -> Value:
+            return machine.number(value, INDEX)
+
+        def whole(step: Value) -> None:
+            base = machine.apply("mul", [step, number(lanes * unroll)], INDEX, 1)
+            body([machine.apply("add", [base, number(place * lanes)], INDEX, 1) for place in range(unroll)], lanes, None)
+
+        if extent == 1:
+            body([number(0)], 1, None)
+            return
+        if lanes == 1 and unroll == 1:
+            machine.loop(size, lambda i: body([i], 1, None))
+            return
+        steps = machine.apply("floordiv", [size, number(lanes * unroll)], INDEX, 1)
+        machine.loop(steps, whole)
+        done = machine.apply("mul", [steps, number(lanes * unroll)], INDEX, 1)
+        left = machine.apply("sub", [size, done], INDEX, 1)
+        if isinstance(extent, int) and extent % (lanes * unroll) == 0:
+            return
+        masked = lanes > 1 and all(_maskable(sink, along, self.plan) for sink in sinks)
+        width = lanes if masked else 1
+        rounds = machine.apply(
+            "floordiv", [machine.apply("add", [left, number(width - 1)], INDEX, 1), number(width)], INDEX, 1
+        )
+
+        def rest(step: Value) -> None:
+            base = machine.apply("add", [done, machine.apply("mul", [step, number(width)], INDEX, 1)], INDEX, 1)
+            body([base], width, machine.mask(base, size, width) if masked else None)
+
+        machine.loop(rounds, rest)
+
+    def _sunk(self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, here: Frame, width: int) -> None:
+        if sink.fold is None:
+            self._store(sink, frame, frame.variables)
+            return
+        fold = sink.fold
+        value = self._evaluate(sink.value, frame)
+        cell = cells[fold][place]
+        if width == self.lanes:
+            if frame.mask is not None:
+                neutral = self.machine.neutral(fold.how, fold.dtype)
+                value = self.machine.apply("select", [frame.mask, value, neutral], fold.dtype, width)
+            cell.set(self.machine.join(fold.how, cell.get(), value, fold.dtype, width))
+            return
+        single = self.machine.ramp(self.machine.number(0, INDEX), self.lanes)  # one element joins the first lane
+        first = self.machine.apply("equal", [single, self.machine.number(0, INDEX)], "bool", self.lanes)
+        neutral = self.machine.neutral(fold.how, fold.dtype)
+        spread = self.machine.apply("select", [first, value, neutral], fold.dtype, self.lanes)
+        cell.set(self.machine.join(fold.how, cell.get(), spread, fold.dtype, self.lanes))
+
+    def _inside(self, sinks: Sequence[Sink], frames: Sequence[Frame]) -> None:
+        """Folds that depend on the lanes, for all vectors of an iteration at once: each lane folds its own."""
+        while True:
+            waiting = self._waiting([sink.value for sink in sinks], set(), frames[0])
+            ready = [fold for fold in waiting if not self._waiting([fold.value], set(), frames[0], but=fold)]
+            if not ready:
+                return
+            fold = ready[0]
+            if not free_variables(fold) & frames[0].along:
+                alike = replace(frames[0], lanes=1, along=frozenset(), mask=None, known={}, folds=dict(frames[0].folds))
+                found = self._nest([Sink(fold.axes, fold.value, fold=fold)], alike)
+                for frame in frames:
+                    frame.folds.update(found)
+                    frame.known.clear()
+                continue
+            cells = [self._accumulator(fold, frame.lanes) for frame in frames]
+
+            def level(place: int, inner: list[Frame], fold: Fold = fold, cells: list[Cell] = cells) -> None:
+                if place == len(fold.axes):
+                    self._inside([Sink((), fold.value)], inner)
+                    for cell, frame in zip(cells, inner, strict=True):
+                        value = self._evaluate(fold.value, frame)
+                        cell.set(self.machine.join(fold.how, cell.get(), value, fold.dtype, frame.lanes))
+                    return
+                variable, extent = fold.axes[place]
+                self.machine.loop(
+                    self.machine.size(extent),
+                    lambda i: level(place + 1, [frame.inner(**{variable.name: i}) for frame in inner]),
+                )
+
+            level(0, list(frames))
+            for cell, frame in zip(cells, frames, strict=True):
+                frame.folds[fold] = cell.get()
+                frame.known.clear()
+
+    def _store(self, sink: Sink, frame: Frame, variables: Mapping[str, Value]) -> None:
+        value = self._evaluate(sink.value, frame)
+        indices = [self._scalar(one, frame) for one in sink.indices]
+        steps = [int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]
+        self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
+
+    # Expressions
+
+    def _scalar(self, e: Expression, frame: Frame) -> Value:
+        """An index at the first lane."""
+        if not free_variables(e) & frame.along:
+            return self._evaluate(e, frame)
+        return self._evaluate(e, replace(frame, lanes=1, along=frozenset(), mask=None, known={}))
+
+    def _evaluate(self, e: Expression, frame: Frame) -> Value:
+        if id(e) not in frame.known:
+            frame.known[id(e)] = self._made(e, frame)
+        return frame.known[id(e)]
+
+    def _made(self, e: Expression, frame: Frame) -> Value:
+        machine = self.machine
+        if isinstance(e, Number):
+            return machine.number(e.value, e.dtype)
+        if isinstance(e, Size):
+            return machine.size(e.extent)
+        if isinstance(e, Variable):
+            value = frame.variables[e.name]
+            return machine.ramp(value, frame.lanes) if e.name in frame.along else value
+        if isinstance(e, Fold):
+            return frame.folds[e]
+        if isinstance(e, Load):
+            steps = [_step(one, frame.along) for one in e.indices]
+            if None in steps:
+                return machine.load(
+                    e.tensor, [self._evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
+                )
+            known = [step for step in steps if step is not None]
+            return machine.load(e.tensor, [self._scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
+        arguments = [self._evaluate(one, frame) for one in e.arguments]
+        return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)
+
+
+def _step(e: Expression, along: frozenset[str]) -> int | None:
+    own = [name for name in along if name in free_variables(e)]
+    return 0 if not own else slope(e, own[0])
+
+
+def _extents(fold: Fold) -> tuple[Extent, ...]:
+    return tuple(extent for _, extent in fold.axes)
+
+
+def _ready(keep: Keep, inside: set[str]) -> bool:
+    """Whether only the keep's own axes are missing."""
+    own = {variable.name for variable, _ in keep.axes}
+    return not (free_variables(keep.value) - own) & inside
+
+
+def _maskable(sink: Sink, along: frozenset[str], plan: Plan) -> bool:
+    """Whether all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
+    for part in parts(sink.value):
+        if isinstance(part, Load) and free_variables(part) & along:
+            steps = [_step(one, along) for one in part.indices]
+            if steps[-1] != 1 or any(steps[:-1]):
+                return False
+        if isinstance(part, Fold):
+            axes = {variable.name for variable, _ in part.axes}
+            assert not axes & along, "a fold's own axes are loops of their own"
+    return not sink.indices or [one for one in sink.indices if isinstance(one, Variable) and one.name in along] == [
+        sink.indices[-1]
+    ]

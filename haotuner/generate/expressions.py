@@ -1,0 +1,185 @@
+"""Scalar expressions of a program: what one element is, in loop variables, loads and folds. Indices are expressions, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from haotuner.graph.extents import Extent, canonical
+
+INDEX = "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant of an element type."""
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A loop's variable, from 0 on."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An extent, known when the request comes."""
+
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of a tensor in memory."""
+
+    tensor: str
+    indices: tuple[Expression, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An element-wise function (``ops/functions.py``), or ``cast``; ``dtype`` is the result's."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """A reduction: ``how`` over every point of ``axes`` (variable, extent), the last one the fastest.
+
+    One object is one computation: its value is computed once for each value of its free variables.
+    """
+
+    how: str
+    axes: tuple[tuple[Variable, Extent], ...]
+    value: Expression
+    dtype: str
+    tensor: str = field(default="", compare=False)  # of the graph, whose elements it computes
+
+
+Expression: TypeAlias = Number | Variable | Size | Load | Apply | Fold
+
+
+def dtype_of(e: Expression) -> str:
+    """Element type of an expression; indices are int64."""
+    return INDEX if isinstance(e, (Variable, Size)) else e.dtype
+
+
+def children(e: Expression) -> tuple[Expression, ...]:
+    """The expressions that one is made of."""
+    if isinstance(e, Load):
+        return e.indices
+    if isinstance(e, Apply):
+        return e.arguments
+    return (e.value,) if isinstance(e, Fold) else ()
+
+
+def parts(e: Expression, *, into_folds: bool = True) -> Iterator[Expression]:
+    """The expression and everything in it, each object once, inner parts first."""
+    seen: set[int] = set()
+
+    def walk(one: Expression) -> Iterator[Expression]:
+        if id(one) in seen:
+            return
+        seen.add(id(one))
+        if into_folds or not isinstance(one, Fold):
+            for child in children(one):
+                yield from walk(child)
+        yield one
+
+    return walk(e)
+
+
+@lru_cache(maxsize=100_000)
+def free_variables(e: Expression) -> frozenset[str]:
+    """Names of the loop variables that a value depends on."""
+    if isinstance(e, Variable):
+        return frozenset({e.name})
+    found = frozenset().union(*(free_variables(child) for child in children(e)))
+    return found - {variable.name for variable, _ in e.axes} if isinstance(e, Fold) else found
+
+
+def index(value: int) -> Number:
+    """A constant index."""
+    return Number(value, INDEX)
+
+
+def sized(extent: Extent) -> Expression:
+    """An extent as an index: a number where it is known."""
+    extent = canonical(extent)
+    return index(extent) if isinstance(extent, int) else Size(extent)
+
+
+def arithmetic(function: str, one: Expression, other: Expression) -> Expression:
+    """``add``, ``sub``, ``mul``, ``floordiv``, ``mod``, ``min`` or ``max`` of indices, folded where numbers show."""
+    a = int(one.value) if isinstance(one, Number) else None
+    b = int(other.value) if isinstance(other, Number) else None
+    if a is not None and b is not None:
+        known = {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}
+        known |= {"floordiv": a // b, "mod": a % b} if b else {}
+        return index(known[function])
+    if b == 0 and function in ("add", "sub") or b == 1 and function in ("mul", "floordiv"):
+        return one
+    if a == 0 and function == "add" or a == 1 and function == "mul":
+        return other
+    if function == "mul" and 0 in (a, b) or function == "mod" and b == 1:
+        return index(0)
+    if isinstance(one, Size) and isinstance(other, (Size, Number)) and function in ("add", "sub", "mul"):
+        right = other.extent if isinstance(other, Size) else int(other.value)
+        return sized({"add": one.extent + right, "sub": one.extent - right, "mul": one.extent * right}[function])
+    return Apply(function, (one, other), INDEX)
+
+
+def slope(e: Expression, variable: str) -> int | None:
+    """How an index grows with a variable: 0, a constant, or None where it does not grow evenly."""
+    if isinstance(e, Variable):
+        return int(e.name == variable)
+    if variable not in free_variables(e):
+        return 0
+    if not isinstance(e, Apply):
+        return None
+    slopes = [slope(argument, variable) for argument in e.arguments]
+    if e.function in ("add", "sub") and None not in slopes:
+        return slopes[0] + slopes[1] if e.function == "add" else slopes[0] - slopes[1]  # type: ignore[operator]
+    if e.function == "mul":
+        for own, other in ((0, 1), (1, 0)):
+            factor = e.arguments[other]
+            if isinstance(factor, Number) and slopes[own] is not None:
+                return slopes[own] * int(factor.value)  # type: ignore[operator]
+    return None
+
+
+class Merged:
+    """Renames loop variables; equal expressions come out as one object. Folds stay the objects that they are."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Expression] = {}
+
+    def renamed(self, e: Expression, names: Mapping[str, Variable]) -> Expression:
+        """The expression with other variables. A fold that depends on a renamed one is copied."""
+        if isinstance(e, Variable):
+            return self._one(("variable", names.get(e.name, e).name), names.get(e.name, e))
+        if isinstance(e, Load):
+            indices = tuple(self.renamed(one, names) for one in e.indices)
+            return self._one((e.tensor, *map(id, indices)), Load(e.tensor, indices, e.dtype))
+        if isinstance(e, Apply):
+            arguments = tuple(self.renamed(one, names) for one in e.arguments)
+            return self._one((e.function, e.dtype, *map(id, arguments)), Apply(e.function, arguments, e.dtype))
+        if isinstance(e, Fold):
+            if not free_variables(e) & set(names):
+                return e
+            key = ("fold", id(e), *(names[name].name for name in sorted(free_variables(e) & set(names))))
+            return self._one(key, Fold(e.how, e.axes, self.renamed(e.value, names), e.dtype, e.tensor))
+        return self._one((type(e).__name__, str(e)), e)
+
+    def _one(self, key: Any, e: Expression) -> Expression:
+        return self._known.setdefault(key, e)

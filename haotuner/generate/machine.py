@@ -1,0 +1,48 @@
+"""Machine: what a program is said to. One builds it for a compiler, another runs it at once and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from haotuner.graph.extents import Extent
+
+Value = Any  # a machine's
+
+
+class Cell(Protocol):
+    """A variable of the program."""
+
+    def get(self) -> Value:
+        """Its value."""
+        ...
+
+    def set(self, value: Value) -> None:
+        """Give it another value."""
+        ...
+
+
+class Machine(Protocol):
+    """What programs are made of. ``lanes`` is 1 for scalars; ``mask``: the lanes that exist, None for all."""
+
+    def number(self, value: float, dtype: str) -> Value: ...  # noqa: D102
+    def size(self, extent: Extent) -> Value: ...  # noqa: D102
+    def loop(self, count: Value, body: Callable[[Value], None]) -> None: ...  # noqa: D102
+    def ramp(self, base: Value, lanes: int) -> Value: ...  # noqa: D102
+    def mask(self, base: Value, extent: Value, lanes: int) -> Value: ...  # noqa: D102
+
+    def load(self, tensor: str, indices: Sequence[Value], steps: Sequence[int] | None, lanes: int, mask: Value) -> Value:
+        """Elements of a tensor. ``steps``: growth of each index from lane to lane; None: indices are vectors."""
+        ...
+
+    def store(
+        self, tensor: str, indices: Sequence[Value], steps: Sequence[int], value: Value, lanes: int, mask: Value
+    ) -> None:
+        """Write elements of a tensor."""
+        ...
+
+    def apply(self, function: str, arguments: Sequence[Value], dtype: str, lanes: int) -> Value: ...  # noqa: D102
+    def cell(self, dtype: str, lanes: int, start: Value) -> Cell: ...  # noqa: D102
+    def join(self, how: str, one: Value, other: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102
+    def neutral(self, how: str, dtype: str) -> Value: ...  # noqa: D102
+    def horizontal(self, how: str, value: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102

@@ -1,0 +1,154 @@
+"""Schedule: how a graph's program runs. Its decisions are of three kinds, as IntelliGen names them (arXiv 2307.04995).
+
+*Parallel*: which axis of the output becomes vector lanes, and how many lanes; threads share the other axes.
+*Movement*: which intermediate tensors are kept (in the row of the output that is being made) instead of computed again.
+*Computation*: how many vectors an iteration computes, which is also the number of accumulators of a reduction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from haotuner.errors import UsageError
+from haotuner.generate.access import Accesses
+from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, parts
+from haotuner.graph.extents import Extent, same
+from haotuner.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """``lane_axis``: of the output, -1 for none (lanes in reductions alone); ``lanes``: elements of a vector.
+
+    ``unroll``: vectors an iteration; ``kept``: tensors.
+    """
+
+    lane_axis: int
+    lanes: int
+    unroll: int
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """A tensor that is written to the output's memory while the first folds read it."""
+
+    tensor: str
+    axes: tuple[tuple[Variable, Extent], ...]  # all but those of the loops around it
+    indices: tuple[Expression, ...]
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A graph and a schedule, worked out: loops of the output, its element, what is kept, and where folds belong."""
+
+    graph: Graph
+    schedule: Schedule
+    loops: tuple[tuple[Variable, Extent], ...]  # the lanes' axis last
+    indices: tuple[Expression, ...]  # of the output's element
+    value: Expression
+    keeps: tuple[Keep, ...]
+    first: dict[Fold, Expression]  # folds that run with a keep: their values, computed from what is being kept
+
+    @property
+    def output(self) -> str:
+        """The tensor that the program writes."""
+        return self.graph.outputs[0]
+
+    def values(self) -> tuple[Expression, ...]:
+        """Every expression that the program computes."""
+        return (self.value, *(keep.value for keep in self.keeps), *self.first.values())
+
+
+def keepable(graph: Graph) -> tuple[str, ...]:
+    """Intermediate tensors of the output's shape and type that a reduction reads: what may lie in the output's rows."""
+    out = graph.outputs[0]
+    target = graph.types[out]
+    found = []
+    for node in graph.nodes:
+        t = graph.types[node.output]
+        if node.output == out or node.primitive != "map" or t.dtype != target.dtype or t.rank != target.rank:
+            continue
+        alike = all(same(one, other) for one, other in zip(t.shape, target.shape, strict=True))
+        if alike and any(reader.primitive in ("reduce", "arg_reduce") for reader in graph.readers(node.output)):
+            found.append(node.output)
+    return tuple(found)
+
+
+def planned(graph: Graph, schedule: Schedule) -> Plan:
+    """The plan of a schedule. UsageError where a kept tensor is read at other places than where it is written."""
+    if len(graph.outputs) != 1:
+        raise UsageError(f"a program writes one tensor; the graph has the outputs {', '.join(graph.outputs)}")
+    if len(schedule.kept) > 1:
+        raise UsageError(f"one tensor fits the output's rows, asked were {', '.join(schedule.kept)}")
+    out = graph.outputs[0]
+    accesses = Accesses(graph, stored=dict.fromkeys(schedule.kept, out))
+    shape = graph.types[out].shape
+    variables = tuple(accesses.variable("i") for _ in shape)
+    value = accesses.computed(out, variables)
+    loops = tuple((variables[axis], shape[axis]) for axis in range(len(shape)) if axis != schedule.lane_axis)
+    lanes = (
+        (variables[schedule.lane_axis], shape[schedule.lane_axis])
+        if schedule.lane_axis >= 0
+        else (accesses.variable("i"), 1)
+    )
+    loops = (*loops, lanes)
+    keeps: tuple[Keep, ...] = ()
+    first: dict[Fold, Expression] = {}
+    if schedule.kept:
+        keep, first = _kept(accesses, schedule, variables, value)
+        keeps = (keep,)
+    return Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first)
+
+
+def _kept(
+    accesses: Accesses, schedule: Schedule, variables: tuple[Variable, ...], value: Expression
+) -> tuple[Keep, dict[Fold, Expression]]:
+    graph, tensor = accesses.graph, schedule.kept[0]
+    out, shape = graph.outputs[0], graph.types[tensor].shape
+    folds = [part for part in parts(value) if isinstance(part, Fold)]
+    readers = [fold for fold in folds if any(_reads(part, out) for part in parts(fold.value, into_folds=False))]
+    if not readers:
+        raise UsageError(f"no reduction reads {tensor}, so keeping it is of no use")
+    width = len(readers[0].axes)
+    outer, refused = variables[: len(variables) - width], UsageError(f"{tensor} cannot lie in the output's rows")
+    if 0 <= schedule.lane_axis < len(outer):
+        raise refused
+    for fold in readers:
+        own = (*outer, *(variable for variable, _ in fold.axes))
+        for part in parts(fold.value, into_folds=False):
+            if _reads(part, out) and part.indices != own:  # type: ignore[union-attr]
+                raise refused
+    for part in parts(value, into_folds=False):
+        if _reads(part, out) and part.indices != variables:  # type: ignore[union-attr]
+            raise refused
+    inner = tuple(accesses.variable("k") for _ in range(width))
+    indices = (*outer, *inner)
+    keep = Keep(
+        tensor=tensor,
+        axes=tuple(zip(inner, shape[len(shape) - width :], strict=True)),
+        indices=indices,
+        value=accesses.computed(tensor, indices),
+    )
+    later = {fold for fold in folds if any(part in readers for part in parts(fold.value) if part is not fold)}
+    first: dict[Fold, Expression] = {}
+    for fold in readers:
+        if fold in later:
+            continue
+        own = (*outer, *(variable for variable, _ in fold.axes))
+        first[fold] = _replaced(fold.value, out, accesses.computed(tensor, own))
+    return keep, first
+
+
+def _reads(part: Expression, tensor: str) -> bool:
+    return isinstance(part, Load) and part.tensor == tensor
+
+
+def _replaced(e: Expression, tensor: str, value: Expression) -> Expression:
+    """The expression with every load of a tensor replaced."""
+    if _reads(e, tensor):
+        return value
+    if isinstance(e, Apply):
+        return Apply(e.function, tuple(_replaced(one, tensor, value) for one in e.arguments), e.dtype)
+    return e

@@ -1,0 +1,207 @@
+"""MIOpen's find databases: convolution problems, each with the times in ms of several solvers.
+
+Two line formats, told apart entry by entry (ROCm/MIOpen, src/kernels/*.HIP.fdb.txt.bz2):
+
+- ``problem=solver:time,workspace,algorithm;...`` lists every solver that was timed;
+- ``problem=algorithm:solver,time,workspace,...;...``, older, the fastest of each algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from haotuner.errors import UnknownDevice, UsageError
+from haotuner.hw_profiles.table import Known, architectures, known_arch, known_named
+from haotuner.records.text import read_text
+from haotuner.transfer.solvers.problem import ConvProblem
+from haotuner.transfer.solvers.table import SolverTable
+
+_NAME = re.compile(r"(?P<arch>gfx[0-9]+[a-z]?)(?P<rest>.*)")
+_WGP = "rdna"  # HIP counts its units in pairs
+AGREE = 2.0  # one solver on one problem, listed twice: a busy machine, not another measurement
+# Of the peak of its lanes, what the best solver of large problems reaches in the middle. Five files: 0.1 to 1.2 (Winograd
+# saves multiplications, units for small matrices have more). A thousandth or a thousandfold is another unit.
+_SLOWEST, _FASTEST = 0.003, 30.0
+# Over the same peak, what no solver can reach: units for small matrices make 8 times of it, Winograd saves 2.25 times.
+_IMPOSSIBLE = 30.0
+_LARGE = 1e9  # flops from which a problem keeps a device busy
+_CLOCK_MHZ = 1500.0  # where a device's is not known
+_FORMATS = ("solver:time,...", "algorithm:solver,time,...")
+
+
+def is_find_database(path: Path) -> bool:
+    """Whether a file's name says that it is one."""
+    return ".fdb.txt" in path.name
+
+
+def read_find_database(path: Path, *, device: str | None = None) -> SolverTable:
+    """The usable times of one file; what is left out is counted.
+
+    Args:
+        path: the file, packed by bzip2 or gzip or not, whole or cut.
+        device: overrides what the file's name says, such as ``gfx90a6e`` or a profile's id.
+
+    Raises:
+        EnvironmentMissing: the file cannot be read.
+        UnknownDevice: neither its name nor ``device`` says an architecture that is known.
+        UsageError: no usable line, or times that are not milliseconds.
+    """
+    known = device_of(device or path.name.partition(".")[0], path)
+    text, stopped = read_text(path, "a find database of MIOpen")
+    left_out: Counter[str] = Counter()
+    notes: list[str] = []
+    lines = text.splitlines()
+    if stopped:
+        notes.append(f"cut short: {stopped}")
+        lines = lines[:-1]  # it may have gone on
+    problems: dict[str, dict[str, list[float]]] = {}
+    parsed: dict[str, ConvProblem] = {}
+    formats: Counter[str] = Counter()
+    for line in filter(None, map(str.strip, lines)):
+        key, sign, entries = line.partition("=")
+        if not sign:
+            left_out["lines without '='"] += 1
+            continue
+        if key not in parsed:
+            try:
+                parsed[key] = ConvProblem.parse(key)
+            except ValueError as error:
+                left_out[f"problems: {error}"] += 1
+                continue
+        found = problems.setdefault(key, {})
+        for solver, ms in _entries(entries, formats, left_out):
+            found.setdefault(solver, []).append(ms)
+    if len(formats) > 1:
+        told = ", ".join(f"{count} as {name}" for name, count in formats.most_common())
+        notes.append(f"two line formats in one file, both read: {told}")
+    table = _table(known, problems, left_out, tuple(notes))
+    if not len(table):
+        why = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(3)) or "it has no lines"
+        raise UsageError(f"{path}: not one usable time of a solver: {why}")
+    _in_milliseconds(path, table, parsed)
+    return _without_impossible(table, parsed)
+
+
+def device_of(text: str, path: Path) -> Known:
+    """What is known of the device that a file's name says: ``gfx906_60`` or, hexadecimal, ``gfx90878``.
+
+    Raises:
+        UnknownDevice: it says none, or an architecture that the table does not have.
+    """
+    if known := known_named(text):
+        return known
+    archs = sorted(architectures(), key=len, reverse=True)
+    arch = next((name for name in archs if text.startswith(name) and name.startswith("gfx")), "")
+    rest = text.removeprefix(arch)
+    decimal = re.fullmatch(r"_([0-9]{1,4})", rest)
+    hexadecimal = re.fullmatch(r"([0-9a-f]{1,3})", rest)
+    if not arch or not (decimal or hexadecimal):
+        raise UnknownDevice(
+            f"{path}: {text!r} names no known AMD architecture and its number of units; name files as MIOpen does "
+            "(gfx906_60, gfx90878), name the device with --device, or add its architecture (haotuner/hw_profiles/README.md)"
+        )
+    units = int(decimal[1]) if decimal else int(hexadecimal[1], 16) if hexadecimal else 0
+    pairs = 2 if architectures()[arch]["generation"] == _WGP else 1
+    known = known_arch(arch, units * pairs, name=text)
+    if known is None or units < 1:
+        raise UnknownDevice(f"{path}: {text!r} says {units} units of {arch}; name the device with --device")
+    return known
+
+
+def _entries(text: str, formats: Counter[str], left_out: Counter[str]) -> Iterator[tuple[str, float]]:
+    for entry in filter(None, text.split(";")):
+        first, colon, rest = entry.partition(":")
+        cells = rest.split(",")
+        older = first.startswith("miopenConvolution")
+        if not colon or len(cells) < (2 if older else 1):
+            left_out["entries that are neither solver:time,... nor algorithm:solver,time,..."] += 1
+            continue
+        solver, said = (cells[0], cells[1]) if older else (first, cells[0])
+        try:
+            ms = float(said)
+        except ValueError:
+            left_out["times that are no numbers"] += 1
+            continue
+        if not math.isfinite(ms) or ms <= 0:
+            left_out["times of zero or less" if math.isfinite(ms) else "times that are not finite"] += 1
+            continue
+        formats[_FORMATS[older]] += 1
+        yield solver, ms
+
+
+def _table(
+    known: Known, problems: dict[str, dict[str, list[float]]], left_out: Counter[str], notes: tuple[str, ...]
+) -> SolverTable:
+    names: dict[str, int] = {}
+    rows: list[tuple[int, int, float]] = []
+    kept: list[str] = []
+    for key, found in problems.items():
+        usable = []
+        for solver, times in found.items():
+            if max(times) > AGREE * min(times):
+                left_out[f"times of one solver on one problem that are more than {AGREE:g} times apart"] += len(times)
+                continue
+            if len(times) > 1:
+                left_out["further times of one solver on one problem, which agree"] += len(times) - 1
+            usable.append((len(kept), names.setdefault(solver, len(names)), statistics.median(times)))
+        if usable:
+            kept.append(key)
+            rows += usable
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
+    return SolverTable(
+        device=known,
+        problems=tuple(kept),
+        solvers=tuple(names),
+        problem=np.array(columns[0], np.int64),
+        solver=np.array(columns[1], np.int64),
+        ms=np.array(columns[2], np.float64),
+        left_out=left_out,
+        notes=notes,
+    )
+
+
+def _in_milliseconds(path: Path, table: SolverTable, parsed: dict[str, ConvProblem]) -> None:
+    """UsageError where the best times of large problems are not what milliseconds would be; no line says a unit."""
+    peak = _peak(table.device)
+    best = table.best_ms()
+    shares = [
+        problem.flops / (ms / 1e3) / peak
+        for problem, ms in zip(map(parsed.__getitem__, table.problems), best.tolist(), strict=True)
+        if problem.flops >= _LARGE and problem.dtype == "FP32"
+    ]
+    if len(shares) >= 10 and not _SLOWEST < statistics.median(shares) < _FASTEST:
+        raise UsageError(
+            f"{path}: the best times of {len(shares)} large problems reach {statistics.median(shares):.3g} of the peak of "
+            f"{table.device.name} in the middle: not milliseconds, or another device; nothing was used"
+        )
+
+
+def _without_impossible(table: SolverTable, parsed: dict[str, ConvProblem]) -> SolverTable:
+    """Times that would take many times the device's peak are slips of the clock, and would each be the best of a problem."""
+    flops = np.array([parsed[text].flops for text in table.problems])
+    sound = flops[table.problem] / (table.ms / 1e3) < _IMPOSSIBLE * _peak(table.device)
+    if sound.all():
+        return table
+    table.left_out["times faster than the device can be"] += int((~sound).sum())
+    kept, problem = np.unique(table.problem[sound], return_inverse=True)
+    return replace(
+        table,
+        problems=tuple(table.problems[at] for at in kept.tolist()),
+        problem=problem.astype(np.int64),
+        solver=table.solver[sound],
+        ms=table.ms[sound],
+    )
+
+
+def _peak(device: Known) -> float:
+    """Flops a second of all lanes, at the usual clock where the device's own is not known."""
+    lanes = device.facts.get("wave_width", 64.0) * device.facts.get("fma_pipes", 1.0) * device.facts["compute_units"]
+    return 2.0 * lanes * device.facts.get("clock_mhz", _CLOCK_MHZ) * 1e6

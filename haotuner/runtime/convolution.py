@@ -1,0 +1,247 @@
+"""ConvOp: a convolution of an open pack, and Convolution: one with its weight packed once, what a server calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.ops.convolution import Window, windows
+from haotuner.pack.op import PackOp
+from haotuner.runtime.linear import Closed, array_of, channel_row
+from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.words.limits import MAX_AXES, threads_of
+from haotuner.words.op import Op
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from haotuner.runtime.pack import Pack
+
+WARM_ELEMENTS = 16  # of an image's side, or the least that the window needs: enough for workers to start
+
+
+class ConvOp:
+    """One convolution of an open pack."""
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self.entry = pack, op
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self.entry.name
+
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Convolution:
+        """Pack a weight once, as torch stores it: (f, c/groups, r, s), transposed (c, f/groups, r, s); see ``Convolution``.
+
+        Weight and bias (f,) are copied: later changes to them do not show. ``threads`` replaces the pack's count.
+        """
+        return Convolution.of(self._pack, ConvBound.of(self._pack, self.entry, weight, bias, threads))
+
+    def cell(self, extents: Mapping[str, int]) -> int:
+        """The cell of the plan's table that serves a shape, from the library's own look-up."""
+        values = np.zeros(MAX_AXES, np.int64)
+        for place, axis in enumerate(("b", "h", "w")):  # as native/kinds/conv.h numbers them
+            values[place] = extents.get(axis, 1)
+        plan = self._pack.plan_index(self.entry)
+        return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvBound:
+    """A weight packed for one convolution of one open pack, and the native call that takes it."""
+
+    op: PackOp
+    meaning: Op
+    windows: Mapping[Any, Window]
+    call: Callable[..., Any]
+    setting: int
+    packed: Any  # tvm_ffi tensor
+    unpack: Callable[[], NDArray[np.float32]]
+    bias: Any = None
+    packed_bytes: int = 0
+
+    @staticmethod
+    def of(pack: Pack, op: PackOp, weight: Any, bias: Any, threads: int | None) -> ConvBound:
+        """Pack a weight and copy a bias. TypeError for another dtype, ValueError for another shape."""
+        import tvm_ffi
+
+        call, setting = pack.entry(op, threads)
+        meaning = Op.parse(op.name)
+        place, function = pack.place(op), pack.library().function("ht_pack")
+        given = array_of(op, "weight", weight)
+        shape = weight_shape(meaning)
+        if given.shape != shape:
+            raise ValueError(f"{op.name}: weight has shape {tuple(given.shape)}; expected {shape}")
+        packed = pack.arena.take((int(op.operands[1].packed["floats"]),))
+
+        def packed_of(values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+            whole = np.ascontiguousarray(values)
+            function(place, whole if whole.flags.writeable else whole.copy(), out)
+
+        packed_of(given, packed)
+        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias, meaning["f"]))
+        return ConvBound(
+            op=op,
+            meaning=meaning,
+            windows=windows(meaning.kind, dict(meaning.static), meaning.all_options()),
+            call=call,
+            setting=setting,
+            packed=tvm_ffi.from_dlpack(packed),
+            unpack=lambda: unpacked(packed, shape, packed_of),
+            bias=row,
+            packed_bytes=packed.nbytes,
+        )
+
+    def moved(self, pack: Pack, op: PackOp) -> ConvBound:
+        """The same weight for the same op of another pack."""
+        bias = None if self.bias is None else np.from_dlpack(self.bias)
+        return ConvBound.of(pack, op, self.unpack(), bias, threads_of(self.setting))
+
+    def weight(self) -> NDArray[np.float32]:
+        """The weight as users store it, in a new array; PackClosed after the pack was closed."""
+        if self.packed is None:
+            self.call()
+        return self.unpack()
+
+    def closed(self) -> ConvBound:
+        """Nothing left but the refusal."""
+        gone = Closed(self.op.name)
+        return replace(self, call=gone, packed=None, unpack=lambda: np.zeros(0, np.float32), setting=0, bias=None)
+
+
+class Convolution:
+    """``y = convolution(x)`` or ``convolution(x, out=y)``; x is float32 (b, c, h, w), or as the op's layout says.
+
+    Takes numpy arrays, CPU torch tensors and other DLPack tensors; the result is of x's kind. The innermost axis must be
+    contiguous, others may have any stride; an image without the axis b is one. Concurrent calls are allowed.
+    """
+
+    __slots__ = ("__weakref__", "_bound", "_state", "owner")
+    owner: Pack
+
+    @staticmethod
+    def of(pack: Pack, bound: ConvBound) -> Convolution:
+        """One that a pack serves from now on."""
+        found = Convolution(bound)
+        pack.own(found)
+        return found
+
+    def __init__(self, bound: ConvBound) -> None:
+        self.serve(bound)
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """The convolution; TypeError or ValueError name the argument, what was expected and what was found."""
+        call, packed, setting, more = self._state
+        negated = getattr(x, "is_neg", None)
+        if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
+            raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
+        if out is None:
+            out = self._empty(x)
+        try:
+            call(setting, x, packed, out, *more)
+        except REFUSED as error:
+            if not read_only(x, "float32"):
+                raise explain(self.name, {"x": (x, "float32"), "out": (out, "float32")}, error) from error
+            self(x.copy(), out)
+        return out
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self._bound.op.name
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the packed weight."""
+        return self._bound.packed_bytes
+
+    @property
+    def bound(self) -> ConvBound:
+        """What serves it now."""
+        return self._bound
+
+    def serve(self, bound: ConvBound) -> None:
+        """Serve later calls from ``bound``; calls that run now finish as they began."""
+        self._bound = bound
+        more = () if bound.bias is None else (bound.bias,)
+        self._state = bound.call, bound.packed, bound.setting, more  # one tuple: a call sees all old or all new
+
+    def weight(self) -> NDArray[np.float32]:
+        """The weight as it was bound, unpacked into a new array."""
+        return self._bound.weight()
+
+    def rebind(self, weight: Any, bias: Any = None) -> None:
+        """Serve another weight and bias from the next call on; not while the pack is handed over."""
+        self.serve(ConvBound.of(self.owner, self._bound.op, weight, bias, threads_of(self._bound.setting)))
+
+    def twin(self) -> Convolution:
+        """Another one with the same packed weight."""
+        return Convolution.of(self.owner, self._bound)
+
+    def warm(self) -> None:
+        """One small image, so that no request is the first."""
+        extents = dict(self._bound.meaning.static) | {axis.name: 1 for axis in self._bound.op.dynamic}
+        for axis, side in self._bound.windows.items():
+            reach = side.dilation * (side.taps - 1) + 1
+            extents.setdefault(axis, 1)
+            if axis in {one.name for one in self._bound.op.dynamic}:
+                extents[axis] = max(WARM_ELEMENTS, reach)
+        axes = self._bound.op.operands[0].dims
+        self(np.zeros([extents[axis] for axis in axes], np.float32))
+
+    def close(self) -> None:
+        """Drop the packed weight and the library; later calls raise PackClosed. Calls that run now finish."""
+        self.serve(self._bound.closed())
+
+    def _empty(self, x: Any) -> Any:
+        """An output for x, of its kind."""
+        op, meaning = self._bound.op, self._bound.meaning
+        dims, shape = op.operands[0].dims, getattr(x, "shape", None)
+        if shape is None or len(shape) < len(dims) - 1:
+            raise TypeError(f"{op.name}: x must be a float32 array or tensor ({', '.join(dims)}), got {type(x).__name__}")
+        split = len(shape) - len(dims) + 1
+        extents = dict(zip(dims[1:], (int(n) for n in shape[split:]), strict=True))
+        sides = {after: self._bound.windows[of].out(extents[of]) for of, after in _AFTER if of in self._bound.windows}
+        if min(*sides.values(), *(extents[axis] for axis in self._bound.windows)) < 1:
+            found = " x ".join(str(extents[axis]) for axis in self._bound.windows)
+            raise ValueError(f"{op.name}: x is an image of {found}, with its pads smaller than the window: nothing is left")
+        known = {"f": meaning["f"], **sides}
+        size = (*shape[:split], *(known[axis] for axis in op.output.dims[1:]))
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor):
+            if x.requires_grad and torch.is_grad_enabled():
+                raise ValueError(f"{op.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
+            return x.new_empty(size)
+        result = np.empty(size, np.float32)
+        if isinstance(x, np.ndarray):
+            return result
+        kind = sys.modules.get(type(x).__module__.partition(".")[0])
+        same = getattr(kind, "from_dlpack", None)
+        return same(result) if callable(same) else result
+
+
+_AFTER = (("h", "p"), ("w", "q"))  # axes of the image, and what a convolution makes of them
+
+
+def weight_shape(op: Op) -> tuple[int, ...]:
+    """Dimensions of a convolution's weight as users store it."""
+    extents = {**dict(op.static), **{axis: 1 for axis in op.dynamic}}
+    options = op.all_options()
+    return op.meaning.operands[1].shape(op.meaning.complete(extents, options), options)
+
+
+def unpacked(
+    packed: NDArray[np.float32], shape: tuple[int, ...], packed_of: Callable[[Any, Any], None]
+) -> NDArray[np.float32]:
+    """The weight out of its packed form: what numbers are packed where tells where each lies."""
+    count = int(np.prod(shape))
+    places = np.zeros(packed.size, np.float32)
+    packed_of(np.arange(1, count + 1, dtype=np.int32).view(np.float32).reshape(shape), places)
+    found, kept = np.zeros(count, np.float32), places.view(np.int32) > 0
+    found[places.view(np.int32)[kept] - 1] = packed[kept]
+    return found.reshape(shape)

@@ -1,0 +1,69 @@
+/* conv1d and conv2d, and their transposes: products of weights and blocks of image columns that are made as they are needed.
+ *
+ * The output is a grid of pixels (b, p, q), which are numbered in that order. A transposed convolution is one ordinary convolution
+ * for each phase of its stride. In every phase the pixels are cut into blocks; what a block's windows see is laid out in scratch
+ * memory, in L2, and dense's micro-kernels multiply it with the packed weight.
+ *
+ *   channels last:  rows of the tile are pixels, its columns features; the weight is packed as panels [panel][k][lanes].
+ *   channels first: rows of the tile are features, its columns pixels; the weight is packed as rows [feature][k]. */
+#ifndef HT_CONV_H_
+#define HT_CONV_H_
+
+#include "dense.h"
+#include "sliced.h"
+
+enum { HT_CONV_B = 0, HT_CONV_H, HT_CONV_W, HT_CONV_P, HT_CONV_Q, HT_CONV_C, HT_CONV_F, HT_CONV_PACKED, HT_CONV_AXES }; /* of ht_op */
+enum { HT_CONV_X = 0, HT_CONV_WEIGHT = 1, HT_CONV_Y = 2, HT_CONV_BIAS = 3 };
+
+typedef struct { /* how the window moves over one axis of the image */
+  int32_t taps, stride, dilation, before, after, more; /* more: of a transposed one, elements added behind the output */
+} ht_window;
+
+typedef struct {
+  int32_t channels, features, groups;
+  ht_window tall, wide;
+  uint8_t transposed, last, flat; /* last: channels are the innermost axis; flat: images have no height */
+  int32_t lanes;                  /* columns of a panel of the packed weight */
+  const ht_kernel* kernels;       /* channels first: `tail` is the program of the last `nt` features of a group */
+} ht_conv;
+
+typedef struct { /* one axis of a phase: output first + step * i, tap t, meets input move * i + at + by * t */
+  int64_t first, step, count; /* outputs */
+  int64_t move, at, by;       /* inputs */
+  int64_t tap, tap_step, taps;
+} ht_side;
+
+typedef struct { /* an ordinary convolution: a part of the output, and the taps that reach it */
+  ht_side tall, wide;
+  int64_t depth;  /* terms of an output's sum: channels of a group times taps */
+  int64_t stride; /* from one row, or one panel, of the packed weight to the next */
+  int64_t offset; /* of the phase's weight in the packed one */
+  int64_t group;  /* from one group's weight to the next */
+} ht_phase;
+
+int64_t ht_conv_phases(const ht_conv* conv);
+/* Phase `index` of outputs p x q, from the one before it; where p and q are 0 only its weight is described. */
+void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase);
+/* Extent of the output along an axis; below 1 where the window does not fit. */
+int64_t ht_conv_out(const ht_conv* conv, const ht_window* window, int64_t extent);
+int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
+/* `weight` as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s), contiguous. */
+void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed);
+
+int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
+
+/* conv_image.c: what the windows of `count` pixels from `pixel` on see of one group's channels from `channel` on: terms
+ * [from, from + depth) of the phase's sum. Channels first: panels [panel][term][width] of `width` pixels, zero beyond the last.
+ * Channels last: rows [pixel][stride]. */
+typedef struct {
+  const ht_conv* conv;
+  const ht_conv_call* call;
+  const ht_phase* phase;
+  int64_t channel, pixel, count, from, depth;
+  int64_t width; /* channels first: of a panel; channels last: from one row to the next */
+} ht_image;
+void ht_conv_image(const ht_image* image, int lanes, float* out);
+
+extern const ht_kind ht_conv_kind;
+
+#endif /* HT_CONV_H_ */

@@ -1,0 +1,70 @@
+/* What windows see, laid out for the micro-kernels: included once for each width of vectors, by conv_image.c. */
+
+/* Channels first. Pixels of a panel in pieces that lie side by side in a row of the image; a term is copied for all channels. */
+HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
+  const ht_phase* ph = im->phase;
+  const ht_conv_call* call = im->call;
+  int64_t per_channel = ph->tall.taps * ph->wide.taps, q_count = ph->wide.count, width = im->width, move = ph->wide.move;
+  int64_t end = im->pixel + im->count;
+  for (int64_t pixel = im->pixel; pixel < end; pixel += width, out += im->depth * width) {
+    int64_t last = pixel + width < end ? pixel + width : end;
+    if (last - pixel < width) /* beyond the last pixel: numbers that no output keeps, but no signalling ones */
+      for (int64_t k = 0; k < im->depth; ++k) memset(out + k * width + (last - pixel), 0, (size_t)(width - (last - pixel)) * sizeof *out);
+    for (int64_t at = pixel; at < last;) {
+      int64_t row = at / q_count, column = at % q_count, b = row / ph->tall.count, p = row % ph->tall.count;
+      int64_t length = q_count - column < last - at ? q_count - column : last - at;
+      const float* image = call->x + b * call->xb + im->channel * call->xc;
+      for (int64_t tap = 0; tap < per_channel; ++tap) {
+        int64_t t = tap / ph->wide.taps, u = tap % ph->wide.taps;
+        /* the first channel whose term (channel, tap) is in [from, from + depth), and the first that is beyond */
+        int64_t c = (im->from - tap + per_channel - 1) / per_channel, c_end = (im->from + im->depth - tap + per_channel - 1) / per_channel;
+        if (im->from < tap) c = 0;
+        if (im->from + im->depth <= tap) continue;
+        float* to = out + (c * per_channel + tap - im->from) * width + (at - pixel);
+        int64_t y = p * ph->tall.move + ph->tall.at + t * ph->tall.by, x = column * move + ph->wide.at + u * ph->wide.by;
+        int64_t low = x >= 0 ? 0 : (-x + move - 1) / move, high = x >= call->w ? 0 : (call->w - x + move - 1) / move;
+        if (high > length) high = length;
+        if (y < 0 || y >= call->h || low >= high) low = high = length; /* nothing of the image: all zero */
+        const float* from = image + c * call->xc + y * call->xh + (x + low * move) * call->xw;
+        int64_t step = per_channel * width;
+        if (low > 0 || high < length)
+          for (int64_t i = c; i < c_end; ++i) {
+            float* zero = to + (i - c) * step;
+            for (int64_t j = 0; j < low; ++j) zero[j] = 0;
+            for (int64_t j = high; j < length; ++j) zero[j] = 0;
+          }
+        if (low < high) HT_WIDE(lines)(to + low, step, from, call->xc, c_end - c, high - low, move * call->xw);
+      }
+      at += length;
+    }
+  }
+}
+
+/* Channels last: the taps of a window one after the other, each the channels of a group. */
+HT_TARGET static void HT_WIDE(last)(const ht_image* im, float* out) {
+  const ht_phase* ph = im->phase;
+  const ht_conv_call* call = im->call;
+  int64_t channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;
+  int64_t q_count = ph->wide.count, taps = ph->wide.taps;
+  /* Taps side by side in memory are copied at once. */
+  int joined = ph->wide.by == 1 && im->conv->groups == 1 && call->xw == channels;
+  for (int64_t pixel = im->pixel; pixel < im->pixel + im->count; ++pixel, out += im->width) {
+    int64_t row = pixel / q_count, b = row / ph->tall.count;
+    int64_t y0 = row % ph->tall.count * ph->tall.move + ph->tall.at, x0 = pixel % q_count * ph->wide.move + ph->wide.at;
+    const float* image = call->x + b * call->xb + im->channel * call->xc;
+    for (int64_t k = im->from; k < end;) {
+      int64_t tap = k / channels, t = tap / taps, u = tap % taps, c = k % channels;
+      int64_t y = y0 + t * ph->tall.by, x = x0 + u * ph->wide.by;
+      int64_t length = channels - c;
+      int inside = y >= 0 && y < call->h && x >= 0 && x < call->w;
+      if (joined && inside) {
+        int64_t more = taps - 1 - u, room = call->w - 1 - x;
+        length += (more < room ? more : room) * channels;
+      }
+      if (length > end - k) length = end - k;
+      if (inside) HT_WIDE(line)(out + (k - im->from), image + y * call->xh + x * call->xw + c, length);
+      else memset(out + (k - im->from), 0, (size_t)length * sizeof *out);
+      k += length;
+    }
+  }
+}

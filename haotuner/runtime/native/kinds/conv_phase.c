@@ -1,0 +1,93 @@
+/* Phases of a convolution, and its weight packed for them. */
+#include <string.h>
+
+#include "conv.h"
+
+#define SLACK_ROWS 16  /* the tallest tile reads so many rows from the last one on */
+#define SLACK_PANELS 4 /* and the widest so many panels */
+#define LINE 16        /* floats of a cache line */
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
+
+int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64_t extent) {
+  int64_t reach = (int64_t)w->dilation * (w->taps - 1);
+  if (conv->transposed) return (extent - 1) * w->stride - w->before - w->after + reach + w->more + 1;
+  int64_t room = extent + w->before + w->after - reach - 1;
+  return room < 0 ? 0 : room / w->stride + 1;
+}
+
+int64_t ht_conv_phases(const ht_conv* conv) {
+  return conv->transposed ? (int64_t)conv->tall.stride * conv->wide.stride : 1;
+}
+
+static int64_t floored(int64_t a, int64_t b) { return a >= 0 ? a / b : -up(-a, b); }
+
+static void side_of(const ht_conv* conv, const ht_window* w, int64_t phase, int64_t outputs, ht_side* out) {
+  if (!conv->transposed) {
+    *out = (ht_side){0, 1, outputs, w->stride, -(int64_t)w->before, w->dilation, 0, 1, w->taps};
+    return;
+  }
+  int64_t step = w->stride / gcd(w->dilation, w->stride), tap = 0;
+  while (tap < step && tap < w->taps && (phase + w->before - tap * w->dilation) % w->stride != 0) ++tap;
+  int64_t taps = tap < step && tap < w->taps ? up(w->taps - tap, step) : 0;
+  int64_t at = taps > 0 ? floored(phase + w->before - tap * w->dilation, w->stride) : 0;
+  *out = (ht_side){phase, w->stride, outputs > phase ? up(outputs - phase, w->stride) : 0, 1, at,
+                   -(step * w->dilation / w->stride), tap, step, taps};
+}
+
+static int64_t per_group(int64_t all, const ht_conv* conv) { return all / conv->groups; }
+
+/* Rows and panels whose starts are an odd number of cache lines apart never meet in the same few sets of L1. */
+static int64_t apart(int64_t floats) {
+  int64_t lines = up(floats, LINE);
+  return (lines | 1) * LINE;
+}
+
+static void weight_of(const ht_conv* conv, ht_phase* phase) {
+  int64_t features = per_group(conv->features, conv);
+  phase->depth = per_group(conv->channels, conv) * phase->tall.taps * phase->wide.taps;
+  phase->stride = apart(conv->last ? phase->depth * conv->lanes : phase->depth);
+  phase->group = phase->stride * (conv->last ? up(features, conv->lanes) + SLACK_PANELS : features);
+}
+
+void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase) {
+  phase->offset = index == 0 ? 0 : phase->offset + phase->group * conv->groups;
+  side_of(conv, &conv->tall, index / conv->wide.stride, p, &phase->tall);
+  side_of(conv, &conv->wide, index % conv->wide.stride, q, &phase->wide);
+  weight_of(conv, phase);
+}
+
+int64_t ht_conv_packed(const ht_conv* conv) {
+  ht_phase phase;
+  for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);
+  int64_t longest = apart(per_group(conv->channels, conv) * (int64_t)conv->tall.taps * conv->wide.taps);
+  return phase.offset + phase.group * conv->groups + (conv->last ? 0 : SLACK_ROWS * longest);
+}
+
+void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
+  int64_t channels = per_group(conv->channels, conv), features = per_group(conv->features, conv);
+  int64_t window = (int64_t)conv->tall.taps * conv->wide.taps;
+  memset(packed, 0, (size_t)ht_conv_packed(conv) * sizeof *packed);
+  ht_phase phase;
+  for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
+    ht_conv_phase(conv, index, 0, 0, &phase);
+    int64_t taps = phase.tall.taps * phase.wide.taps;
+    for (int64_t g = 0; g < conv->groups; ++g)
+      for (int64_t f = 0; f < features; ++f)
+        for (int64_t c = 0; c < channels; ++c) {
+          const float* from = conv->transposed ? weight + ((g * channels + c) * features + f) * window
+                                               : weight + ((g * features + f) * channels + c) * window;
+          float* to = packed + phase.offset + g * phase.group;
+          to += conv->last ? f / conv->lanes * phase.stride + c * conv->lanes + f % conv->lanes : f * phase.stride + c * taps;
+          int64_t tap_stride = conv->last ? channels * conv->lanes : 1;
+          for (int64_t t = 0; t < phase.tall.taps; ++t)
+            for (int64_t u = 0; u < phase.wide.taps; ++u) {
+              int64_t tap = (phase.tall.tap + t * phase.tall.tap_step) * conv->wide.taps + phase.wide.tap + u * phase.wide.tap_step;
+              *to = from[tap];
+              to += tap_stride;
+            }
+        }
+  }
+}

@@ -1,0 +1,257 @@
+/* One call: every phase and group, cut into chunks of pixels and of features, which threads share. */
+#include <string.h>
+
+#include "conv.h"
+
+/* Of a thread, kept from call to call: half of the smallest private L2 of server cores for a block of image columns, and what its
+ * results need where they cannot be written in place. */
+#define IMAGE_FLOATS (72 * 1024)
+#define RESULT_FLOATS (40 * 1024)
+#define ROWS_MOST 96 /* pixels of a block, channels last: the weight streams past once for so many (setting.py) */
+#define PANEL_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
+
+static _Thread_local _Alignas(64) float image_memory[IMAGE_FLOATS + 64];
+static _Thread_local _Alignas(64) float result_memory[RESULT_FLOATS];
+
+typedef struct {
+  const ht_conv* conv;
+  const ht_kernel* kernel;
+  const ht_conv_call* call;
+  ht_phase phase;
+  int64_t channels, features; /* of a group */
+  int64_t pixels, block, blocks; /* pixels of all, of a block, blocks */
+  int64_t span, spans;           /* features of a chunk, and chunks of them */
+  int64_t part;                  /* terms of the sum in a block of image columns */
+  int in_place;                  /* y's pixels are evenly spaced */
+  atomic_int failed;
+} job;
+
+typedef struct { /* arguments of a micro-kernel */
+  const float *x, *w;
+  float* y;
+  int64_t ldx, w_stride, ldy, depth, tiles, groups, add;
+} tile_call;
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int run_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const tile_call* c) {
+  int64_t x_shape[2] = {c->tiles * mr, c->depth}, x_strides[2] = {c->ldx, 1};
+  int64_t w_shape[3] = {c->groups * up(nr, pw), c->depth, pw}, w_strides[3] = {c->w_stride, pw, 1};
+  int64_t y_shape[2] = {c->tiles * mr, c->groups * nr}, y_strides[2] = {c->ldy, 1};
+  const DLDevice cpu = {kDLCPU, 0};
+  const DLDataType fp32 = {kDLFloat, 32, 1};
+  DLTensor tx = {(void*)c->x, cpu, 2, fp32, x_shape, x_strides, 0};
+  DLTensor tw = {(void*)c->w, cpu, 3, fp32, w_shape, w_strides, 0};
+  DLTensor ty = {c->y, cpu, 2, fp32, y_shape, y_strides, 0};
+  TVMFFIAny args[6], result;
+  memset(args, 0, sizeof args);
+  memset(&result, 0, sizeof result);
+  args[0].type_index = args[1].type_index = args[2].type_index = kTVMFFIDLTensorPtr;
+  args[0].v_ptr = &tx;
+  args[1].v_ptr = &tw;
+  args[2].v_ptr = &ty;
+  args[3].type_index = args[4].type_index = args[5].type_index = kTVMFFIInt;
+  args[3].v_int64 = c->tiles;
+  args[4].v_int64 = c->groups;
+  args[5].v_int64 = c->add;
+  return fn(NULL, args, 6, &result);
+}
+
+/* Where a pixel's first feature of a group lies in y. */
+static float* place(const job* j, int64_t feature, int64_t pixel) {
+  const ht_conv_call* call = j->call;
+  const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
+  int64_t row = pixel / wide->count, b = row / tall->count, p = tall->first + row % tall->count * tall->step;
+  int64_t q = wide->first + pixel % wide->count * wide->step;
+  return call->y + b * call->yb + feature * call->yf + p * call->yh + q * call->yw;
+}
+
+/* From scratch memory to y: `rows` x `columns` of the tile, pixels from `pixel`, features from `feature` of all on. */
+static void put(const job* j, const float* from, int64_t stride, int64_t feature, int64_t features, int64_t pixel, int64_t pixels) {
+  const ht_side* wide = &j->phase.wide;
+  const ht_conv_call* call = j->call;
+  for (int64_t at = 0; at < pixels;) {
+    int64_t length = wide->count - (pixel + at) % wide->count;
+    if (length > pixels - at) length = pixels - at;
+    float* to = place(j, feature, pixel + at);
+    int64_t gap = wide->step * call->yw;
+    if (j->conv->last)
+      for (int64_t i = 0; i < length; ++i) memcpy(to + i * gap, from + (at + i) * stride, (size_t)features * sizeof *to);
+    else
+      for (int64_t f = 0; f < features; ++f) {
+        const float* line = from + f * stride + at;
+        if (gap == 1) memcpy(to + f * call->yf, line, (size_t)length * sizeof *to);
+        else
+          for (int64_t i = 0; i < length; ++i) to[f * call->yf + i * gap] = line[i];
+      }
+    at += length;
+  }
+}
+
+static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, int64_t features, int64_t pixels) {
+  const float* bias = j->call->bias + feature;
+  if (j->conv->last)
+    for (int64_t i = 0; i < pixels; ++i)
+      for (int64_t f = 0; f < features; ++f) y[i * stride + f] += bias[f];
+  else
+    for (int64_t f = 0; f < features; ++f)
+      for (int64_t i = 0; i < pixels; ++i) y[f * stride + i] += bias[f];
+}
+
+/* Channels first: features [first, first + count) of a group at `pixels` pixels, whose image columns lie in `image`. */
+static int features_down(const job* j, tile_call c, int64_t group, int64_t first, int64_t count, int64_t from, float* y, int64_t ldy) {
+  const ht_kernel* k = j->kernel;
+  c.x = j->call->weight + j->phase.offset + group * j->phase.group + first * j->phase.stride + from;
+  c.ldx = j->phase.stride;
+  c.y = y;
+  c.ldy = ldy;
+  c.tiles = count / k->mr;
+  int64_t rest = count - c.tiles * k->mr;
+  int rc = c.tiles > 0 ? run_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
+  if (rc != 0 || rest == 0) return rc;
+  c.x += c.tiles * k->mr * c.ldx;
+  c.y += c.tiles * k->mr * ldy;
+  c.tiles = 1;
+  if (k->tail != NULL && rest == k->nt) return run_tiles(k->tail, k->nt, k->nr, k->pw, &c);
+  /* A whole tile into scratch memory: what is beyond the features that there are is dropped. */
+  float scratch[HT_MAX_TILE];
+  int64_t groups = c.groups;
+  c.groups = 1;
+  for (int64_t g = 0; g < groups && rc == 0; ++g, c.w += c.w_stride) {
+    float* to = c.y;
+    c.y = scratch;
+    c.ldy = k->nr;
+    for (int64_t i = 0; i < rest && c.add; ++i) memcpy(scratch + i * k->nr, to + i * ldy + g * k->nr, (size_t)k->nr * sizeof *to);
+    for (int64_t i = rest * k->nr; i < k->mr * k->nr && c.add; ++i) scratch[i] = 0;
+    rc = run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+    for (int64_t i = 0; i < rest; ++i) memcpy(to + i * ldy + g * k->nr, scratch + i * k->nr, (size_t)k->nr * sizeof *to);
+    c.y = to;
+  }
+  return rc;
+}
+
+static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
+  const ht_kernel* k = j->kernel;
+  int64_t panels = up(pixels, k->nr), all = group * j->features;
+  int64_t q0 = pixel / (j->phase.wide.count * j->phase.tall.count), q1 = (pixel + pixels - 1) / (j->phase.wide.count * j->phase.tall.count);
+  int direct = j->in_place && q0 == q1 && pixels % k->nr == 0;
+  int64_t most = direct ? count : RESULT_FLOATS / (panels * k->nr), rc = 0; /* features at a time */
+  if (!direct && most < count) most = most / k->mr * k->mr;
+  for (int64_t f = first, last; f < first + count && rc == 0; f = last) {
+    last = f + most < first + count ? f + most : first + count;
+    float* y = direct ? place(j, all + f, pixel) : result_memory;
+    int64_t ldy = direct ? j->call->yf : panels * k->nr;
+    for (int64_t from = 0; from < j->phase.depth && rc == 0; from += j->part) {
+      int64_t depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
+      if (f == first || j->part < j->phase.depth) {
+        ht_image image = {j->conv, j->call, &j->phase, group * j->channels, pixel, pixels, from, depth, k->nr};
+        ht_conv_image(&image, j->conv->lanes, image_memory);
+      }
+      tile_call c = {.w = image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
+      rc = features_down(j, c, group, f, last - f, from, y, ldy);
+    }
+    if (j->phase.depth == 0)
+      for (int64_t i = 0; i < last - f; ++i) memset(y + i * ldy, 0, (size_t)pixels * sizeof *y);
+    if (j->call->bias != NULL) add_bias(j, y, ldy, all + f, last - f, pixels);
+    if (!direct) put(j, y, ldy, all + f, last - f, pixel, pixels);
+  }
+  return (int)rc;
+}
+
+/* Channels last: features [first, first + count) of a group, a multiple of the tile but at the group's end. */
+static int chunk_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
+  const ht_kernel* k = j->kernel;
+  int64_t all = group * j->features, tiles = up(pixels, k->mr);
+  int64_t whole = count / k->nr, rest = count - whole * k->nr;
+  int narrow = rest > 0 && k->tail != NULL && rest <= k->nt;
+  int64_t wide = whole * k->nr + (rest == 0 ? 0 : narrow ? k->nt : k->nr); /* what the tiles compute */
+  int direct = j->in_place && pixels % k->mr == 0 && wide == count;
+  int64_t most = direct ? tiles : RESULT_FLOATS / (wide * k->mr), rc = 0; /* row tiles at a time */
+  if (most < 1) return -1; /* blocks are made so that one fits */
+  for (int64_t tile = 0; tile < tiles && rc == 0; tile += most) {
+    int64_t now = tiles - tile < most ? tiles - tile : most, row = pixel + tile * k->mr;
+    int64_t rows = now * k->mr < pixels - tile * k->mr ? now * k->mr : pixels - tile * k->mr;
+    float* y = direct ? place(j, all + first, row) : result_memory;
+    int64_t ldy = direct ? j->call->yw : wide;
+    for (int64_t from = 0; from < j->phase.depth && rc == 0; from += j->part) {
+      int64_t depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part, ldx = (up(depth, 16) | 1) * 16;
+      ht_image image = {j->conv, j->call, &j->phase, group * j->channels, row, rows, from, depth, ldx};
+      ht_conv_image(&image, j->conv->lanes, image_memory);
+      const float* w = j->call->weight + j->phase.offset + group * j->phase.group + from * j->conv->lanes;
+      tile_call c = {.x = image_memory, .ldx = ldx, .w = w + first / j->conv->lanes * j->phase.stride, .w_stride = j->phase.stride,
+                     .y = y, .ldy = ldy, .depth = depth, .tiles = now, .groups = whole, .add = from > 0};
+      if (whole > 0) rc = run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+      if (rest == 0 || rc != 0) continue;
+      c.w += whole * k->nr / j->conv->lanes * j->phase.stride;
+      c.y += whole * k->nr;
+      c.groups = 1;
+      rc = narrow ? run_tiles(k->tail, k->mr, k->nt, k->pw, &c) : run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+    }
+    if (j->phase.depth == 0)
+      for (int64_t i = 0; i < rows; ++i) memset(y + i * ldy, 0, (size_t)count * sizeof *y);
+    if (j->call->bias != NULL) add_bias(j, y, ldy, all + first, count, rows);
+    if (!direct) put(j, y, ldy, all + first, count, row, rows);
+  }
+  return (int)rc;
+}
+
+/* Chunks in the order of groups, blocks of pixels, spans of features. */
+static void run_chunk(void* arg, int64_t index) {
+  job* j = arg;
+  int64_t span = index % j->spans, block = index / j->spans % j->blocks, group = index / j->spans / j->blocks;
+  int64_t pixel = block * j->block, first = span * j->span;
+  int64_t pixels = j->pixels - pixel < j->block ? j->pixels - pixel : j->block;
+  int64_t count = j->features - first < j->span ? j->features - first : j->span;
+  int rc = j->conv->last ? chunk_last(j, group, pixel, pixels, first, count) : chunk_first(j, group, pixel, pixels, first, count);
+  if (rc != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+}
+
+/* Blocks of pixels, and spans of features, of one phase. */
+static void cut(job* j, int share, int threads) {
+  const ht_kernel* k = j->kernel;
+  int64_t depth = j->phase.depth > 0 ? j->phase.depth : 1;
+  int64_t unit = j->conv->last ? k->mr : k->nr, tile = j->conv->last ? k->nr : k->mr; /* of pixels, of features */
+  int64_t parts = up(depth * unit, IMAGE_FLOATS - 32 * unit); /* rows may be two lines longer than their terms */
+  j->part = up(depth, parts);
+  int64_t most = IMAGE_FLOATS / ((j->part + 32) * unit), limit = (j->conv->last ? ROWS_MOST : PANEL_PIXELS) / unit;
+  if (most > limit) most = limit;
+  if (most < 1) most = 1;
+  int64_t units = up(j->pixels, unit);
+  int64_t blocks = up(units, most);
+  if (share != HT_CONV_F && share != HT_WHOLE) { /* as many for each thread, and four each where there are enough */
+    int64_t pieces = units / threads < 4 ? (units / threads > 0 ? units / threads : 1) : 4;
+    if (blocks < pieces * threads) blocks = pieces * threads;
+    blocks = up(blocks, threads) * threads;
+  }
+  if (blocks > units) blocks = units;
+  j->block = up(units, blocks) * unit;
+  j->blocks = up(j->pixels, j->block);
+  int64_t tiles = up(j->features, tile), spans = 1;
+  if (share == HT_CONV_F) spans = tiles < threads ? tiles : threads;
+  int64_t wide = RESULT_FLOATS / k->mr / k->nr; /* channels last: tiles of features whose results fit beside one another */
+  if (j->conv->last && up(tiles, spans) > wide) spans = up(tiles, wide);
+  j->span = up(tiles, spans) * tile;
+  j->spans = up(j->features, j->span);
+}
+
+int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {
+  job j = {.conv = conv, .kernel = kernel, .call = call, .channels = conv->channels / conv->groups, .features = conv->features / conv->groups};
+  if (share == HT_WHOLE) threads = 1;
+  if (threads == 1) share = HT_WHOLE;
+  atomic_init(&j.failed, 0);
+  for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
+    ht_conv_phase(conv, index, call->p, call->q, &j.phase);
+    j.pixels = call->batch * j.phase.tall.count * j.phase.wide.count;
+    if (j.pixels == 0) continue;
+    int even = j.phase.tall.step == 1 && j.phase.wide.step == 1;
+    if (conv->last) even = even && (call->p == 1 || call->yh == call->q * call->yw) && (call->batch == 1 || call->yb == call->p * call->q * call->yw);
+    else even = even && (call->p == 1 || call->yh == call->q);
+    j.in_place = even;
+    cut(&j, share, threads);
+    int64_t chunks = conv->groups * j.blocks * j.spans;
+    if (threads == 1 || chunks == 1)
+      for (int64_t i = 0; i < chunks; ++i) run_chunk(&j, i);
+    else ht_pool_run(run_chunk, &j, chunks, threads);
+  }
+  return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
+}

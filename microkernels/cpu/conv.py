@@ -1,0 +1,158 @@
+"""The convolution family for CPUs: dense's register tiles over blocks of image columns that the runtime lays out.
+
+A convolution is the product of its weight with what each output's window sees (``runtime/native/kinds/conv_run.c``). With
+channels last a tile's rows are pixels and its columns features; with channels first the rows are features and the columns
+pixels, so that the output is written as it is stored. The program is that of ``dense.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from haotuner.microkernels.cpu import dense_demand
+from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
+from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.ops.convolution import is_convolution
+from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.device import Device
+from haotuner.words.family import Layout, rounded_up
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws, Question
+from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
+
+LEAST_SHARE = 0.7  # of the registers that a tile fills with sums: less leaves the pipes of a core idle
+SMALL = 4  # vectors: tiles of so few serve outputs that no large one fits
+UNROLLS = (1, 4)
+
+
+def channels_last(op: Op) -> bool:
+    """Whether the op's channels are the innermost axis."""
+    return op.option("layout") in ("nhwc", "nwc")
+
+
+def of_group(op: Op, axis: str) -> int:
+    """Channels (c) or features (f) of one group."""
+    return op[axis] // int(op.option("groups"))
+
+
+class CpuConv:
+    """Family ``cpu_conv_fp32``; parameters cl (channels last), mr, nr, pw, ku, vl as dense has them, and nt or mt.
+
+    ``nt`` columns, channels last, or ``mt`` rows, are what a program of its own computes where tiles end the features.
+    """
+
+    name = "cpu_conv_fp32"
+    backend = "cpu"
+    frontier = 28  # all are raced at a few shapes, within a minute
+
+    def serves(self, op: Op) -> bool:
+        """Any convolution in fp32 without an epilogue."""
+        return is_convolution(op.kind) and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic)
+
+    def suits(self, device: Device) -> bool:
+        """Any CPU: the points are made for the device's own vectors."""
+        return device.kind == "cpu"
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Tiles that fill most of the registers, and small ones."""
+        lanes, registers = device.wave_width, device.registers_per_thread
+        for rows in range(1, MAX_TILE_ROWS + 1):
+            for vectors in range(1, MAX_STREAMS + 1):
+                sums = rows * vectors
+                if LEAST_SHARE * registers <= sums < registers or (sums <= SMALL and rows <= SMALL):
+                    for unroll in UNROLLS:
+                        yield self.kernel(op, rows, vectors * lanes, unroll, lanes)
+
+    def kernel(self, op: Op, mr: int, nr: int, ku: int, vl: int) -> MicroKernel:
+        """The micro-kernel of these parameters for an op."""
+        last, features = channels_last(op), of_group(op, "f")
+        least = min(vl, TAIL_LANES)
+        end = -(-(features % nr) // least) * least if last else features % mr
+        size, key = (nr, "nt") if last else (mr, "mt")
+        more = ((key, end),) if 0 < end < size else ()
+        pw = vl if last else nr
+        return MicroKernel(
+            self.name, (("cl", int(last)), ("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", 0), *more)
+        )
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """As dense: registers of the sums and of one operand, and what one unrolled step touches."""
+        rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
+        step_bytes = (kernel["mr"] + kernel["nr"]) * kernel["ku"] * FP32_BYTES
+        return Footprint(registers_per_thread=rows * vectors + min(vectors, rows) + 1, shared_bytes=step_bytes)
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """Features and pixels. Pixels of all rows and images are numbered through, so no axis of its own ends in tiles."""
+        pixels, features = ("mr", "nr") if kernel["cl"] else ("nr", "mr")
+        return Tile(extent={"q": kernel[pixels], "f": kernel[features]}, edge={}, step={"c": kernel["ku"]})
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Whole tiles; of the features what the last tile's program has."""
+        size = self.tile(kernel).extent.get(axis, 1)
+        end = dict(kernel.params).get("nt" if kernel["cl"] else "mt", 0)
+        if axis == "f" and end and extent % size:
+            return extent // size * size + end
+        return rounded_up(self.tile(kernel), axis, extent)
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Lanes of the packed weight: the same for all kernels of an op."""
+        return (kernel["cl"], kernel["vl"])
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """No tile of more features than there are, but the least."""
+
+        def features(q: Question) -> tuple[float, float] | None:
+            there, least = of_group(q.op, "f"), device.wave_width if q.kernel["cl"] else 1
+            return q.tile.extent["f"], max(-(-there // least) * least, least)
+
+        return (("features", features),)
+
+    def demand(self, asked: Asked) -> Demand:
+        """That of the product: pixels times features over a group's channels and taps."""
+        e = asked.extents
+        one = np.ones_like(e["b"])
+        deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
+        pixels, depth = e["b"] * e.get("p", one) * e["q"], deep * e.get("r", one) * e["s"]
+        last = asked.param("cl") > 0
+        rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
+        product = Asked(
+            device=asked.device,
+            params=asked.params,
+            extents={"m": rows, "n": columns, "k": depth},
+            element_bytes=asked.element_bytes,
+            cold=asked.cold,
+            kernels=asked.kernels,
+            kernel_at=asked.kernel_at,
+        )
+        return dense_demand.demand(product)
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's."""
+        return None
+
+    def fuses(self, step: str) -> bool:
+        """None: the runtime adds a bias while the output is in cache."""
+        return False
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module of the tile's program, see ``dense.py``, and of the last tile's, ``symbol_tail``."""
+        import tvm
+
+        programs = {symbol: tile_program(kernel, symbol)}
+        params = dict(kernel.params)
+        if "nt" in params:
+            programs[f"{symbol}_tail"] = tile_program(kernel, f"{symbol}_tail", params["nt"])
+        elif "mt" in params:
+            short = MicroKernel(kernel.family, tuple((k, params["mt"] if k == "mr" else v) for k, v in kernel.params))
+            programs[f"{symbol}_tail"] = tile_program(short, f"{symbol}_tail")
+        return tvm.IRModule(programs)
+
+
+def last_tile(kernel: MicroKernel) -> int:
+    """Columns (channels last) or rows that a program of its own computes at the features' end; 0 where there is none."""
+    params = dict(kernel.params)
+    return params.get("nt", params.get("mt", 0))

@@ -1,0 +1,186 @@
+"""CPU families of generated programs: one family a kind of operator that says by steps what it computes.
+
+A micro-kernel is a schedule (``haotuner/generate/schedule.py``) of the kind's graph. Its program takes whole tensors of any
+extents, with the innermost axis contiguous and any strides elsewhere; the runtime calls it on parts of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.generate.kinds import graph_of, has_graph
+from haotuner.generate.schedule import Plan, Schedule, keepable, planned
+from haotuner.graph.graph import Graph
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.kind import OpKind, Options
+from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.words.device import Device
+from haotuner.words.family import Layout
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
+from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
+
+FP32_BYTES = 4
+# Vectors an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy.
+UNROLLS = (1, 2, 4, 8)
+
+
+class CpuGenerated:
+    """Family ``cpu_generated_KIND_fp32``.
+
+    Parameters: vl (lanes of a vector), u (vectors an iteration), ax (the output's axis along the lanes, from 1 on; 0: none),
+    kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
+    """
+
+    backend = "cpu"
+    frontier = 48  # all
+
+    def __init__(self, kind: OpKind) -> None:
+        if not has_graph(kind):
+            raise ValueError(f"op kind {kind.name} has neither a formula nor a graph to make programs from")
+        self.kind = kind
+        self.name = f"cpu_generated_{kind.name}_fp32"
+
+    @staticmethod
+    def covers(kind: OpKind) -> bool:
+        """Whether programs can be made of a kind."""
+        return has_graph(kind)
+
+    def serves(self, op: Op) -> bool:
+        """The kind in fp32, whatever is dynamic, no epilogue."""
+        return op.kind == self.kind.name and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic)
+
+    def suits(self, device: Device) -> bool:
+        """Any CPU: the points are made for the device's own vectors."""
+        return device.kind == "cpu"
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every axis along the lanes, every number of vectors, with and without a kept tensor; scalar code last."""
+        options = self._option_params(op.all_options())
+        graph = self._graph(op.all_options())
+        rank, folds = graph.types[graph.outputs[0]].rank, any(node.primitive == "reduce" for node in graph.nodes)
+        kept = range(len(keepable(graph)) + 1)
+        for axis in (rank, *([0] if folds else []), *range(1, rank)):
+            for keep in kept:
+                for vectors in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
+                    kernel = self._kernel(device.wave_width, vectors, axis, keep, options)
+                    if self._plan(kernel) is not None:
+                        yield kernel
+        yield self._kernel(1, 1, rank, 0, options)
+
+    def _kernel(self, lanes: int, vectors: int, axis: int, keep: int, options: tuple[tuple[str, int], ...]) -> MicroKernel:
+        return MicroKernel(self.name, (("vl", lanes), ("u", vectors), ("ax", axis), ("kp", keep), *options))
+
+    def _option_params(self, options: Options) -> tuple[tuple[str, int], ...]:
+        """Options as numbers: the place among the choices, or the numbers themselves."""
+        found: list[tuple[str, int]] = []
+        for letter, (name, option) in zip(ascii_lowercase, self.kind.options.items(), strict=False):
+            value = options[name]
+            numbers = [option.choices.index(value)] if option.choices else [int(part) for part in value.split(".")]
+            found += [(f"o{letter}{ascii_lowercase[place] * (place > 0)}", one) for place, one in enumerate(numbers)]
+        return tuple(found)
+
+    def _options(self, kernel: MicroKernel) -> dict[str, str]:
+        given, found = dict(kernel.params), {}
+        for letter, (name, option) in zip(ascii_lowercase, self.kind.options.items(), strict=False):
+            keys = [f"o{letter}{last}" for last in ("", *ascii_lowercase[1:]) if f"o{letter}{last}" in given]
+            found[name] = option.choices[given[keys[0]]] if option.choices else ".".join(str(given[key]) for key in keys)
+        return found
+
+    def _own(self, kernel: MicroKernel) -> OpKind:
+        """The kind with the kernel's options."""
+        return self.kind.variant(self._options(kernel)) if self.kind.variant is not None else self.kind
+
+    def _graph(self, options: Options) -> Graph:
+        return _graph(self.kind.name, tuple(options.items()), self)
+
+    def _plan(self, kernel: MicroKernel) -> Plan | None:
+        """The plan of a kernel; None where the graph cannot be run so."""
+        graph = self._graph(self._options(kernel))
+        kept = keepable(graph)[kernel["kp"] - 1 : kernel["kp"]] if kernel["kp"] else ()
+        try:
+            return planned(
+                graph, Schedule(lane_axis=kernel["ax"] - 1, lanes=kernel["vl"], unroll=kernel["u"], kept=tuple(kept))
+            )
+        except UsageError:
+            return None
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """One point of every axis; along the lanes whole iterations and a remainder."""
+        kind, width = self._own(kernel), kernel["vl"] * kernel["u"]
+        output = kind.output.axes({})
+        along = output[kernel["ax"] - 1] if kernel["ax"] else None
+        spatial = [axis for axis in output if kind.axes.get(axis, "spatial") == "spatial"]
+        extent = {axis: width if axis == along else 1 for axis in spatial}
+        step = {
+            axis: width if axis == along or along is None else 1 for axis, role in kind.axes.items() if role == "reduction"
+        }
+        return Tile(extent=extent, edge={axis: "tail" if axis == along else "masked" for axis in spatial}, step=step)
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """What is asked and no more: remainders are masked or computed element by element."""
+        return extent
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Operands are read as they are stored."""
+        return ()
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """An iteration's vectors of every operand, and as many accumulators."""
+        operands = len(self._own(kernel).operands)
+        touched = kernel["vl"] * kernel["u"] * FP32_BYTES * operands
+        return Footprint(registers_per_thread=kernel["u"] + operands, shared_bytes=touched)
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """None of its own: remainders make every program fit every extent."""
+        return ()
+
+    def demand(self, asked: Asked) -> Demand:
+        """Every operand once through all levels; a tile is what runs without a new start."""
+        kind = self._own(asked.kernels[0])
+        options = self._options(asked.kernels[0])
+        extents: Any = kind.complete(asked.extents, options)  # columns in the place of whole numbers
+        read_or_written = (
+            DTYPE_BYTES[operand.dtype or "fp32"] * np.prod(operand.shape(extents, {}), axis=0) for operand in kind.operands
+        )
+        work = Work.streamed(np.asarray(kind.flops(extents), np.float64), np.asarray(sum(read_or_written), np.float64))
+        return Demand(work=work, tiles=asked.tiles(self._run, self.footprint, vector=asked.param("vl")))
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's."""
+        return None
+
+    def _run(self, kernel: MicroKernel) -> Tile:
+        """One point of every axis of the output but the last."""
+        kind = self._own(kernel)
+        outer = [axis for axis in kind.output.axes({})[:-1] if axis in kind.axes] or [kind.operands[0].axes({})[0]]
+        return Tile(extent=dict.fromkeys(outer, 1), edge=dict.fromkeys(outer, "exact"), step={})
+
+    def fuses(self, step: str) -> bool:
+        """None."""
+        return False
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module with a function ``symbol(inputs…, output)`` over whole tensors of any extents."""
+        import tvm
+
+        from haotuner.microkernels.cpu.generated_program import program
+
+        plan = self._plan(kernel)
+        if plan is None:
+            raise UsageError(f"micro-kernel {kernel.name}: the operator cannot be run with this schedule")
+        return tvm.IRModule({symbol: program(plan, symbol)})
+
+
+@cache
+def _graph(kind: str, options: tuple[tuple[str, str], ...], family: CpuGenerated) -> Graph:
+    """Graphs are values: one for each kind and options."""
+    own: Mapping[str, str] = dict(options)
+    return graph_of(family.kind, own)

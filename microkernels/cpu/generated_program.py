@@ -1,0 +1,288 @@
+"""A machine that builds the program for TVM: a PrimFunc over whole tensors of any extents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from haotuner.errors import UsageError
+from haotuner.generate.emit import emit
+from haotuner.generate.schedule import Plan
+from haotuner.graph.extents import Extent
+from haotuner.graph.types import NUMPY_NAMES, TensorType
+from haotuner.microkernels.cpu.vector_math import VectorMath
+from haotuner.ops.functions import COMPARISONS
+
+BINARY = {"add": "__add__", "sub": "__sub__", "mul": "__mul__", "div": "__truediv__"}
+VECTOR_MATH = ("exp", "log", "tanh", "erf", "sigmoid")
+TVM_NAMES = {**NUMPY_NAMES, "bool": "bool"}
+
+
+class Buffer(NamedTuple):
+    """A tensor in memory; ``flat``: the same as one axis, with the strides that lead there."""
+
+    whole: Any
+    flat: Any
+    strides: list[Any]
+
+
+class TirCell:
+    """A variable of the program: one element of local memory, which the compiler keeps in a register."""
+
+    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
+        self.T = builder
+        self.buffer = builder.sblock_alloc_buffer((1,), _typed(dtype, lanes), scope="global")
+
+    def get(self) -> Any:
+        """Its value."""
+        return self.buffer[0]
+
+    def set(self, value: Any) -> None:
+        """Give it another value."""
+        self.T.buffer_store(self.buffer, value, [0])
+
+
+class Tir:
+    """Values are TVM expressions; a loop's body is said once."""
+
+    def __init__(self, plan: Plan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
+        from tvm import tirx
+        from tvm.script.ir_builder import tirx as T
+
+        self.plan, self.buffers, self.dimensions = plan, buffers, dimensions
+        self.tirx, self.T = tirx, T
+
+    def number(self, value: float, dtype: str) -> Any:
+        """A constant."""
+        if dtype == "bool":
+            return self.tirx.IntImm("bool", int(value))
+        name = TVM_NAMES[dtype]
+        return self.tirx.FloatImm(name, float(value)) if dtype in ("fp32", "fp64") else self.tirx.IntImm(name, int(value))
+
+    def size(self, extent: Extent) -> Any:
+        """An extent's size, in terms of the tensors' dimensions."""
+        return lowered_extent(extent, self.dimensions)
+
+    def loop(self, count: Any, body: Callable[[Any], None]) -> None:
+        """A serial loop from 0 on."""
+        with self.T.serial(count) as i:
+            body(i)
+
+    def ramp(self, base: Any, lanes: int) -> Any:
+        """The numbers from the base on."""
+        return self.tirx.Ramp(base, self.number(1, "int64"), lanes) if lanes > 1 else base
+
+    def mask(self, base: Any, extent: Any, lanes: int) -> Any:
+        """The lanes before the extent, compared in 32 bits."""
+        left = self.cell("int32", 1, self.tirx.Cast("int32", extent - base)).get()
+        ramp = self.tirx.Ramp(self.tirx.IntImm("int32", 0), self.tirx.IntImm("int32", 1), lanes)
+        return ramp < self.tirx.Broadcast(left, lanes)
+
+    def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
+        """Elements of a tensor."""
+        buffer = self.buffers[tensor]
+        places, wide = self._places(buffer, indices, steps, lanes)
+        if wide and mask is not None:
+            return self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
+        return (buffer.flat if len(places) < len(indices) or not indices else buffer.whole)[tuple(places)]
+
+    def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
+        """Write the lanes that exist."""
+        buffer = self.buffers[tensor]
+        places, wide = self._places(buffer, indices, steps, lanes)
+        if wide:
+            value = self._wide(value, lanes)
+        if wide and mask is not None:
+            self.T.evaluate(self.tirx.op.masked_store(buffer.whole, value, *places, mask))
+        else:
+            target = buffer.flat if len(places) < len(indices) or not indices else buffer.whole
+            self.T.buffer_store(target, value, places)
+
+    def _places(
+        self, buffer: Buffer, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int
+    ) -> tuple[list[Any], bool]:
+        """Indices for TVM, which takes a vector in the last one only: where others are vectors, one flat index."""
+        if not indices:
+            return [self.number(0, "int64")], False
+        if steps is None:
+            if all(_lanes(one) == 1 for one in indices):
+                return list(indices), False
+            flat = self._wide(self.number(0, "int64"), lanes)
+            for one, stride in zip(indices, buffer.strides, strict=True):
+                flat = flat + self._wide(one, lanes) * self._wide(stride, lanes)
+            return [flat] if len(indices) > 1 else [self._wide(indices[0], lanes)], True
+        if lanes == 1 or not any(steps):
+            return list(indices), False
+        if not any(steps[:-1]):
+            return [*indices[:-1], self.tirx.Ramp(indices[-1], self.number(steps[-1], "int64"), lanes)], True
+        start, step = self.number(0, "int64"), self.number(0, "int64")
+        for one, growth, stride in zip(indices, steps, buffer.strides, strict=True):
+            start, step = start + one * stride, step + self.number(growth, "int64") * stride
+        return [self.tirx.Ramp(start, step, lanes)], True
+
+    def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
+        """An element-wise function."""
+        given = [self._wide(one, lanes) for one in arguments]
+        if function == "cast":
+            return self._cast(given[0], dtype, lanes)
+        made = getattr(self, f"_{function}", None)
+        if made is not None:
+            return made(given, dtype, lanes)
+        if function in BINARY:
+            return getattr(given[0], BINARY[function])(given[1])
+        if function in COMPARISONS:
+            return self._compared(function, given)
+        if function in VECTOR_MATH and dtype == "fp32":
+            return getattr(VectorMath(lanes, lambda value: self._once(value, lanes)), function)(*given)
+        if function in ("sqrt", "floor", "ceil", "abs", "sin", "cos", "exp", "log", "tanh", "erf", "sigmoid"):
+            return getattr(self.tirx, function)(*given)
+        raise UsageError(f"no program for the function {function!r} of {dtype}")
+
+    def _compared(self, function: str, given: list[Any]) -> Any:
+        tirx = self.tirx
+        if function == "isinf":
+            return tirx.EQ(tirx.abs(given[0]), self._wide(tirx.FloatImm("float32", float("inf")), _lanes(given[0])))
+        return {
+            "equal": lambda: tirx.EQ(given[0], given[1]), "less": lambda: given[0] < given[1],
+            "less_equal": lambda: given[0] <= given[1], "greater": lambda: given[0] > given[1],
+            "greater_equal": lambda: given[0] >= given[1], "and": lambda: tirx.And(*given), "or": lambda: tirx.Or(*given),
+            "not": lambda: tirx.Not(given[0]), "isnan": lambda: tirx.isnan(given[0]),
+            "xor": lambda: tirx.Or(tirx.And(given[0], tirx.Not(given[1])), tirx.And(tirx.Not(given[0]), given[1])),
+        }[function]()  # fmt: skip
+
+    def _select(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.Select(*given)
+
+    def _floordiv(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.floordiv(*given)
+
+    def _mod(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.floormod(*given)
+
+    def _neg(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self._wide(self.number(-1, dtype), lanes) * given[0]
+
+    def _max(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self._extreme(given, dtype, lanes, greater=True)
+
+    def _min(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self._extreme(given, dtype, lanes, greater=False)
+
+    def _extreme(self, given: list[Any], dtype: str, lanes: int, *, greater: bool) -> Any:
+        """The larger (smaller) of two; a NaN in either is the result, as in numpy."""
+        if not dtype.startswith("fp"):
+            return (self.tirx.max if greater else self.tirx.min)(*given)
+        one, other = (self._once(value, lanes) for value in given)
+        ahead = one > other if greater else one < other
+        return self.tirx.Select(self.tirx.Or(ahead, self.tirx.isnan(one)), one, other)
+
+    def _rsqrt(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self._wide(self.number(1, dtype), lanes) / self.tirx.sqrt(given[0])
+
+    def _reciprocal(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self._wide(self.number(1, dtype), lanes) / given[0]
+
+    def _pow(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.power(*given)
+
+    def _cast(self, value: Any, dtype: str, lanes: int) -> Any:
+        return self.tirx.Cast(_typed(dtype, lanes), value)
+
+    def cell(self, dtype: str, lanes: int, start: Any) -> TirCell:
+        """A variable with its first value."""
+        found = TirCell(self.T, dtype, lanes)
+        found.set(self._wide(start, lanes))
+        return found
+
+    def neutral(self, how: str, dtype: str) -> Any:
+        """What changes nothing."""
+        if how in ("sum", "prod"):
+            return self.number(how == "prod", dtype)
+        if dtype.startswith("fp"):
+            return self.number(float("-inf") if how == "max" else float("inf"), dtype)
+        find = self.tirx.min_value if how == "max" else self.tirx.max_value
+        return find(TVM_NAMES[dtype])
+
+    def join(self, how: str, one: Any, other: Any, dtype: str, lanes: int) -> Any:
+        """Two partial results."""
+        return self.apply({"sum": "add", "prod": "mul"}.get(how, how), [one, other], dtype, lanes)
+
+    def horizontal(self, how: str, value: Any, dtype: str, lanes: int) -> Any:
+        """All lanes of a vector: halves are joined until one is left."""
+        while lanes > 1:
+            spread = self.T.sblock_alloc_buffer((lanes,), TVM_NAMES[dtype], scope="global")
+            self.T.buffer_store(spread, value, [self._span(0, lanes)])
+            lanes //= 2
+            value = self.join(how, spread[self._span(0, lanes)], spread[self._span(lanes, lanes)], dtype, lanes)
+        return value
+
+    def _span(self, first: int, lanes: int) -> Any:
+        start = self.number(first, "int64")
+        return self.tirx.Ramp(start, self.number(1, "int64"), lanes) if lanes > 1 else start
+
+    def _once(self, value: Any, lanes: int) -> Any:
+        """The value in a variable, so that it is computed once; constants as they are."""
+        if type(value).__name__ in ("FloatImm", "IntImm", "BufferLoad", "Broadcast", "Var"):
+            return value
+        cell = self.T.sblock_alloc_buffer((1,), str(value.ty), scope="global")
+        self.T.buffer_store(cell, value, [0])
+        return cell[0]
+
+    def _wide(self, value: Any, lanes: int) -> Any:
+        return self.tirx.Broadcast(value, lanes) if lanes > 1 and _lanes(value) == 1 else value
+
+    def _dtype(self, tensor: str) -> str:
+        return self.plan.graph.types[tensor].dtype
+
+
+def _typed(dtype: str, lanes: int) -> str:
+    return TVM_NAMES[dtype] if lanes == 1 else f"{TVM_NAMES[dtype]}x{lanes}"
+
+
+def _lanes(value: Any) -> int:
+    text = str(value.ty)
+    return int(text.rpartition("x")[2]) if "x" in text and text.rpartition("x")[2].isdigit() else 1
+
+
+def lowered_extent(extent: Extent, dimensions: dict[str, Any]) -> Any:
+    """An extent as a TVM expression of the dimensions' variables."""
+    from tvm import tirx
+
+    if isinstance(extent, int):
+        return tirx.IntImm("int64", extent)
+    from haotuner.graph.extents import lowered
+
+    return lowered(extent, dimensions, number=lambda value: tirx.IntImm("int64", value),
+                   floordiv=tirx.floordiv, mod=tirx.floormod, maximum=tirx.max, minimum=tirx.min)  # fmt: skip
+
+
+def program(plan: Plan, symbol: str) -> Any:
+    """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    graph = plan.graph
+    flat = [name for name in (*graph.inputs, plan.output) if graph.types[name].rank == 0]
+    if flat:
+        raise UsageError(f"tensors without axes have no program: {', '.join(flat)}; give them one axis of extent 1")
+    dimensions = {name: tirx.Var(name, "int64") for name in graph.dimensions}
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name(symbol)
+        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the runtime refuses aliases
+        names = [*graph.inputs, plan.output]
+        handles = {name: T.arg(f"p{place}", T.handle()) for place, name in enumerate(names)}
+        buffers, found = {}, []
+        for place, name in enumerate(names):
+            t: TensorType = graph.types[name]
+            shape = [lowered_extent(extent, dimensions) for extent in t.shape]
+            strides = [tirx.Var(f"p{place}_stride{axis}", "int64") for axis in range(t.rank)]
+            strides[-1] = tirx.IntImm("int64", 1)
+            size = {"fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}.get(t.dtype, 1)
+            whole = T.match_buffer(handles[name], shape, TVM_NAMES[t.dtype], strides=strides, align=size)
+            found.append((name, t, whole, strides, size))
+        for name, t, whole, strides, size in found:
+            flat = T.decl_buffer((tirx.IntImm("int64", 2**62),), TVM_NAMES[t.dtype], data=whole.data, align=size)
+            buffers[name] = Buffer(whole, flat, strides)
+        emit(plan, Tir(plan, buffers, dimensions))
+    return builder.get()

@@ -1,0 +1,130 @@
+"""Gates of everything that selection proposes: ``python -m tests.bench.cuda_gates FOLDER [--seconds N] [--part I OF]``.
+
+Compiles what ``haotuner candidates`` proposes for h200, a100, l40s and rtx-4090, weights stored either way, and reads the
+gates of ``tests/content/cuda_gates.py`` off the machine code. It goes on where it stopped: FOLDER keeps verdicts and code
+for as long as the kernels' sources are the same. The order is by seed, so what is done is a sample of the rest. Parts may
+run side by side. Exit 0: all was looked at and nothing broken; 1: a kernel breaks a gate; 3: time ran out. Needs nvcc or
+NVRTC, and nvdisasm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from haotuner.backends.cuda.device_code import build_cubin
+from haotuner.backends.cuda.sass import find_nvdisasm, read
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.kernel import MicroKernel
+from tests.content.cuda_gates import DEVICES, OPS, broken, proposed
+
+KN_OPS = tuple(f"{op},weight=kn" for op in OPS)
+UNIT = 8  # kernels compiled together: nvcc starts once for them, and a slice of time ends within a minute
+HAOTUNER = Path(__file__).parents[2] / "haotuner"
+COMPILE = (HAOTUNER / "backends" / "cuda" / f"{name}.py" for name in ("unit", "device_code", "compiler", "sass"))
+GENERATE = (*HAOTUNER.glob("microkernels/cuda/**/*"), HAOTUNER / "runtime" / "native" / "cuda" / "ht_cuda_args.h", *COMPILE)
+SELECT = (*HAOTUNER.glob("microkernels/cuda/*.py"), *HAOTUNER.glob("select/*.py"), *HAOTUNER.glob("cost/*.py"),
+          *HAOTUNER.glob("hw_profiles/**/*"))  # fmt: skip
+
+
+def digest(paths: tuple[Path, ...]) -> str:
+    """Of the content of files."""
+    every = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file()):
+        every.update(path.read_bytes())
+    return every.hexdigest()[:16]
+
+
+def wanted(folder: Path) -> list[tuple[str, str]]:
+    """(architecture, kernel) of all devices and ops, each once; kept until selection changes."""
+    kept = folder / f"proposed-{digest(SELECT)}.json"
+    if not kept.exists():
+        found = {(DEVICES[device], kernel.name) for device in DEVICES for kernel in proposed(device, None, (*OPS, *KN_OPS))}
+        kept.write_text(json.dumps(sorted(found)))
+    return [(arch, name) for arch, name in json.loads(kept.read_text())]
+
+
+def units(every: list[tuple[str, str]], seed: int) -> list[tuple[str, list[str]]]:
+    """Kernels of one architecture and family that are compiled together, in an order by seed."""
+    draw = random.Random(seed)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for arch, name in every:
+        groups.setdefault((arch, MicroKernel.parse(name).family), []).append(name)
+    made: list[tuple[str, list[str]]] = []
+    for (arch, _), names in sorted(groups.items()):
+        draw.shuffle(names)
+        made += [(arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
+    draw.shuffle(made)
+    return made
+
+
+def seen(folder: Path, sources: str) -> dict[tuple[str, str], list[str]]:
+    """The broken gates of each kernel that was looked at in this state of the sources."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(folder.glob("verdicts-*.jsonl")):
+        for line in path.read_text().splitlines():
+            entry = json.loads(line)
+            if entry["sources"] == sources:
+                found[entry["arch"], entry["kernel"]] = entry["broken"]
+    return found
+
+
+def verdicts(arch: str, names: list[str], folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Compile kernels together; each with the gates it breaks."""
+    nvdisasm = find_nvdisasm()
+    assert nvdisasm is not None, "nvdisasm: neither on the PATH nor in a wheel nvidia-cuda-nvdisasm"
+    families = {family.name: family for family in CUDA_FAMILIES}
+    kernels = [MicroKernel.parse(name) for name in names]
+    programs = {kernel.name: (families[kernel.family], kernel) for kernel in kernels}
+    cubin = build_cubin(programs, folder / f"unit-{time.monotonic_ns()}.cubin", arch=arch, cache=folder / "code")
+    code = read(cubin.path, nvdisasm)
+    for name, (family, kernel) in programs.items():
+        why = list(broken(family, kernel, arch, code[name]))
+        if spilled := cubin.resources[name]["spill_bytes"]:
+            why.append(f"{spilled:.0f} bytes of spills")
+        yield name, why
+    cubin.path.unlink()
+    cubin.path.with_suffix(".cu").unlink()
+
+
+def main() -> None:
+    """Look, as long as there is time; then say what breaks which gate."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    end = time.monotonic() + given.seconds
+    given.folder.mkdir(parents=True, exist_ok=True)
+    every, sources = wanted(given.folder), digest(GENERATE)
+    done = seen(given.folder, sources)
+    journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
+    for arch, names in units(every, given.seed)[given.part[0] :: given.part[1]]:
+        if time.monotonic() > end:
+            break
+        if all((arch, name) in done for name in names):
+            continue
+        with journal.open("a") as out:
+            for name, why in verdicts(arch, names, given.folder):
+                out.write(json.dumps({"arch": arch, "kernel": name, "broken": why, "sources": sources}) + "\n")
+    found = {key: why for key, why in seen(given.folder, sources).items() if key in set(every)}
+    for (arch, name), why in sorted(found.items()):
+        if why:
+            print(f"{arch} {name}: {'; '.join(why)}")
+    for arch, count in sorted(Counter(arch for arch, _ in every).items()):
+        print(f"{arch}: {sum(key[0] == arch for key in found)} of {count} kernels")
+    bad = sum(bool(why) for why in found.values())
+    print(f"{len(found)} of {len(every)} kernels looked at, {bad} break a gate")
+    sys.exit(1 if bad else 0 if len(found) == len(every) else 3)
+
+
+if __name__ == "__main__":
+    main()

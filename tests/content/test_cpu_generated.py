@@ -1,0 +1,123 @@
+"""Generated programs: right on any extents and strides, whatever the lanes, the vectors, the axis and what is kept."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm.target import Target
+
+from haotuner import judge
+from haotuner.backends.cpu.compile import PASSES
+from haotuner.generate.kinds import has_graph
+from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.ops.dense import DENSE
+from haotuner.ops.index import KINDS
+from haotuner.ops.kind import OpKind, Options
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from tests.content.formula_kinds import FORMULA_KINDS
+from tests.judgement.cost_examples import BIG_CORE
+
+GENERATED = {kind.name: kind for kind in (*FORMULA_KINDS, *(kind for kind in KINDS.values() if has_graph(kind)))}
+
+NUMBERS = {"kernel": "3", "stride": "2.1", "pad": "1", "scale": "3"}
+
+
+def defaults(kind: OpKind) -> dict[str, str]:
+    return {name: option.default for name, option in kind.options.items()}
+
+
+def variants(kind: OpKind) -> list[dict[str, str]]:
+    """The defaults, and another value of every option."""
+    other = {name: option.choices[-1] if option.choices else NUMBERS[name] for name, option in kind.options.items()}
+    return [defaults(kind), other] if other else [{}]
+
+
+def kernels(kind: OpKind, options: Options) -> list[MicroKernel]:
+    """Scalar code, and four lanes (any x86-64 runs them) along every axis, with everything that may be kept."""
+    family = CpuGenerated(kind)
+    params = family._option_params(options)
+    made = [family._kernel(4, 2, axis, keep, params) for axis in (0, 1, 2, 4) for keep in range(2)]
+    rank = len((kind.variant(options) if kind.variant else kind).output.axes({}))
+    fits = [kernel for kernel in made if kernel["ax"] <= rank and family._plan(kernel) is not None]
+    return [family._kernel(1, 1, rank, 0, params), *fits]
+
+
+def built(kind: OpKind, chosen: list[MicroKernel]) -> Any:
+    family, module = CpuGenerated(kind), tvm.IRModule({})
+    for kernel in chosen:
+        module.update(family.schedule(kernel, kernel.name))
+    with tvm.transform.PassContext(opt_level=3, config=PASSES):
+        return tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64"})).mod
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_program_computes_its_kind_on_any_extents_and_strides(name: str) -> None:
+    rng = np.random.default_rng(0)
+    for options in variants(GENERATED[name]):
+        chosen = kernels(GENERATED[name], options)
+        general = GENERATED[name]
+        kind = general.variant(options) if general.variant else general
+        programs = built(general, chosen)
+        for first, last in product((1, 3), (1, 5, 35)):
+            extents = {axis: last if axis == list(kind.axes)[-1] else first for axis in kind.axes}
+            extents = kind.complete(extents, options)
+            inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}
+            apart = {one: judge.spaced(values, 3) for one, values in inputs.items()}
+            wide = {one: values.astype(np.float64) for one, values in inputs.items()}
+            want = kind.result(wide, options)
+            allowed = np.broadcast_to(kind.tolerance(wide, options), want.shape) * 2.0**-23
+            for kernel in chosen:
+                output = judge.Guarded(kind.output.shape(extents, {}))
+                programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart.values(), output.inner)))
+                verdict = judge.compare(output.inner, want, allowed)
+                assert verdict.wrong == 0 and not output.touched(), (kernel.name, extents, str(verdict))
+
+
+def test_rows_of_infinity_and_nan_come_out_as_numpy_has_them() -> None:
+    rows = np.zeros((5, 9), np.float32)
+    rows[0], rows[1, 4], rows[2, 2], rows[3] = -np.inf, np.nan, np.inf, 3e38
+    kinds = {name: GENERATED[name] for name in ("softmax", "reduce_max", "reduce_sum", "gelu", "silu", "gelu_tanh")}
+    for kind in kinds.values():
+        chosen = kernels(kind, defaults(kind))
+        programs = built(kind, chosen)
+        with np.errstate(all="ignore"):
+            want = kind.result({"x": rows.astype(np.float64)}, defaults(kind)).astype(np.float32)
+        for kernel in chosen:
+            output = np.zeros(want.shape, np.float32)
+            programs[kernel.name](tvm_ffi.from_dlpack(rows), tvm_ffi.from_dlpack(output))
+            np.testing.assert_allclose(output, want, rtol=1e-5, atol=1e-6, err_msg=kernel.name)
+
+
+def test_kinds_without_a_graph_are_known() -> None:
+    assert all(CpuGenerated.covers(kind) for kind in GENERATED.values())
+    assert not CpuGenerated.covers(DENSE)
+    with pytest.raises(ValueError, match="dense has neither a formula nor a graph"):
+        CpuGenerated(DENSE)
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "reduce_sum", "transpose", "bias_gelu"])
+def test_points_parse_back_and_their_tiles_name_the_axes_of_the_kind(name: str) -> None:
+    kind = GENERATED[name]
+    family = CpuGenerated(kind)
+    points = list(family.points(Op(kind=name, static=()), BIG_CORE))
+    assert 4 < len(points) <= family.frontier and {point["vl"] for point in points} == {1, BIG_CORE.wave_width}
+    for point in points:
+        tile = family.tile(point)
+        assert set(tile.extent) <= set(kind.axes) and set(tile.step) <= set(kind.axes)
+        assert MicroKernel.parse(point.name) == point
+
+
+def test_options_travel_in_the_name_of_a_kernel() -> None:
+    kind = GENERATED["layer_norm"]
+    family = CpuGenerated(kind)
+    op = Op.parse("layer_norm:affine=scale_bias,eps=1e-12")
+    assert Op.parse(op.name) == op and op.name == "layer_norm_scalebias_1em12"
+    assert [operand.name for operand in op.meaning.inputs] == ["x", "scale", "bias"]
+    for point in family.points(op, BIG_CORE):
+        assert family._options(point) == {"affine": "scale_bias", "eps": "1e-12"}

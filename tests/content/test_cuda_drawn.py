@@ -1,0 +1,49 @@
+"""Forty micro-kernels of each CUDA family by seed, weights stored either way, every width of load, on ragged shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from haotuner.backends.cuda.unit import device_unit
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from tests.content.cuda_examples import device
+from tests.content.cuda_seeds import drawn, ragged
+from tests.emulator import build, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing()),
+]
+COUNT, UNIT = 40, 8  # kernels of a family; of a library
+SECONDS = 900
+SPECS = ("n=2304,k=768", "n=2304,k=768,weight=kn", "n=2306,k=770", "n=2305,k=767")
+
+
+def forty(family: CudaDense) -> list[MicroKernel]:
+    """As many of each spec that the family serves."""
+    ops = [Op.parse(f"dense:{spec},dtype={family.dtype}") for spec in SPECS]
+    arch = device(f"sm_{family.oldest_sm}" if family.oldest_sm in (75, 80) else "sm_90a")
+    draws = [drawn(family, op, arch, COUNT, seed) for seed, op in enumerate(ops) if family.serves(op)]
+    found: dict[str, MicroKernel] = {}
+    for turn in zip(*draws, strict=False):  # one of each spec in turn
+        found |= {kernel.name: kernel for kernel in turn}
+    return list(found.values())[:COUNT]
+
+
+@pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
+def test_forty_kernels_of_a_family_are_right(family, tmp_path):
+    kernels = forty(family)
+    assert len(kernels) >= COUNT // 2, "too few to speak of"
+    wrong: dict[str, run.Verdict] = {}
+    for start in range(0, len(kernels), UNIT):
+        programs = {kernel.name: (family, kernel) for kernel in kernels[start : start + UNIT]}
+        library = build.build_kernels(device_unit(programs, reduces=(family.dtype,)), tmp_path / f"unit{start}.so")
+        cases = [ragged(family, kernel) for _, kernel in programs.values()]
+        found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, SECONDS)
+        assert found.keys() == programs.keys()
+        wrong |= {name: verdict for name, verdict in found.items() if not verdict.right}
+    assert wrong == {}

@@ -1,0 +1,127 @@
+"""Programs of graphs, run by the counting machine: right for every schedule, inside their tensors, bytes as they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.generate.access import reshaped
+from haotuner.generate.counted import run
+from haotuner.generate.expressions import Variable, index
+from haotuner.generate.schedule import Schedule, keepable, planned
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension, evaluate
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+
+K, M, N = (dimension(name) for name in "kmn")
+
+
+def group(build: Callable[..., str], *shapes: tuple[Any, ...], whole: tuple[int, ...] = ()) -> Graph:
+    """The graph of inputs x0, x1, …; those in ``whole`` are whole numbers."""
+    g = GraphBuilder()
+    names = [g.input(f"x{place}", shape, "int64" if place in whole else "fp32") for place, shape in enumerate(shapes)]
+    return g.finish(build(g, *names))
+
+
+def heads(g: GraphBuilder, x: str, y: str) -> str:
+    apart = g.add("transpose", g.add("reshape", x, shape=(M, 4, K)), order=(1, 0, 2))
+    return g.map("add", apart, y)
+
+
+GROUPS = {
+    "softmax": group(composites.softmax, (M, N)),
+    "layer_norm": group(lambda g, x, r: composites.normalise(g, g.map("add", x, r), (1,), 1e-5), (M, N), (M, N)),
+    "instance_norm": group(lambda g, x: g.map("max", composites.normalise(g, x, (2, 3), 1e-5), 0.0), (M, K, N, 3)),
+    "bias_gelu": group(lambda g, x, b: composites.gelu(g, g.map("add", x, b)), (M, N), (N,)),
+    "sum_last": group(lambda g, x: g.add("reduce", x, how="sum", axes=(1,)), (M, N)),
+    "max_first": group(lambda g, x: g.add("reduce", x, how="max", axes=(0,)), (M, N)),
+    "argmax": group(lambda g, x: g.add("arg_reduce", x, how="max", axis=1), (M, N)),
+    "transpose_add": group(lambda g, x, y: g.map("add", g.add("transpose", x, order=(1, 0)), y), (M, N), (N, M)),
+    "matmul": group(lambda g, a, b: g.add("contract", a, b, labels="mk,kn->mn"), (M, K), (K, N)),
+    "pad": group(lambda g, x: g.add("pad", x, before=(0, 2), after=(1, 1), mode="constant", value=1.5), (M, N)),
+    "reflect": group(lambda g, x: g.add("pad", x, before=(0, 1), after=(0, 1), mode="reflect"), (M, N)),
+    "concat": group(lambda g, x, y: g.add("concat", x, y, axis=1), (M, N), (M, K)),
+    "slice": group(lambda g, x: g.add("slice", x, axes=(1,), starts=(1,), stops=(N,), steps=(2,)), (M, N)),
+    "reshape": group(lambda g, x: g.add("reshape", x, shape=(M * N,)), (M, N)),
+    "heads": group(heads, (M, 4 * K), (K,)),
+    "gather": group(lambda g, x, i: g.add("gather", x, i, axis=0), (M, N), (K,), whole=(1,)),
+    "max_pool": group(
+        lambda g, x: g.add(
+            "reduce", g.add("window", x, axes=(1,), sizes=(2,), strides=(2,), dilations=(1,)), how="max", axes=(2,)
+        ),
+        (M, N),
+    ),
+    "attention": group(lambda g, q, k, v: composites.attention(g, q, k, v, 0.3), (M, 2, K, 4), (M, 2, N, 4), (M, 2, N, 4)),
+}
+SIZES, SMALL = {"m": 3, "n": 7, "k": 4}, {"m": 2, "n": 5, "k": 2}
+
+
+def drawn(graph: Graph, sizes: dict[str, int]) -> dict[str, Any]:
+    rng, found = np.random.default_rng(0), {}
+    for name in graph.inputs:
+        shape = [evaluate(extent, sizes) for extent in graph.types[name].shape]
+        whole = graph.types[name].dtype == "int64"
+        found[name] = rng.integers(0, sizes["m"], shape) if whole else rng.standard_normal(shape).astype(np.float32)
+    return found
+
+
+def schedules(graph: Graph) -> list[Schedule]:
+    found = []
+    for axis in range(-1, graph.types[graph.outputs[0]].rank):
+        for kept in ((), *((one,) for one in keepable(graph))):
+            found += [Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, kept=kept) for lanes, unroll in ((1, 1), (4, 2))]
+    return found
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_schedule_computes_the_graph(name: str) -> None:
+    graph = GROUPS[name]
+    inputs = drawn(graph, SMALL if name in ("attention", "instance_norm") else SIZES)
+    want = interpret(graph, inputs)[graph.outputs[0]]
+    tried = 0
+    for schedule in schedules(graph):
+        try:
+            plan = planned(graph, schedule)
+        except UsageError as error:
+            assert "cannot lie in the output's rows" in str(error)
+            continue
+        found, _ = run(plan, inputs)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(schedule))
+        tried += 1
+    assert tried >= 4
+
+
+def test_bytes_are_those_that_the_decisions_say() -> None:
+    graph, size = GROUPS["softmax"], 4 * 3 * 7
+    inputs = drawn(graph, SIZES)
+    again = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1)), inputs)[1]
+    assert (again.loaded, again.stored) == ({"x0": 3 * size}, {graph.outputs[0]: size})  # max, sum, result
+    kept = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, kept=keepable(graph))), inputs)[1]
+    out = graph.outputs[0]
+    assert (kept.loaded, kept.stored) == ({"x0": 2 * size, out: size}, {out: 2 * size})  # the powers lie in the output
+
+
+def test_reductions_are_computed_where_their_variables_are_known() -> None:
+    graph = GROUPS["instance_norm"]
+    counted = run(planned(graph, Schedule(lane_axis=3, lanes=1, unroll=1)), drawn(graph, SIZES))[1]
+    assert counted.loaded["x0"] == 3 * 4 * (3 * 4 * 7 * 3)  # mean, variance, result: once an image each
+
+
+def test_reshapes_keep_axes_that_agree() -> None:
+    i, j, k = Variable("i"), Variable("j"), Variable("k")
+    assert reshaped((M, N), (M, 1, N), (i, index(0), j)) == (i, j)
+    assert reshaped((M, 4 * K), (M, 4, K), (i, j, k))[0] == i
+
+
+def test_what_has_no_program_is_told() -> None:
+    g = GraphBuilder()
+    graph = g.finish(g.map("add", g.input("x", (N,)), g.constant(np.zeros(3, np.float32))))
+    with pytest.raises(UsageError, match="a group's constants are single numbers"):
+        planned(graph, Schedule(lane_axis=0, lanes=1, unroll=1))
+    with pytest.raises(UsageError, match="one tensor fits the output's rows"):
+        planned(GROUPS["layer_norm"], Schedule(lane_axis=1, lanes=1, unroll=1, kept=keepable(GROUPS["layer_norm"])))

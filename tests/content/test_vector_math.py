@@ -1,0 +1,77 @@
+"""Vector math of generated programs: at most 2 ulp over all exponents, and numpy's special values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm.target import Target
+
+from haotuner.backends.cpu.compile import PASSES
+from haotuner.generate.schedule import Schedule, planned
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import GraphBuilder
+from haotuner.microkernels.cpu.generated_program import program
+from haotuner.ops.functions import FUNCTIONS
+
+LIMITS = {
+    "exp": 2.0,
+    "log": 2.0,
+    "tanh": 2.0,
+    "erf": 2.0,
+    "sigmoid": 3.0,
+}  # ulp; sigmoid adds a division's rounding to exp's
+
+
+def compiled(function: str, lanes: int, arch: str = "x86-64") -> Any:
+    g = GraphBuilder()
+    graph = g.finish(g.map(function, g.input("x", (dimension("n"),))))
+    module = tvm.IRModule({"f": program(planned(graph, Schedule(lane_axis=0, lanes=lanes, unroll=1)), "f")})
+    with tvm.transform.PassContext(opt_level=3, config=PASSES):
+        return tvm.compile(module, target=Target({"kind": "llvm", "mcpu": arch})).mod["f"]
+
+
+def every_exponent() -> Any:
+    """Numbers of both signs with every exponent, subnormal ones among them, and many where functions bend."""
+    rng = np.random.default_rng(0)
+    bits = (np.arange(255, dtype=np.uint32) << 23)[:, None] | rng.integers(0, 1 << 23, (255, 40), dtype=np.uint32)
+    whole = bits.ravel().view(np.float32)
+    dense = rng.uniform(0, 110, 20_000).astype(np.float32)
+    near = rng.uniform(0, 5, 20_000).astype(np.float32)
+    values = np.concatenate([whole, dense, near])
+    return np.concatenate([values, -values])
+
+
+def distance(found: Any, exact: Any) -> Any:
+    """How far results are from exact ones, in units of the last place of the latter in float32."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = exact.astype(np.float32)
+        unit = np.maximum(np.spacing(np.abs(rounded)), np.float32(2.0**-149)).astype(np.float64)
+        off = np.abs(found.astype(np.float64) - exact) / unit
+    return np.where((found == rounded) | (np.isnan(found) & np.isnan(rounded)), 0.0, off)
+
+
+@pytest.mark.parametrize("function", LIMITS)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_functions_are_within_their_limit_everywhere(function: str, lanes: int) -> None:
+    x = every_exponent()
+    found = np.empty_like(x)
+    compiled(function, lanes)(tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
+    with np.errstate(all="ignore"):
+        exact = np.asarray(FUNCTIONS[function](x.astype(np.float64)))
+    off = distance(found, exact)
+    worst = int(np.argmax(off))
+    assert off[worst] <= LIMITS[function], f"{function}({x[worst]!r}) = {found[worst]!r}, off by {off[worst]:.2f} ulp"
+
+
+@pytest.mark.parametrize("function", LIMITS)
+def test_special_values_are_numpys(function: str) -> None:
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38], np.float32)
+    found = np.empty_like(x)
+    compiled(function, 4)(tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
+    with np.errstate(all="ignore"):
+        exact = np.asarray(FUNCTIONS[function](x.astype(np.float64))).astype(np.float32)
+    np.testing.assert_array_equal(found, exact)

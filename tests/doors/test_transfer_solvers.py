@@ -1,0 +1,47 @@
+"""`haotuner transfer solvers` as a user runs it, on a folder of small find databases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from haotuner.cli.app import run
+from tests.judgement.solver_examples import table
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, arch, units in (("gfx803_36", "gfx803", 36), ("gfx906_60", "gfx906", 60), ("gfx908_120", "gfx908", 120)):
+        made = table(arch, units, shapes=30)
+        lines: dict[str, list[str]] = {}
+        for problem, solver, ms in zip(made.problem.tolist(), made.solver.tolist(), made.ms.tolist(), strict=True):
+            lines.setdefault(made.problems[problem], []).append(f"{made.solvers[solver]}:{ms},0,x")
+        text = "".join(f"{key}={';'.join(found)}\n" for key, found in lines.items())
+        (tmp_path / f"{name}.HIP.fdb.txt").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_it_prints_tables_and_what_was_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "gfx906_60.again.fdb.txt").write_text((folder / "gfx906_60.HIP.fdb.txt").read_text(), encoding="utf-8")
+    (folder / "elsewhere_1.fdb.txt").write_text("nothing", encoding="utf-8")
+    assert run(["transfer", "solvers", "--data", str(folder), "--target", "gfx803-36", "--no-shapes"]) == 0
+    printed = capsys.readouterr()
+    assert "| **gfx803-36** (30 problems) | prior of solvers |" in printed.out and "copy of gfx906-60" in printed.out
+    assert "another file of gfx906-60 was read" in printed.err and "names no known AMD architecture" in printed.err
+
+
+def test_it_prints_one_json_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transfer", "solvers", "--data", str(folder), "--problems", "10", "--json", "-q"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert set(document["devices"]["targets"]) == {"gfx803-36", "gfx906-60", "gfx908-120"}
+    assert set(document["shapes"]["devices"]) == set(document["devices"]["targets"])
+    assert not printed.err
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transfer", "solvers", "--data", str(tmp_path)]) == 2
+    assert "holds no find database of MIOpen" in capsys.readouterr().err
+    assert run(["transfer", "solvers", "--data", str(tmp_path / "none")]) == 2

@@ -1,0 +1,38 @@
+"""Packs of convolutions with plain C kernels: every cell of shapes has a kernel and a way to share of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.backends.cpu.conv_source import packed_floats
+from haotuner.backends.cpu.pack_conv import PackedConv
+from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
+from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.words.op import Op
+from tests.serving.native_builds import c_pack
+
+BOUNDS = (6, 12)  # the largest w of each cell; the last goes on
+SHARES = (None, "q", "f")
+TILES = ((3, 1), (5, 2), (1, 1))  # rows and vectors of a kernel's tile, one for each cell
+
+
+def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
+    """Cells along w, each with another kernel and another way to share."""
+    op, family = Op.parse(spec), CpuConv()
+    kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
+    entries = [SlicedEntry(kernel=at, axis=SHARES[at]) for at in range(len(TILES))]
+    grid = {axis: (*BOUNDS, 24) if axis == "w" else 1 for axis in op.dynamic}
+    return PackedConv(
+        op=op,
+        ranges={axis: (1, 24) for axis in op.dynamic},
+        micro_kernels=tuple(kernels),
+        tiles=tuple({**family.tile(k).extent, **family.tile(k).step} for k in kernels),
+        plans=tuple(SlicedPlan(threads=count, grid=grid, entries=entries) for count in threads),
+        packed_floats=packed_floats(op, lanes),
+    )
+
+
+def conv_pack(out: Path, specs: Sequence[str], lanes: int, *flags: str) -> Path:
+    """A pack of these ops."""
+    return c_pack(out, [packed_conv(spec, lanes) for spec in specs], *(flags or ("-O2",)))

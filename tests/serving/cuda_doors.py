@@ -1,0 +1,131 @@
+"""The first calls of a pack's library, without what Python checks before: no driver, one too old, too many devices.
+
+Scenarios of cuda_scenarios.py; each begins with a process in which nothing of CUDA was used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm_ffi
+
+from haotuner.errors import EnvironmentMissing, PackMismatch
+from tests.serving.cuda_served import Served
+
+SHT_DYNSYM = 11  # elf.h
+MOST = 64  # devices that a pack looks at, as HT_CUDA_DEVICES
+
+
+def library(path: str) -> Any:
+    """The pack's library as tvm-ffi loads it."""
+    return tvm_ffi.load_module(str(next(Path(path).resolve().glob("lib/*.so"))))
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Nothing can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def early(path: str) -> None:
+    """No driver, no device, CUDA used before a fork, devices that are not there: said in words, and tried again."""
+    os.environ["STANDIN_FAIL"] = "cuInit:1=100,cuInit:2=3,cuInit:3=2"
+    opened = library(path)["ht_open"]
+    with no_more_files(), pytest.raises(RuntimeError, match="no CUDA driver: .*libcuda.so.1.*; install the NVIDIA driver"):
+        opened(0)
+    for words in (r"shows no device \(CUDA_ERROR_NO_DEVICE, 100\); see nvidia-smi", "start it with spawn", "OUT_OF_MEMORY"):
+        with pytest.raises(RuntimeError, match=words):
+            opened(0)
+    for ordinal in (MOST - 1, MOST, 1 << 20):
+        with pytest.raises(ValueError, match=f"there is no device cuda:{ordinal}: the driver shows"):
+            opened(ordinal)
+    for wrong in (-1, (1 << 20) + 1, "0", None):
+        with pytest.raises(TypeError, match="expected the number of a device"):
+            opened(wrong)
+    opened(0)
+    served = Served(path)
+    x, y = served.device.upload(served.rows(3)), served.out(3)
+    served.call(x, y)
+    served.judge(y, served.rows(3))
+
+
+def crowd(path: str) -> None:
+    """A machine of more devices than a pack looks at: the last of them is served, the next is not there."""
+    os.environ["STANDIN_DEVICES"] = ";".join([os.environ["STANDIN_DEVICES"].split(";")[0]] * (MOST + 2))
+    opened = library(path)["ht_open"]
+    with pytest.raises(ValueError, match=f"there is no device cuda:{MOST}: the driver shows {MOST}"):
+        opened(MOST)
+    opened(MOST - 1)
+
+
+def lacking(symbol: str) -> None:
+    """Load the stand-in without one of its functions, as an older driver; later loads by its name find this one."""
+    whole = Path(os.environ["STANDIN_DRIVER_FOLDER"], "libcuda.so.1").read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder, "libcuda.so.1")
+        other.write_bytes(without(whole, symbol))
+        ctypes.CDLL(str(other), ctypes.RTLD_GLOBAL)
+
+
+def without(library: bytes, symbol: str) -> bytes:
+    """A 64-bit ELF file in whose dynamic symbol table a symbol counts as undefined."""
+    (start,), (size, count) = struct.unpack_from("<Q", library, 40), struct.unpack_from("<HH", library, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", library, start + place * size) for place in range(count)]
+    symbols = next(section for section in sections if section[1] == SHT_DYNSYM)
+    names = sections[symbols[6]][4]
+    for at in range(symbols[4], symbols[4] + symbols[5], symbols[9]):
+        name = names + struct.unpack_from("<I", library, at)[0]
+        if library[name : library.index(b"\0", name)] == symbol.encode():
+            return library[: at + 6] + bytes(10) + library[at + 16 :]  # section and value
+    raise ValueError(f"the library has no {symbol}")
+
+
+def older(path: str, symbol: str) -> None:
+    """A driver without a function: what does not need it goes on, and what does is refused by its name."""
+    lacking(symbol)
+    if symbol == "cuFuncLoad":  # of CUDA 12.4
+        served = Served(path)
+    elif symbol == "cuTensorMapEncodeTiled":  # of CUDA 12
+        if "fp16" in path or "sm_90a" in path:
+            with pytest.raises(RuntimeError, match="too old: it lacks cuTensorMapEncodeTiled; install one for CUDA 12"):
+                Served(path)
+            return
+        served = Served(path)
+    else:
+        with pytest.raises(
+            (EnvironmentMissing, PackMismatch), match=f"too old: it lacks {symbol}; install one for CUDA 11.4"
+        ):
+            Served(path)
+        return
+    x, y = served.device.upload(served.rows(3)), served.out(3)
+    served.call(x, y)
+    served.judge(y, served.rows(3))
+
+
+def older_load(path: str) -> None:
+    """Before CUDA 12.4."""
+    older(path, "cuFuncLoad")
+
+
+def older_maps(path: str) -> None:
+    """Before CUDA 12."""
+    older(path, "cuTensorMapEncodeTiled")
+
+
+def older_still(path: str) -> None:
+    """Before CUDA 11.4, or no driver of NVIDIA's."""
+    older(path, "cuGraphLaunch")

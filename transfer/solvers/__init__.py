@@ -1,0 +1,1 @@
+"""Choice of a solver for a shape on a device that measured none of its own."""

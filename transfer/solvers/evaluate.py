@@ -1,0 +1,117 @@
+"""How well a solver is chosen on a device whose silicon no source has: every device in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.transfer.solvers.learned import LearnedChoice, Settings
+from haotuner.transfer.solvers.opinions import copy, prior_of
+from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
+from haotuner.transfer.solvers.table import Times
+
+LEAST_MS = 0.05  # of a problem's best time: shorter ones measure the launch
+LEARNED, BLIND, FOREST = "learned", "learned, without hardware", "learned, without kriging"
+PRIOR = "prior of solvers"
+# What copying a file of the same silicon with another number of units reaches (MIOpen's gfx90a with 104 and 110 units and
+# the like): between these. The bar takes a third of the gap to the upper one.
+SAME_SILICON = (0.93, 0.98)
+
+
+def evaluate_solvers(
+    pool: SolverPool,
+    *,
+    settings: Settings | None = None,
+    targets: tuple[str, ...] = (),
+    problems: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Scores of every ranking on every target, as one JSON document.
+
+    Args:
+        pool: at least two silicons.
+        settings: of the learned model.
+        targets: ids of devices; none is all.
+        problems: score a random part of each target's, so many; 0 scores all.
+        tell: is told of each target that is done.
+
+    Raises:
+        UsageError: only one silicon, or a target without rows.
+    """
+    if len({rows.device.arch for rows in pool.rows}) < 2:
+        raise UsageError("times of solvers of two silicons are needed: one to learn from, one to judge on")
+    asked = settings or Settings()
+    found = {}
+    for target in [pool.device(name) for name in targets] or pool.rows:
+        rows = _scored(target, problems, asked.seed)
+        if not len(rows.key):
+            continue
+        found[target.device.id] = _one(pool, target, rows, asked)
+        tell(f"solvers on {target.device.id}: {found[target.device.id]['rankings'][LEARNED]['mean']:.3f}")
+    return {"least_ms": LEAST_MS, "targets": found, "bar": bar(found)}
+
+
+def bar(targets: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the learned choice takes a third of the gap from the best of prior and copies to the same silicon's reach."""
+    if not targets:
+        return {}
+    ours = float(np.mean([one["rankings"][LEARNED]["mean"] for one in targets.values()]))
+    best = float(np.mean([one["best_baseline"]["mean"] for one in targets.values()]))
+    return {
+        "learned": ours,
+        "best_baseline": best,
+        "needed": [best + max(reach - best, 0.0) / 3.0 for reach in SAME_SILICON],
+    }
+
+
+def _one(pool: SolverPool, target: Rows, rows: Rows, asked: Settings) -> dict[str, Any]:
+    sources = pool.sources(target)
+    means = prior_of(sources, len(pool.solvers))
+    rankings: dict[str, Times] = {PRIOR: means[rows.solver]}
+    known = {}
+    for source in sources:
+        name = f"copy of {source.device.id}"
+        rankings[name] = copy(rows, source, means)
+        known[name] = float(np.isin(np.unique(rows.problem), source.problem).mean())
+    baselines = list(rankings)
+    model = LearnedChoice(pool, sources, asked)
+    rankings[LEARNED] = model.scores(rows)
+    model.settings = _but(asked, kriging=False)
+    rankings[FOREST] = model.scores(rows)
+    rankings[BLIND] = LearnedChoice(pool, sources, _but(asked, hardware=False)).scores(rows)
+    scored = {name: told(chosen_shares(rows, scores)) for name, scores in rankings.items()}
+    best = max(baselines, key=lambda name: scored[name]["mean"])
+    return {
+        "problems": int(len(np.unique(rows.problem))),
+        "sources": [source.device.id for source in sources],
+        "rankings": scored,
+        "known": known,  # share of the problems that each source has
+        "best_baseline": {"name": best, **scored[best]},
+    }
+
+
+def _scored(target: Rows, problems: int, seed: int) -> Rows:
+    rows = target.choices(LEAST_MS)
+    if problems:
+        some = np.random.default_rng([seed, 3]).permutation(np.unique(target.problem[rows]))[:problems]
+        rows = rows[np.isin(target.problem[rows], some)]
+    return target.take(rows)
+
+
+def told(shares: Times) -> dict[str, float]:
+    """Mean, tenth percentile and least of the shares of the best time."""
+    return {"mean": float(shares.mean()), "p10": float(np.quantile(shares, 0.1)), "least": float(shares.min())}
+
+
+def _but(asked: Settings, *, hardware: bool = True, kriging: bool = True) -> Settings:
+    return Settings(
+        problems=asked.problems,
+        rounds=asked.rounds,
+        leaves=asked.leaves,
+        hardware=hardware,
+        kriging=kriging,
+        seed=asked.seed,
+    )
