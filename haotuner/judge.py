@@ -62,7 +62,9 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
     found = {}
     for operand in op.meaning.inputs:
         size = op.operand_shape(operand, shape)
-        found[operand.name] = _drawn(op, operand, size, rng, whole).astype(numpy_dtype(op.dtype_of(operand)))
+        cut = op.meaning.ends.get(operand.name)
+        values = _drawn(op, operand, size, rng, whole) if cut is None else ends(rng, op.extents(shape)[cut], size[0])
+        found[operand.name] = values.astype(numpy_dtype(op.dtype_of(operand)))
     extents = op.extents(shape)
     for name, axes in op.epilogue_operands.items():
         values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
@@ -70,6 +72,11 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
     if "low" in found:  # the ends of a clamp, in their order
         found["low"], found["high"] = np.minimum(found["low"], found["high"]), np.maximum(found["low"], found["high"])
     return found
+
+
+def ends(rng: np.random.Generator, extent: int, groups: int) -> Array:
+    """Ends of so many groups that cut an axis at random, some of them empty; the last is the axis's extent."""
+    return np.append(np.sort(rng.integers(0, extent + 1, groups - 1)), extent)
 
 
 def _drawn(op: Op, operand: Operand, size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
@@ -14,6 +15,7 @@ from haotuner.words.op import Op
 # A kind with a formula has a family without a line of its own.
 FAMILIES: tuple[Family, ...] = (
     CpuDense(),
+    CpuConvDirect(),
     CpuConv(),
     *CUDA_FAMILIES,
     *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),

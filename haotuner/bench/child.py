@@ -57,23 +57,31 @@ class Stage:
         gc.collect()
         return {}
 
-    def aim(self, m: int, count: int, seed: int) -> Job:
-        """Point the contender at a shape, check its results, and find out how long a call takes."""
+    def aim(self, count: int, seed: int, m: int = 0, shape: Mapping[str, int] | None = None) -> Job:
+        """Point the contender at m rows, or at a shape, check its results, and find out how long a call takes."""
+        from haotuner.bench import images
         from haotuner.bench.inputs import draw_x, error_share
         from haotuner.bench.timing import Clock
+        from haotuner.words.shape import Shape
 
         self._clock = None  # it may hold a graph of the last shape's operands
-        self._x = x = draw_x(self._op, m, seed)
+        self._x = x = draw_x(self._op, m, seed) if shape is None else images.draw_image(self._op, Shape.of(shape), seed)
         calls = self._contender.aim(x, count)
         share = 0.0
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing
         for index in checked:
-            share = max(share, error_share(x, self._weights[index], self._contender.result(index), self._op.dtype))
+            weight, found = self._weights[index], self._contender.result(index)
+            own = (
+                error_share(x, weight, found, self._op.dtype)
+                if shape is None
+                else images.error_share(self._op, x, weight, found)
+            )
+            share = max(share, own)
         if share > 1:
             raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
         self._clock = getattr(self._contender, "clock", Clock)(calls)
         block = self._clock.block(0.0)
-        plan = getattr(self._contender, "plan", lambda _: "")(m)
+        plan = getattr(self._contender, "plan", lambda _: "")(m if shape is None else shape)
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known
         return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, **work}
 

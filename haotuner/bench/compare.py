@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from haotuner.bench import images
 from haotuner.bench.contest import Contest
 from haotuner.bench.field import HOST, field_of
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
+from haotuner.ops.convolution import is_convolution
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.gpus import find_gpu
@@ -19,7 +21,8 @@ from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
-from haotuner.words.shape import Shape, Span
+from haotuner.words.shape import Shape, ShapeRange, Span
+from haotuner.words.traffic import Traffic
 
 DEFAULT_SHAPES = 8  # spread in log scale over the tuned range, both ends among them
 QUICK_BLOCK_S = 0.025  # half a block of the full race: enough to show a table, not to settle a contest
@@ -48,7 +51,7 @@ def contest_of(
     """
     field = field_of(ordinal)
     held = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
-    chosen = [Op.parse(text).name for text in ops] or [name for name in held if field.raceable(Op.parse(name))]
+    chosen = [Op.parse(text).name for text in ops] or _alike([name for name in held if field.raceable(Op.parse(name))])
     unknown = [name for name in chosen if name not in held]
     if unknown or not chosen:
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
@@ -57,7 +60,7 @@ def contest_of(
         pack=pack,
         ops=tuple(Op.parse(name) for name in dict.fromkeys(chosen)),
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
-        peers=field.named(against),
+        peers=_set_up(field.named(against), [Op.parse(name) for name in chosen]),
         field=field,
         ordinal=ordinal,
         ours=field.ours,
@@ -127,8 +130,25 @@ def _told(watch: Watch, facts: Facts) -> Callable[[Row, int, int], None]:
 
 
 def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
-    span = Span(first=min(op.first_m for op in ops), last=max(op.last_m for op in ops))
-    return tuple(Shape.of(m=m) for m in span.sample(DEFAULT_SHAPES))
+    spans = tuple(
+        (axis.name, Span(first=min(op.axis(axis.name).first for op in ops), last=max(op.axis(axis.name).last for op in ops)))
+        for axis in ops[0].dynamic
+    )
+    tied = {"w": "h"} if {"h", "w"} <= {name for name, _ in spans} and dict(spans)["w"] == dict(spans)["h"] else {}
+    kept = tuple((name, span) for name, span in spans if name not in tied)  # square images, as the range has them
+    return Traffic.of_range(ShapeRange(spans=kept, tied=tuple(tied.items())), DEFAULT_SHAPES).shapes()
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Those that have the dynamic axes of the first one: shapes are for all of them."""
+    return [name for name in names if Op.parse(name).dynamic == Op.parse(names[0]).dynamic]
+
+
+def _set_up(peers: dict[str, str], ops: Sequence[Op]) -> dict[str, str]:
+    """The peers that are set up for the kinds of these ops."""
+    if any(is_convolution(op.kind) for op in ops):
+        return {name: spec for name, spec in peers.items() if name in images.PEERS}
+    return peers
 
 
 def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str) -> float | None:

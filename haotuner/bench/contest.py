@@ -9,7 +9,7 @@ from pathlib import Path
 from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
-from haotuner.bench.inputs import cold_count
+from haotuner.bench.inputs import cold_count, weight_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.op import Op
@@ -54,8 +54,12 @@ class Contest:
                     f"bench: {op.name} cannot be raced; peers are set up for {self.field.what}; name others with --ops"
                 )
         for shape in self.shapes:
-            if tuple(shape.as_dict()) != ("m",):
-                raise UsageError(f"bench: shape {shape} does not give exactly m, the dynamic axis of dense; write m=1,5,37")
+            for op in self.ops:
+                if set(shape.as_dict()) != set(op.dynamic):
+                    needs = "m, the dynamic axis of dense; write m=1,5,37" if op.kind == "dense" else ", ".join(op.dynamic)
+                    raise UsageError(
+                        f"bench: shape {shape} does not give exactly {needs}: race {op.name} by itself with --op"
+                    )
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
             raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")
@@ -80,7 +84,7 @@ class Contest:
         """EnvironmentMissing if the weights of all contenders together would not fit."""
         if "cold" not in self.weights:
             return
-        weights = max(4 * op["n"] * op["k"] * self.weights_of(op) for op in self.ops)
+        weights = max(weight_bytes(op) * self.weights_of(op) for op in self.ops)
         contenders = len(self.peers) + 1 + self.noise_floor
         needed, free = COPIES * contenders * weights, available_bytes()
         if free is not None and needed > free:

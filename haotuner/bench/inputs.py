@@ -9,6 +9,8 @@ import numpy as np
 from haotuner import judge
 from haotuner.bench.contender import Array
 from haotuner.bench.encoding import rounded
+from haotuner.bench.images import weight_shape
+from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.cold import CPU_CACHES
 from haotuner.words.op import Op
@@ -26,18 +28,22 @@ def cold_count(op: Op, cache_bytes: int, caches: int = CPU_CACHES) -> int:
 
 def weight_bytes(op: Op) -> int:
     """Bytes of one weight as its dtype stores it."""
-    return DTYPES[op.dtype].size * op["n"] * op["k"]
+    return DTYPES[op.dtype].size * math.prod(_weight_shape(op))
+
+
+def _weight_shape(op: Op) -> tuple[int, ...]:
+    return weight_shape(op) if is_convolution(op.kind) else (op["n"], op["k"])
 
 
 def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
-    """``count`` weights ``(n, k)``, each with memory of its own and differing from all others.
+    """``count`` weights, of dense ``(n, k)``, each with memory of its own and differing from all others.
 
     One weight is drawn, the others are its elements moved on by one each: drawing 128 MB for every contender would take
     longer than the race.
     """
-    n, k = op["n"], op["k"]
-    first = rounded(np.random.default_rng([seed, n, k]).standard_normal((n, k), dtype=np.float32), op.dtype)
-    return [first, *(np.roll(first.ravel(), index).reshape(n, k) for index in range(1, count))]
+    size = _weight_shape(op)
+    first = rounded(np.random.default_rng([seed, *size]).standard_normal(size, dtype=np.float32), op.dtype)
+    return [first, *(np.roll(first.ravel(), index).reshape(size) for index in range(1, count))]
 
 
 def draw_x(op: Op, m: int, seed: int) -> Array:

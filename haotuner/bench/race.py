@@ -140,7 +140,8 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
-    request = {"do": "aim", "m": start.shape["m"], "count": count, "seed": contest.seed}
+    at = {"m": start.shape["m"]} if start.op.kind == "dense" else {"shape": start.shape.as_dict()}
+    request = {"do": "aim", **at, "count": count, "seed": contest.seed}
     asked = {name: request for name in processes.names() if name not in failed}
     aimed, refused = processes.ask_all(asked, contest.prepare_limit_s)
     failed |= refused

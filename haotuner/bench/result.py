@@ -129,7 +129,9 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "spread": None if one.ours_us is None else spread(row.blocks_us[OURS]),
         "peak_ratio": _share(gflops, _peak_gflops(row, device)),
         "peak_gflops": _peak_gflops(row, device),
-        "regret": facts.regret(row.op.name, row.shape["m"], row.threads, row.composition),
+        "regret": None
+        if "m" not in row.shape.as_dict()
+        else facts.regret(row.op.name, row.shape["m"], row.threads, row.composition),
         "contended": row.contended,
         "ratios": {name: _ratio_json(ratio) for name, ratio in one.ratios.items()},
         "best": None if one.best is None else {"peer": one.best_peer, **_ratio_json(one.best)},
@@ -163,8 +165,10 @@ def summarise(judged: Sequence[Judged], rows: Sequence[Json], peers: Sequence[st
             _place(one) for one in raced if one.best is not None and one.best.high is not None and one.best.high < LOSS
         ],
         "noise_floor": float(np.exp(np.mean(noise)) - 1) if noise else None,
-        "peak_ratio": _geomean_of(row["peak_ratio"] for _, row in counted if row["shape"]["m"] >= LARGE_M),
-        "bandwidth_ratio": _geomean_of(row["bandwidth_ratio"] for _, row in counted if row["shape"]["m"] <= SMALL_M),
+        "peak_ratio": _geomean_of(row["peak_ratio"] for _, row in counted if row["shape"].get("m", LARGE_M) >= LARGE_M),
+        "bandwidth_ratio": _geomean_of(
+            row["bandwidth_ratio"] for _, row in counted if row["shape"].get("m", LARGE_M) <= SMALL_M
+        ),
         "break_even_calls": _break_even(raced, peers, facts.tuning_seconds),
         "rows": len(counted),
         "rows_left_out": len(rows) - len(counted),

@@ -10,7 +10,7 @@ from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.funnel import select
 from haotuner.select.limits import block_fits
 from haotuner.words.device import Device
@@ -49,7 +49,7 @@ class Choice:
 
 def choose(device: Device, most: int) -> list[Choice]:
     """That many kernels for a device, if its families have them; NothingLegal if its architecture has no family."""
-    running = [family for family in CUDA_FAMILIES if family.runs_on(device)]
+    running = [family for family in DENSE_FAMILIES if family.runs_on(device)]
     if not running:
         raise NothingLegal(f"no CUDA family runs on {device.arch}; the oldest architecture is sm_75")
     edges = [
@@ -75,7 +75,7 @@ def first(device: Device, op: str, shapes: str, most: int) -> list[Choice]:
     """The first candidates of each family for an op, as selection ranks them without a model that was learned."""
     asked, found = Op.parse(op), []
     traffic = Traffic.of_range(ShapeRange.parse(shapes))
-    for family in CUDA_FAMILIES:
+    for family in DENSE_FAMILIES:
         if family.serves(asked) and family.runs_on(device):
             try:
                 kept = select(asked, family, device, traffic, over_traffic(asked, family, device, traffic), most=most).kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from haotuner.runtime.gpus import ordinal_of
 from haotuner.trace import arrivals_of, is_trace
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
+from haotuner.words.traffic import Traffic
 
 SHAPES_OF_RANGE = 8  # a range or a trace is raced at this many shapes; a list is raced whole
 WIDE = 400  # columns of a table that is written to a file or a pipe: nothing is cut there
@@ -127,9 +129,15 @@ def _shapes(text: str, ops: list[Op]) -> list[Shape]:
         heaviest = sorted(weight, key=lambda shape: (-weight[shape], shape.axes))[:SHAPES_OF_RANGE]
         return sorted(heaviest, key=lambda shape: shape.axes)
     given = ShapeRange.parse(text)
-    if given.axes() != ("m",):
-        raise UsageError(f"--shapes {text!r}: bench races dense ops, whose dynamic axis is m; write m=1,5,37")
-    return [Shape.of(m=extent) for extent in given.span("m").sample(SHAPES_OF_RANGE)]
+    if given.axes() == ("m",):
+        return [Shape.of(m=extent) for extent in given.span("m").sample(SHAPES_OF_RANGE)]
+    axes = set(ops[0].dynamic) if ops else {"m"}
+    if set(given.axes()) != axes:
+        wanted = "m; write m=1,5,37" if axes == {"m"} else ", ".join(sorted(axes))
+        raise UsageError(f"--shapes {text!r}: bench races dense ops, whose dynamic axis is {wanted}")
+    lists = [extents for _, span in given.spans for extents in [span.listed]]
+    count = math.prod(map(len, lists)) if all(lists) else SHAPES_OF_RANGE  # lists are raced whole
+    return list(Traffic.of_range(given, max(count, SHAPES_OF_RANGE)).shapes())
 
 
 def _print(found: Document, peers: list[str], *, verbose: bool) -> None:

@@ -15,6 +15,7 @@ from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.words.composition import Composition, share_in_words, sum_parts
 
+PARTIAL_BYTES = 4  # partial sums are fp32
 WHY_NOT_TIMED = "calls on a device are timed by `haotuner bench`"
 
 
@@ -30,6 +31,8 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
     regions = composition.boxes(rows.__getitem__, {"m": m, "n": entry.n})
     chosen, *others = considered or [None]
     parts = sum_parts(composition.share)
+    shown = [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}, parts) for r in regions
+             if r.box["m"][0] < m]  # fmt: skip
     return {
         "op": entry.name,
         "shape": {"m": m},
@@ -39,14 +42,27 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
         "unverified": manifest.unverified,
         "in_range": entry.first_m <= m <= entry.last_m,
         "cell": [bounds[at - 1] + 1 if at else 1, bounds[at]],
-        "regions": [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}, parts) for r in regions
-                    if r.box["m"][0] < m],
+        "regions": shown,
+        **_launched(entry, m, composition.parts[0].kernel, len(shown), parts),
         "predicted_us": chosen["us"] if chosen else None,
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
         "runner_up": _runner_up(chosen, others),
         "considered": considered,
     }  # fmt: skip
+
+
+def _launched(entry: PackOp, m: int, first: str, launched: int, parts: int) -> dict[str, Any]:
+    """Launches of a call, its workspace, and of groups of rows how many there are and the row tiles of the worst cut."""
+    whole = parts == 1
+    found: dict[str, Any] = {"launches": launched if whole else 2 * launched}  # a sum of the parts behind each
+    found["workspace_bytes"] = 0 if whole else PARTIAL_BYTES * parts * m * entry.n
+    if entry.kind == "grouped":
+        groups = entry.axis("g").extent or 1
+        filled = min(m, groups)
+        rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))[first]
+        found |= {"groups": groups, "row_tiles": filled + (m - filled) // rows}
+    return found
 
 
 def _region(kernel: str, box: dict[str, list[int]], parts: int) -> dict[str, Any]:
@@ -71,6 +87,11 @@ def print_device(document: Mapping[str, Any]) -> None:
     say(f"{document['op']} m={m}, cell of {first}..{last} rows{how}{where}")
     rows = [(r["kernel"], f"{r['m'][0]}..{r['m'][1] - 1}", f"{r['n'][0]}..{r['n'][1] - 1}") for r in document["regions"]]
     say(columns([("kernel", "rows", "columns"), *rows]))
+    if "groups" in document:
+        most = f"blocks for {document['row_tiles']} row tiles, the most of any cut"
+        say(f"one launch for {document['groups']} groups of rows, with {most}; planned for even groups; no workspace")
+    elif document["workspace_bytes"]:
+        say(f"{document['launches']} launches; workspace of partial sums: {document['workspace_bytes']} bytes")
     if document["unverified"]:
         say("unverified: nothing was measured when the pack was made, the plan and all times are predictions")
     considered = document["considered"]

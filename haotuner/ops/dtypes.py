@@ -22,6 +22,7 @@ DTYPES: dict[str, DType] = {
         DType(name="fp32", size=4, numpy="float32", eps=2.0**-23, code=2),
         DType(name="fp16", size=2, numpy="float16", eps=2.0**-10, code=2),
         DType(name="bf16", size=2, numpy="bfloat16", eps=2.0**-7, code=4),  # numpy has it where ml_dtypes is installed
+        DType(name="int32", size=4, numpy="int32", eps=0.0, code=0),  # of operands that count, not of ops
     )
 }
 DTYPE_BYTES: dict[str, int] = {name: dtype.size for name, dtype in DTYPES.items()}

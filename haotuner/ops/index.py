@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.ops.dense import DENSE
+from haotuner.ops.grouped import GROUPED
 from haotuner.ops.kind import OpKind
 from haotuner.ops.reductions import REDUCTION_KINDS, TRANSPOSE
 from haotuner.ops.rows import ROW_KINDS
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
+    GROUPED,
     *CONVOLUTIONS,
     *ROW_KINDS,
     *REDUCTION_KINDS,

@@ -73,7 +73,9 @@ class OpKind:
     ``reference(inputs, options)`` computes the output in float64; a ``formula`` says it, too, and programs are made from it.
     ``tolerance(inputs, options)`` gives how far each element of the output may be off, in units of the roundoff of the
     output's type. ``draw(rng, operand, shape)`` draws test data, standard normal where None; ``exact``: on small whole
-    numbers every order of summation gives the same bits.
+    numbers every order of summation gives the same bits. ``ends``: inputs that cut an axis into groups, by name: the end of
+    each group, ascending, the last one the axis's extent. ``rows_apart``: rows of the output can be had
+    by calls of their own.
     """
 
     name: str
@@ -86,6 +88,8 @@ class OpKind:
     formula: Formula | None = None  # of an element of the output
     draw: Callable[[np.random.Generator, Operand, tuple[int, ...]], Any] | None = None
     exact: bool = False
+    ends: Mapping[str, str] = field(default_factory=dict)
+    rows_apart: bool = True
     own_options: Mapping[str, Option] = field(default_factory=dict)
     channel: str = ""  # the output's axis that an epilogue's values of a channel run along; empty: its last one
     # Axes whose extent follows from the others' and the options, such as the height of an image after a convolution. The

@@ -85,20 +85,23 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         return [f"{op.name}: numpy has no {meaning.dtype} here, so its numbers cannot be checked; pip install ml_dtypes"]
     rows = _shapes(op, meaning, rng, most_flops)
     weight = judge.draw(meaning, Shape.of(m=1), rng)["weight"]
-    placed = memory.tensor(memory.put(np.ascontiguousarray(weight)), weight.shape, weight.shape[1], meaning.dtype)
+    placed = memory.tensor(memory.put(np.ascontiguousarray(weight)), weight.shape, weight.shape[-1], meaning.dtype)
     linear = pack.op(op.name).bind(placed)
     linear.prepare(memory.stream)
     problems = []
     gap = -op.k % (ROW_STEP_BYTES // dtype.itemsize) + ROW_STEP_BYTES // dtype.itemsize
     for m in rows:
-        x = judge.draw(meaning, Shape.of(m=m), rng)["x"]
+        drawn = judge.draw(meaning, Shape.of(m=m), rng) | {"weight": weight}
+        x = drawn["x"]
         apart, out = with_gaps(x, gap), judge.Guarded((m, op.n), meaning.dtype)
         y = memory.put(out.outer)
         width = out.outer.shape[1]
         tensor = memory.tensor(y + (width + judge.GUARD) * dtype.itemsize, (m, op.n), width, meaning.dtype)
-        linear(memory.tensor(memory.put(apart), (m, op.k), op.k + gap, meaning.dtype), out=tensor, stream=memory.stream)
+        rows_of = memory.tensor(memory.put(apart), (m, op.k), op.k + gap, meaning.dtype)
+        cut = [memory.tensor(memory.put(drawn[name]), drawn[name].shape, 1, "int32") for name in meaning.meaning.ends]
+        linear(rows_of, *cut, out=tensor, stream=memory.stream)
         memory.get(y, out.outer)
-        verdict = judge.check(meaning, {"x": x, "weight": weight}, out.inner)
+        verdict = judge.check(meaning, drawn, out.inner)
         if verdict.wrong:
             problems.append(f"{op.name} m={m}: {verdict}")
         if out.touched():

@@ -17,6 +17,7 @@ ROLES = ("input", "constant", "output")
 MOST_AXES = 2 * MAX_AXES  # of a manifest's op: the library has no need of all of them
 MOST_KERNELS = 255  # uint8 in the library's tables
 _WORD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+LAYERS = ("dense", "grouped")  # kinds that bind a weight and a bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class PackOp:
     @property
     def extra(self) -> tuple[PackOperand, ...]:
         """What the epilogue of a dense op reads, in the order of a call: values of a channel, then tensors like y."""
-        return self.inputs[2:]
+        return self.inputs[2:] if self.kind == "dense" else ()
 
     @property
     def first_m(self) -> int:
@@ -151,8 +152,8 @@ def read_op(entry: Any) -> PackOp:
         raise ValueError(f"op {name!r}: optional operands come last, and every axis belongs to an operand")
     if not _WORD.fullmatch(name) or not (name == kind or name.startswith(f"{kind}_")):
         raise ValueError(f"op {name!r} is not named after its kind {kind!r}")
-    if kind == "dense":
-        _check_dense(op)
+    if kind in LAYERS:
+        _check_layer(op)
     return op
 
 
@@ -179,13 +180,16 @@ def read_op_1(entry: Any) -> PackOp:
         ),
         **_plans(entry, name),
     )
-    _check_dense(op, sizes)
+    _check_layer(op, sizes)
     return op
 
 
-def _check_dense(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
+def _check_layer(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
     """The manifest agrees with the op's name: names are what users and C servers find ops by."""
     named = Op.parse(op.name)
+    if op.kind == "grouped":
+        _check_grouped(op, named)
+        return
     given = sizes or {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
     extra = named.epilogue_operands
     want = ["x", "weight", *extra, "y", *([] if named.epilogue else ["bias"])]
@@ -202,6 +206,20 @@ def _check_dense(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
         raise ValueError(f"op {op.name!r}: operands of other axes or types than its name says")
     if any("m" not in tile or tile["m"] < 1 for tile in op.tiles):
         raise ValueError(f"op {op.name!r}: a kernel computes no rows")
+
+
+def _check_grouped(op: PackOp, named: Op) -> None:
+    given = {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
+    weight = ("g", *named.option("weight"))
+    dims = {"x": ("m", "k"), "weight": weight, "offsets": ("g",), "y": ("m", "n"), "bias": ("g", "n")}
+    told = {operand.name: operand.dims for operand in op.operands}
+    dtypes = {operand.dtype for operand in op.operands if operand.name != "offsets"}
+    if [axis.name for axis in op.axes] != ["m", "n", "k", "g"] or list(told.items()) != list(dims.items()):
+        raise ValueError(f"op {op.name!r}: grouped has the axes m, n, k, g and the operands {', '.join(dims)}")
+    if (named.name, named.kind, dict(named.static)) != (op.name, op.kind, given) or dtypes != {named.dtype}:
+        raise ValueError(f"op {op.name!r} says other things than its entry: {given}")
+    if op.operands[2].dtype != "int32" or not op.kept or any(tile.get("m", 0) < 1 for tile in op.tiles):
+        raise ValueError(f"op {op.name!r}: offsets are int32, weights are not packed, and kernels compute rows")
 
 
 def _plans(entry: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Grid:
     across: int
     slots: int  # blocks that the whole device runs at a time, at least one
     steps: int  # of the sum over k
+    apart: bool = True  # another region may compute some of the rows
 
     @staticmethod
     def of(kernel: MicroKernel, family: Family, op: Op, device: Device) -> Grid:
@@ -43,6 +44,7 @@ class Grid:
             across=prod(-(-static[other] // size) for other, size in tile.extent.items() if other != axis),
             slots=max(1, occupancy(family.footprint(kernel), device).blocks) * device.compute_units,
             steps=prod(-(-static[other] // size) for other, size in tile.step.items()),
+            apart=op.meaning.rows_apart,
         )
 
     def tiles(self, extent: int) -> int:
@@ -101,5 +103,5 @@ def pairs(grids: Sequence[Grid], extent: int) -> Iterator[Composition]:
             if count * lead.rows >= extent:
                 continue
             for rest in grids:
-                if rest.rows < lead.rows:
+                if rest.rows < lead.rows and lead.apart:
                     yield Composition((Part(lead.kernel, count), Part(rest.kernel, WHOLE)), in_parts(1))

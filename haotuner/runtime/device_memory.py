@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -72,12 +73,13 @@ class DeviceMemory:
         self._copy("cuMemcpyDtoH_v2", ctypes.c_void_p(values.ctypes.data), ctypes.c_uint64(address), values.nbytes)
 
     def tensor(self, address: int, shape: tuple[int, ...], stride: int, dtype: str) -> Any:
-        """A tvm-ffi tensor of rows ``stride`` elements apart, or of one axis; ``dtype`` as ops name it."""
+        """A tvm-ffi tensor of rows ``stride`` elements apart over all outer axes, or of one axis; ``dtype`` by ops' name."""
         import tvm_ffi
 
         kind = DTYPES[dtype]
         sizes = (ctypes.c_int64 * len(shape))(*shape)
-        steps = (ctypes.c_int64 * len(shape))(*((stride, 1)[2 - len(shape) :]))
+        rows = [stride * math.prod(shape[place + 1 : -1]) for place in range(len(shape) - 1)]
+        steps = (ctypes.c_int64 * len(shape))(*rows, 1)
         words = _Tensor(address, _KDL_CUDA, self.ordinal, len(shape), kind.code, kind.size * 8, 1, sizes, steps, 0)
         managed = _Managed(words, None, None)
         self._kept += [managed, sizes, steps]

@@ -8,11 +8,12 @@ from typing import Any
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
+from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
 
 FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp, **{kind.name: ConvOp for kind in CONVOLUTIONS}}
-PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp}  # whose weight stays on a device
+PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp, "grouped": GroupedOp}  # whose weight stays on a device
 
 
 def front_of(kind: str, *, placed: bool = False) -> Callable[..., Any]:

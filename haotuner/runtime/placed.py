@@ -146,7 +146,7 @@ class PlacedLinear:
 
     def twin(self) -> PlacedLinear:
         """Another linear with the same weight; ``rebind`` of one leaves the other as it is."""
-        twin = PlacedLinear(self._bound)
+        twin = type(self)(self._bound)
         self.owner.own(twin)
         return twin
 
@@ -180,9 +180,9 @@ class PlacedLinear:
             return cupy.empty(size, dtype=x.dtype)
         raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
 
-    def _explained(self, error: Exception, x: Any, out: Any) -> Exception:
+    def _explained(self, error: Exception, x: Any, out: Any, offsets: Any = None) -> Exception:
         """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
-        for name, value in {"x": x, "out": out}.items():
+        for name, value in {"x": x, "out": out, "offsets": offsets}.items():
             if value is not None and not hasattr(value, "__dlpack__") and _exchange(value) is None:
                 return TypeError(f"{self.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
         return error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}")

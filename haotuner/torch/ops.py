@@ -15,6 +15,7 @@ from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.refusal import REFUSED
 from haotuner.torch.fused import define_fused
+from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
 
 
@@ -30,10 +31,13 @@ class Registered:
         taken = [name for name in pack.ops if hasattr(torch.ops.haotuner, name)]
         if taken:
             raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
-        self._placed = {name: PlacedCall(pack, name) for name in pack.ops if pack.gpu is not None}
+        self._placed = {name: _placed(pack, name) for name in pack.ops if pack.gpu is not None}
         for name in pack.ops:
-            if name in self._placed:
-                define(self._library, self._placed[name])
+            placed = self._placed.get(name)
+            if isinstance(placed, GroupedCall):
+                define_grouped(self._library, placed)
+            elif placed is not None:
+                define(self._library, placed)
             elif pack.op_entry(name).extra:
                 define_fused(self._library, pack, pack.op_entry(name))
             else:
@@ -109,6 +113,10 @@ class Registered:
         torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=self._library)
 
 
+def _placed(pack: Pack, name: str) -> PlacedCall:
+    return GroupedCall(pack, name) if pack.op_entry(name).kind == "grouped" else PlacedCall(pack, name)
+
+
 def _refuse_grad(name: str) -> None:
     if torch.is_grad_enabled():
         raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
@@ -134,7 +142,7 @@ def register(pack: Pack) -> Registered:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
 
     An op with an epilogue takes what that reads in the place of the bias: values of a channel ``(n,)`` in the order of its
-    steps, then tensors like the result.
+    steps, then tensors like the result. A grouped op is ``(x, weight, offsets, bias=None)``.
 
     x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go
     through ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.

@@ -40,7 +40,7 @@ class PlacedCall:
 
     def into(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
         """Queue the call; x of any strides, as torch's own operators take it."""
-        _refuse_grad(self.name, x, weight, bias)
+        refuse_grad(self.name, x, weight, bias)
         record, stream = self.bind(weight, bias), stream_of(x)
         try:
             self._call(x, record, out, self._setting, stream)
@@ -51,7 +51,7 @@ class PlacedCall:
 
     def fresh(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The product as a new tensor."""
-        _refuse_grad(self.name, x, weight, bias)
+        refuse_grad(self.name, x, weight, bias)
         try:
             found: torch.Tensor = self._call(x, self.bind(weight, bias), None, self._setting, stream_of(x))
             return found
@@ -150,6 +150,7 @@ def _linear(weight: torch.nn.Parameter, bias: torch.nn.Parameter | None, trainin
     return layer.train(training)
 
 
-def _refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
+def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
+    """ValueError where torch would want a gradient of an input."""
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
         raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")

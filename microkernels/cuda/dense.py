@@ -83,13 +83,20 @@ class CudaDense(ABC):
     device: tuple[str, ...] = ("prelude", "epilogue")  # texts of device/ that the programs call
     oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
-    def __init__(self, name: str, dtype: str) -> None:
+    def __init__(self, name: str, dtype: str, *, grouped: bool = False) -> None:
+        """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own."""
         self.name = name
         self.dtype = dtype
+        self.grouped = grouped
 
     def serves(self, op: Op) -> bool:
-        """Dense of this dtype with something left to know at run time, no epilogue."""
-        return op.kind == "dense" and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
+        """Dense, or grouped, of this dtype with something left to know at run time, no epilogue."""
+        return (
+            op.kind == ("grouped" if self.grouped else "dense")
+            and op.dtype == self.dtype
+            and not op.epilogue
+            and bool(op.dynamic)
+        )
 
     def suits(self, device: Device) -> bool:
         """Whether the device has the instructions that the programs use; enough to select and predict for it."""
@@ -150,6 +157,8 @@ class CudaDense(ABC):
             shared_bytes=footprint.shared_bytes,
             vector=self.vector(kernel),
             maps=self.maps(kernel),
+            splits=not self.grouped,
+            groups=self.grouped,
         )
 
     def vector(self, kernel: MicroKernel) -> int:
@@ -174,7 +183,7 @@ class CudaDense(ABC):
 
     def demand(self, asked: Asked) -> Demand:
         """See ``dense_demand``."""
-        return dense_demand.demand(asked, self)
+        return dense_demand.grouped(asked, self) if self.grouped else dense_demand.demand(asked, self)
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the roofline of ``haotuner/cost`` and what is learned rank them."""

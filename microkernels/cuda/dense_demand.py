@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -55,6 +55,27 @@ class Told(Protocol):
     def peak_share(self, device: Device) -> float:
         """Share of the units' peak that the family's instructions can reach."""
         ...
+
+
+def grouped(asked: Asked, family: Told) -> Demand:
+    """As many products as groups have rows, of even groups: each reads its own W, their blocks run side by side."""
+    m, groups = asked.extents["m"], asked.extents["g"]
+    filled = np.minimum(m, groups)
+    one = demand(replace(asked, extents={**asked.extents, "m": np.ceil(m / filled)}), family)
+    assert one.matmul is not None
+    work = one.work
+    return replace(
+        one,
+        work=Work(
+            flops={kind: flops * filled for kind, flops in work.flops.items()},
+            least_bytes=work.least_bytes * filled,
+            far_bytes=work.far_bytes * filled,
+            mid_bytes=work.mid_bytes * filled,
+            near_bytes=work.near_bytes * filled,
+        ),
+        tiles=replace(one.tiles, count=one.tiles.count * filled),
+        matmul=replace(one.matmul, rows=m),
+    )
 
 
 def demand(asked: Asked, family: Told) -> Demand:

@@ -62,7 +62,11 @@ class CudaWgmma(CudaDense):
 
     def serves(self, op: Op) -> bool:
         """Dense of this dtype whose static k (for ``kn`` weights also n) fits TMA's pitch."""
-        return super().serves(op) and vector_elements(op, PITCH_ELEMENTS) == PITCH_ELEMENTS and "k" not in op.dynamic
+        if not super().serves(op) or "k" in op.dynamic:
+            return False
+        # One map holds the matrices of all groups: a step past one's last row of k would read the next one's, NaN perhaps.
+        whole = not self.grouped or op.option("weight") != "kn" or op["k"] % K_STEP == 0
+        return whole and vector_elements(op, PITCH_ELEMENTS) == PITCH_ELEMENTS
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile and ring length whose accumulators a warpgroup can hold; none for an op that TMA cannot load."""
@@ -129,7 +133,7 @@ class CudaWgmma(CudaDense):
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         # setmaxnreg.inc may not take registers away.
         registers = max(self._consumer_registers(self.sides(kernel)[1], kernel["wr"]), footprint.registers_per_thread)
-        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks, registers, self.swapped), symbol)
+        return module_of(_program(self, kernel, blocks, registers), symbol)
 
     def _fits(self, bm: int, bn: int, wr: int) -> bool:
         """Whether one block's registers exist: a consumer's own, and all warpgroups' when they start."""
@@ -148,9 +152,10 @@ class CudaWgmma(CudaDense):
         return -(-(wr * SLAB * bn // WARPGROUP + ADDRESS_REGISTERS) // 8) * 8
 
 
-def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: int, swapped: bool) -> Any:
+def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_registers: int) -> Any:
     from tvm.script import tirx as T
 
+    swapped, grouped, dtype = family.swapped, family.grouped, TVM_DTYPES[family.dtype]
     bm, bn, bk, wr, st, _, _ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     down, across = (bn, bm) if swapped else (bm, bn)
@@ -199,6 +204,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
         tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.let = tile[0] * bm
         n0: T.let = tile[1] * bn
+        x_row = T.meta_var(m0 + pieces.x_row(T) if grouped else m0)  # in the map of all groups
+        w_row = T.meta_var(pieces.w_row(T) if grouped else 0)
         warp: T.int32 = pieces.warp(T)  # descriptors come of it, and so stay in uniform registers
         first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
         last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
@@ -223,18 +230,20 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, consumer_registers: i
                 for step in T.serial(last - first):
                     T.cuda.mbarrier_wait(empty.ptr_to([slot]), phase)
                     T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([slot]), T.uint32(x_bytes + w_bytes))
-                    T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), (first + step) * bk, m0, full.ptr_to([slot]))
+                    T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), (first + step) * bk, x_row, full.ptr_to([slot]))
                     if kn:
                         for p in T.unroll(bn // 64):
                             T.ptx[tma](
                                 ws.ptr_to([slot, p * bk * 64]),
                                 T.address_of(w_map),
                                 n0 + p * 64,
-                                (first + step) * bk,
+                                (first + step) * bk + w_row,
                                 full.ptr_to([slot]),
                             )
                     else:
-                        T.ptx[tma](ws.ptr_to([slot, 0]), T.address_of(w_map), (first + step) * bk, n0, full.ptr_to([slot]))
+                        T.ptx[tma](
+                            ws.ptr_to([slot, 0]), T.address_of(w_map), (first + step) * bk, n0 + w_row, full.ptr_to([slot])
+                        )
                     slot = slot + 1
                     if slot == st:
                         slot = 0

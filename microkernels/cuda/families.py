@@ -10,16 +10,18 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 
-CUDA_FAMILIES: tuple[CudaDense, ...] = (
-    CudaWgmma("cuda_wgmma_fp16", "fp16"),
-    CudaWgmma("cuda_wgmma_bf16", "bf16"),
-    CudaWgmmaShort("cuda_wgmmas_fp16", "fp16"),
-    CudaWgmmaShort("cuda_wgmmas_bf16", "bf16"),
-    CudaMma("cuda_mma_fp16", "fp16"),
-    CudaMma("cuda_mma_bf16", "bf16"),
-    CudaMmaTuring("cuda_mma8_fp16", "fp16"),
-    CudaSimt("cuda_simt_fp32", "fp32"),
-    CudaGemv("cuda_gemv_fp16", "fp16"),
-    CudaGemv("cuda_gemv_bf16", "bf16"),
-    CudaGemv("cuda_gemv_fp32", "fp32"),
+_TILES: tuple[tuple[type[CudaDense], str, tuple[str, ...]], ...] = (
+    (CudaWgmma, "wgmma", ("fp16", "bf16")),
+    (CudaWgmmaShort, "wgmmas", ("fp16", "bf16")),
+    (CudaMma, "mma", ("fp16", "bf16")),
+    (CudaMmaTuring, "mma8", ("fp16",)),
+    (CudaSimt, "simt", ("fp32",)),
+    (CudaGemv, "gemv", ("fp16", "bf16", "fp32")),
 )
+DENSE_FAMILIES: tuple[CudaDense, ...] = tuple(
+    tiles(f"cuda_{name}_{dtype}", dtype) for tiles, name, dtypes in _TILES for dtype in dtypes
+)
+GROUPED_FAMILIES: tuple[CudaDense, ...] = tuple(
+    tiles(f"cuda_grouped_{name}_{dtype}", dtype, grouped=True) for tiles, name, dtypes in _TILES for dtype in dtypes
+)
+CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES)

@@ -34,6 +34,16 @@ def warp(tirx: Any) -> Any:
     return call(tirx, "ht_warp", gives="int32")
 
 
+def x_row(tirx: Any) -> Any:
+    """The first row of X of the block's group, where rows come in groups."""
+    return call(tirx, "ht_x_row", gives="int32")
+
+
+def w_row(tirx: Any) -> Any:
+    """The first row of the group's W in the stack of them, likewise."""
+    return call(tirx, "ht_w_row", gives="int32")
+
+
 def unroll_twice(tirx: Any) -> Any:
     """A statement before a loop, which the compiler then unrolls twice."""
     return call(tirx, UNROLL_TWICE)

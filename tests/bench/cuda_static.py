@@ -26,7 +26,7 @@ from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.dense import CudaDense
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.funnel import select
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -73,7 +73,7 @@ def first_choices(device: Device, dtype: str) -> Iterator[Row]:
     """For each number of rows, the best by expectation of what selection keeps for the whole range, of all families."""
     op, traffic = Op.parse(f"{OP},dtype={dtype}"), Traffic.of_range(ShapeRange.parse(RANGE), SAMPLES)
     kept: dict[CudaDense, list[MicroKernel]] = {}
-    for family in CUDA_FAMILIES:
+    for family in DENSE_FAMILIES:
         if family.serves(op) and family.runs_on(device):
             with contextlib.suppress(NothingLegal):
                 funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic))

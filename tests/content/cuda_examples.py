@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
@@ -12,6 +12,7 @@ from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
+from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from tests.emulator.run import Call, Case
@@ -29,7 +30,7 @@ GEMV_BF16 = CudaGemv("cuda_gemv_bf16", "bf16")
 GEMV_FP32 = CudaGemv("cuda_gemv_fp32", "fp32")
 _GEMVS = (GEMV, GEMV_BF16, GEMV_FP32)
 _WGMMAS = (WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16)
-FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS)}
+FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS, *GROUPED_FAMILIES)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
 # pieces; k in more shares than some have steps.
@@ -83,7 +84,35 @@ def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence
     return Case(symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel))
 
 
+# Empty groups first, between and last; all rows in one group of many; more than a warp of groups; rows behind the last end.
+SOME, ONE, MANY = (0, 33, 33, 40, 77, 77), (0, 0, 41, 41), tuple(min(at // 2, 17) for at in range(40))
+GROUPS = (
+    Call(m=77, n=136, k=72, x_gap=8, y_gap=1, ends=SOME, bias=True, act="gelu_erf"),
+    Call(m=41, n=72, k=136, y_gap=8, ends=ONE, bias=True, residual=True),
+    Call(m=20, n=64, k=8, ends=MANY),
+    Call(m=1, n=8, k=64, ends=(1,)),
+)
+KN_GROUPS = tuple(replace(call, k=64 * (1 + call.k // 64)) for call in GROUPS)  # what the maps of wgmma want, too
+
+
+def grouped(kernel: MicroKernel) -> MicroKernel:
+    """The kernel of the same tiles for rows in groups."""
+    return MicroKernel(kernel.family.replace("cuda_", "cuda_grouped_", 1), kernel.params)
+
+
 VARIANTS = {
+    "grouped": (
+        Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "fp32", GROUPS),
+        Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=16, tm=4, tn=8, kn=1)), "fp32, W rows along n", KN_GROUPS),
+        Variant(grouped(MMA.kernel(bm=16, bn=32, bk=64, wm=1, wn=2, st=2)), "cp.async", GROUPS),
+        Variant(grouped(MMA_BF16.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1)), "bf16, W rows along n", KN_GROUPS),
+        Variant(grouped(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2)), "Turing", GROUPS),
+        Variant(grouped(WGMMA.kernel(bm=64, bn=64, st=2)), "tensor maps over all groups", GROUPS),
+        Variant(grouped(WGMMA_BF16.kernel(bm=128, bn=128, st=3, kn=1)), "tensor maps, W in panels", KN_GROUPS),
+        Variant(grouped(SHORT_WGMMA.kernel(bm=16, bn=64, st=3)), "operands changed over", GROUPS),
+        Variant(grouped(GEMV.kernel(bm=4, c=2, wn=2, wk=2, v=8)), "few rows", GROUPS),
+        Variant(grouped(GEMV_FP32.kernel(bm=2, c=16, wn=2, wk=4, v=4, kn=1)), "few rows, W rows along n", KN_GROUPS),
+    ),
     "simt": (
         Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), "16-byte loads, one strip", FOURS),
         Variant(SIMT.kernel(bm=64, bn=64, bk=16, tm=8, tn=8), "two strips each way", FOURS),

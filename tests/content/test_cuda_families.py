@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.content.cuda_examples import GEMV, GEMV_FP32, MMA, SHORT_WGMMA, SIMT, TURING, WGMMA, device
 
 DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")
+EVERY_GROUPED = tuple(Op.parse(f"grouped:g=8,n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 EVERY_DTYPE = tuple(Op.parse(f"dense:n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 
 
@@ -38,7 +39,7 @@ def test_wgmma_needs_a_static_k_that_fits_the_pitch_of_tma():
 
 @pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
 def test_points_are_distinct_and_their_names_parse_back(family):
-    op = next(op for op in EVERY_DTYPE if family.serves(op))
+    op = next(op for op in (*EVERY_DTYPE, *EVERY_GROUPED) if family.serves(op))
     points = list(family.points(op, device("sm_90a")))
     assert 80 <= len(points) <= 600
     assert len({point.name for point in points}) == len(points)
@@ -48,12 +49,31 @@ def test_points_are_distinct_and_their_names_parse_back(family):
 
 def test_families_run_only_where_their_instructions_exist():
     archs = ("sm_70", "sm_75", "sm_80", "sm_90a", "sm_100a", "gfx90a")
-    found = {arch: [family.name for family in CUDA_FAMILIES if family.runs_on(device(arch))] for arch in archs}
+    found = {arch: [family.name for family in DENSE_FAMILIES if family.runs_on(device(arch))] for arch in archs}
     assert found["sm_70"] == [] == found["gfx90a"]
     old = ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
     assert found["sm_75"] == ["cuda_mma8_fp16", *old]
     assert found["sm_80"] == found["sm_100a"] == ["cuda_mma_fp16", "cuda_mma_bf16", *old]
     assert len(found["sm_90a"]) == 10
+    grouped = {arch: [family.name for family in GROUPED_FAMILIES if family.runs_on(device(arch))] for arch in archs}
+    assert grouped == {arch: [name.replace("cuda_", "cuda_grouped_") for name in names] for arch, names in found.items()}
+
+
+def test_grouped_ops_have_the_same_tiles_and_are_one_launch_each():
+    for dense, grouped in zip(DENSE_FAMILIES, GROUPED_FAMILIES, strict=True):
+        op = next(op for op in EVERY_DTYPE if dense.serves(op))
+        of = Op.parse(f"grouped:g=8,n=2304,k=768,dtype={op.dtype}")
+        assert grouped.serves(of) and not grouped.serves(op) and not dense.serves(of)
+        points = list(grouped.points(of, device("sm_90a")))
+        assert [point.params for point in points] == [point.params for point in dense.points(op, device("sm_90a"))]
+        assert grouped.launch(points[0]).groups and not grouped.launch(points[0]).splits
+
+
+def test_maps_over_all_groups_need_whole_steps_of_k_where_k_is_outermost():
+    (wgmma,) = (family for family in GROUPED_FAMILIES if family.name == "cuda_grouped_wgmma_fp16")
+    assert wgmma.serves(Op.parse("grouped:g=8,n=2304,k=72,dtype=fp16"))
+    assert wgmma.serves(Op.parse("grouped:g=8,n=2304,k=128,dtype=fp16,weight=kn"))
+    assert not wgmma.serves(Op.parse("grouped:g=8,n=2304,k=72,dtype=fp16,weight=kn"))  # a step would reach the next matrix
 
 
 def test_loads_are_as_wide_as_the_static_extents_allow():

@@ -9,7 +9,21 @@ import pytest
 
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.microkernels.cuda.pieces import DEVICE
-from tests.content.cuda_examples import EIGHTS, FAMILIES, FOURS, KN_EIGHTS, MMA, SIMT, TURING, TWOS, WGMMA, Variant, case_of
+from tests.content.cuda_examples import (
+    EIGHTS,
+    FAMILIES,
+    FOURS,
+    GROUPS,
+    KN_EIGHTS,
+    MMA,
+    SIMT,
+    TURING,
+    TWOS,
+    WGMMA,
+    Variant,
+    case_of,
+    grouped,
+)
 from tests.emulator import build, run
 from tests.emulator.run import Call
 
@@ -20,6 +34,7 @@ MMA_SMALL = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3), "", EIGHT
 MMA_KN = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "", KN_EIGHTS)
 SIMT_SHORT = Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "", TWOS)
 TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
+GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "", GROUPS)
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, Call(m=64, n=32, k=512)))
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
@@ -114,6 +129,23 @@ EPILOGUE_BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "halves of a piece not turned back": (WGMMA_SMALL, everywhere(r"v\[i\] = turned \? high : low", "v[i] = low")),
 }
 
+# In the function that finds a block's group: likewise.
+GROUP_BUGS: dict[str, Callable[[str], str]] = {
+    "groups: X read from its first row": everywhere(
+        r"\(const T\*\)a\.x \+ \(int64_t\)at\.x_row", "(const T*)a.x + (int64_t)0"
+    ),
+    "groups: the first matrix for all": everywhere(r"\(const T\*\)a\.w \+ \(int64_t\)group", "(const T*)a.w + (int64_t)0"),
+    "groups: the first bias for all": everywhere(
+        r"\(const T\*\)a\.bias \+ \(int64_t\)group", "(const T*)a.bias + (int64_t)0"
+    ),
+    "groups: a block's number among all groups": everywhere(
+        r"left - __shfl_sync\(0xffffffffu, upto - blocks, mine\)", "left"
+    ),
+    "groups: blocks of the first 32 not counted off": everywhere(r"left -= .*;", ";"),
+    "groups: the next 32 begin at row 0": everywhere(r"begin = __shfl.*;", ";"),
+    "groups: rows up to the end of all": everywhere(r"a\.m = .*;", "a.m -= at.x_row;"),
+}
+
 
 def broken(text: str, breaks: Callable[[str], str], bug: str) -> str:
     changed = breaks(text)
@@ -132,7 +164,7 @@ def broken_epilogue(symbol: str, breaks: Callable[[str], str], bug: str) -> str:
 def verdicts(tmp_path_factory):
     """One unit holds a copy of a kernel for each bug; each copy is broken in its own way and runs in its own process."""
     folder = tmp_path_factory.mktemp("bugs")
-    bugs = {**BUGS, **EPILOGUE_BUGS}
+    bugs = {**BUGS, **EPILOGUE_BUGS, **{bug: (GROUPED_SMALL, breaks) for bug, breaks in GROUP_BUGS.items()}}
     symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
     programs = {symbols[bug]: (FAMILIES[variant.kernel.family], variant.kernel) for bug, (variant, _) in bugs.items()}
     source = device_unit(programs, reduces=("fp32", "fp16"))
@@ -142,6 +174,14 @@ def verdicts(tmp_path_factory):
         end = source.index("\n}\n", start)
         if bug in BUGS:
             source = source[:start] + broken(source[start:end], breaks, bug) + source[end:]
+        elif bug in GROUP_BUGS:
+            text = broken((DEVICE / "groups.cuh").read_text(), breaks, bug).replace(
+                "ht_enter_group", f"{symbols[bug]}_enter"
+            )
+            function = text[text.index("template <") :]
+            last = source.index("\n}\n", end + 3)
+            own = source[end:last].replace("ht_enter_group<", f"{symbols[bug]}_enter<")
+            source = source[:head] + function + source[head:end] + own + source[last:]
         else:
             own = source[start:end].replace("ht_store_", f"{symbols[bug]}_ht_store_")
             source = source[:head] + broken_epilogue(symbols[bug], breaks, bug) + source[head:start] + own + source[end:]
@@ -151,6 +191,6 @@ def verdicts(tmp_path_factory):
     return {bug: found[symbols[bug]] for bug in bugs}
 
 
-@pytest.mark.parametrize("bug", [*BUGS, *EPILOGUE_BUGS])
+@pytest.mark.parametrize("bug", [*BUGS, *EPILOGUE_BUGS, *GROUP_BUGS])
 def test_the_bug_is_caught(verdicts, bug):
     assert not verdicts[bug].right

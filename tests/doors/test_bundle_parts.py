@@ -19,7 +19,7 @@ from haotuner.bundle.stages import Place, Task, commanded
 from haotuner.bundle.state import BEGUN, DONE, TRIES, State
 from haotuner.bundle.suites import FULL, TINY
 from haotuner.errors import NothingLegal, UsageError
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.words.op import Op
 
 
@@ -94,7 +94,7 @@ def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
     assert len({choice.kernel.name for choice in found}) == len(found) == 100
     assert all(fits(choice.family, choice.kernel, device) and choice.family.runs_on(device) for choice in found)
     assert all(choice.family.serves(op_of(choice)) for choice in found)
-    assert {choice.family.name for choice in found} == {family.name for family in CUDA_FAMILIES if family.runs_on(device)}
+    assert {choice.family.name for choice in found} == {family.name for family in DENSE_FAMILIES if family.runs_on(device)}
     for family in {choice.family for choice in found}:
         ours = [choice.kernel for choice in found if choice.family is family]
         asked = [f"dense:n=2304,{edge},dtype={family.dtype}" for edge in EDGES]

@@ -121,6 +121,20 @@ def test_turing_is_tuned_with_its_own_tensor_cores_and_verified(
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
 
 
+@pytest.mark.slow
+def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, images: Path, tmp_path: Path) -> None:
+    host, op = Host(cache, images, "sm_80"), "grouped:g=6,n=64,k=64,dtype=fp16"
+    answer = host.run(tmp_path, "tune", "--op", op, *ASKED[2:], "--budget", "4s", "--json")
+    assert answer.code == 0, answer.err
+    assert all("cuda_grouped_" in kernel for kernel in answer.json()["ops"][0]["kernels"])
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", "m=40")
+    assert "one launch for 6 groups of rows" in told.out and "no workspace" in told.out
+    found = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", "m=40", "--json").json()
+    assert (found["launches"], found["workspace_bytes"], found["groups"]) == (1, 0, 6)
+    assert {one["way"] for one in found["considered"]} == {"one region"}
+
+
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
     host, _, _ = ampere
     db = tmp_path / "pack.records.db"

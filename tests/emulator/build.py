@@ -83,7 +83,7 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
     """
     unit = library.with_suffix(".cc")
-    entries = "".join(_entry(symbol, "x_map" in taken) for symbol, taken in _KERNEL.findall(source))
+    entries = "".join(_entry(symbol, "x_map" in taken, "ht_groups" in taken) for symbol, taken in _KERNEL.findall(source))
     text = translate(source) + entries
     sources: list[str] = [str(unit)]
     checks: tuple[str, ...] = ALIGNMENT
@@ -102,11 +102,12 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     return library
 
 
-def _entry(symbol: str, maps: bool) -> str:
-    passed = "*a, *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if maps else "*a"
+def _entry(symbol: str, maps: bool, groups: bool) -> str:
+    passed = "*a" + (", *(const ht_cuda_groups*)g" if groups else "")
+    passed += ", *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if maps else ""
     return (
-        f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* x, const void* w, unsigned columns, '
-        "unsigned rows, unsigned threads, unsigned shared) {\n"
+        f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* g, const void* x, const void* w, '
+        "unsigned columns, unsigned rows, unsigned threads, unsigned shared) {\n"
         "  cudaLaunchConfig_t config = {};\n"
         "  config.gridDim = dim3(columns, rows), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared;\n"
         f"  return emu::launch(config, [=] {{ {symbol}({passed}); }});\n}}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,12 @@ class Arguments(ctypes.Structure):
     ]
 
 
+class Groups(ctypes.Structure):
+    """``ht_cuda_groups``."""
+
+    _fields_ = [("ends", ctypes.c_void_p), ("count", ctypes.c_int32), ("zero", ctypes.c_int32)]
+
+
 def judge(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> Verdict:
     """The largest error of a case's calls in each mode."""
     random = np.random.default_rng(seed)
@@ -55,9 +62,11 @@ def trace(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> 
 def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, random: Any, seed: int) -> float:
     m, n, k = call.m, call.n, call.k
     x, x_at = matrix(machine, m, k, k + call.x_gap, case.dtype)
-    w, w_at = matrix(machine, *((k, n, n) if case.kn else (n, k, k)), case.dtype)
+    groups = max(1, len(call.ends))
+    rows, columns = (k, n) if case.kn else (n, k)
+    w, w_at = matrix(machine, groups * rows, columns, columns, case.dtype)
     y, y_at = matrix(machine, m, n, n + call.y_gap, case.dtype, call.y_alignment)
-    bias, bias_at = matrix(machine, 1, n, n, case.dtype, call.y_alignment) if call.bias else (None, None)
+    bias, bias_at = matrix(machine, groups, n, n, case.dtype, call.y_alignment) if call.bias else (None, None)
     residual, residual_at = (
         matrix(machine, m, n, n + call.y_gap, case.dtype, call.y_alignment) if call.residual else (None, None)
     )
@@ -65,11 +74,18 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
     for operand in (x, w, bias, residual):
         if operand is not None:
             operand[...] = random.standard_normal(operand.shape)
-    x64, w64 = x.astype(np.float64), w.astype(np.float64).T if case.kn else w.astype(np.float64)
-    before = x64 @ w64.T + (0 if bias is None else bias.astype(np.float64))
-    before += 0 if residual is None else residual.astype(np.float64)
+    x64, w64 = x.astype(np.float64), w.astype(np.float64).reshape(groups, rows, columns)
+    b64 = np.zeros((groups, n)) if bias is None else bias.astype(np.float64)
+    before, size = np.full((m, n), UNTOUCHED), np.zeros((m, n))
+    for group, of in enumerate(_groups(call)):
+        weight = w64[group] if case.kn else w64[group].T
+        before[of] = x64[of] @ weight + b64[group]
+        size[of] = np.abs(x64[of]) @ np.abs(weight)
+        before[of] += 0 if residual is None else residual.astype(np.float64)[of]
     exact = _activated(before, call.act)
-    allowed = _tolerance(x64, w64, before, exact, case.dtype, call)
+    allowed = _tolerance(size, before, exact, case.dtype, call)
+    reached = call.ends[-1] if call.ends else m
+    exact[reached:], allowed[reached:] = UNTOUCHED, 1e-30
     arguments = Arguments(
         x_at, w_at, bias_at, residual_at, y_at, partial_at,
         m, n, k, k + call.x_gap, n + call.y_gap, call.splits, ACTS.index(call.act), 0,
@@ -79,48 +95,62 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
     for mode in case.modes:
         machine.emulator_set(int(mode == "late"), seed)
         whole_rows[...], y[...] = UNTOUCHED, np.nan
+        y[reached:] = UNTOUCHED
         if partial is not None:
             partial[...] = np.nan
-        _launch(case, library, machine, arguments)
+        _launch(case, call, library, machine, arguments)
         share = np.abs(y.astype(np.float64) - exact) / allowed
         strayed = bool((whole_rows[:, n:] != UNTOUCHED).any())
         worst = max(worst, math.inf if strayed else float(np.where(np.isnan(share), np.inf, share).max()))
     return worst
 
 
-def _launch(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, arguments: Arguments) -> None:
+def _groups(call: Call) -> list[slice]:
+    """Rows of each group; all of them where there are none."""
+    cuts = (0, *call.ends) if call.ends else (0, call.m)
+    return [slice(start, end) for start, end in pairwise(cuts)]
+
+
+def _launch(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, arguments: Arguments) -> None:
     launch = case.launch
-    maps = [_tensor_map(one, arguments, case, machine) for one in launch["maps"]]
+    maps = [_tensor_map(one, arguments, case, len(call.ends), machine) for one in launch["maps"]]
     x_map, w_map = (ctypes.addressof(one) for one in maps) if maps else (0, 0)
     tiles = -(-arguments.m // launch["tile_m"]) * -(-arguments.n // launch["tile_n"])
+    ends = (ctypes.c_int32 * len(call.ends))(*call.ends)
+    groups = Groups(ctypes.addressof(ends), len(call.ends), 0)
+    if call.ends:  # as many as the worst cut of m has, as the host launches
+        filled = min(arguments.m, len(call.ends))
+        tiles = (filled + (arguments.m - filled) // launch["tile_m"]) * -(-arguments.n // launch["tile_n"])
     _run(
-        library, case.symbol, arguments, (x_map, w_map), (tiles, arguments.splits), launch["threads"], launch["shared_bytes"]
-    )
+        library, case.symbol, arguments, (ctypes.addressof(groups), x_map, w_map), (tiles, arguments.splits),
+        launch["threads"], launch["shared_bytes"],
+    )  # fmt: skip
     if arguments.splits > 1:
-        _run(library, f"haotuner_reduce_{case.dtype}", arguments, (0, 0), (REDUCE_BLOCKS, 1), REDUCE_THREADS, 0)
+        _run(library, f"haotuner_reduce_{case.dtype}", arguments, (0, 0, 0), (REDUCE_BLOCKS, 1), REDUCE_THREADS, 0)
 
 
 def _run(
     library: ctypes.CDLL,
     symbol: str,
     arguments: Arguments,
-    maps: tuple[int, int],
+    more: tuple[int, int, int],
     grid: tuple[int, int],
     threads: int,
     shared: int,
 ) -> None:
     function = library[f"emulator_run_{symbol}"]
-    function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_uint] * 4
-    error = function(ctypes.addressof(arguments), *maps, *grid, threads, shared)
+    function.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_uint] * 4
+    error = function(ctypes.addressof(arguments), *more, *grid, threads, shared)
     if error:
         raise RuntimeError(f"launch of {symbol}, grid {grid}, {threads} threads, {shared} bytes: error {error}")
 
 
-def _tensor_map(one: Mapping[str, Any], arguments: Arguments, case: Case, machine: ctypes.CDLL) -> Any:
+def _tensor_map(one: Mapping[str, Any], arguments: Arguments, case: Case, groups: int, machine: ctypes.CDLL) -> Any:
     """The map that the host encodes of a ``Map``."""
     m, n, k = arguments.m, arguments.n, arguments.k
     size = DTYPES[case.dtype].itemsize
-    of_w = (n, k, n) if case.kn else (k, n, k)
+    groups = max(1, groups)
+    of_w = (n, groups * k, n) if case.kn else (k, groups * n, k)
     columns, rows, pitch = (k, m, arguments.ldx) if one["operand"] == "x" else of_w
     buffer = ctypes.create_string_buffer(2 * MAP_BYTES)
     encoded = (ctypes.c_char * MAP_BYTES).from_buffer(buffer, -ctypes.addressof(buffer) % MAP_BYTES)
@@ -147,9 +177,9 @@ def _activated(before: Any, act: str) -> Any:
     return before / (1.0 + np.exp(-before)) if act == "silu" else before
 
 
-def _tolerance(x: Any, weight: Any, before: Any, exact: Any, dtype: str, call: Call) -> Any:
+def _tolerance(size: Any, before: Any, exact: Any, dtype: str, call: Call) -> Any:
     """The rounding of the result, and of an fp32 sum of k products and more in any order (Higham 2002, eq. 3.5)."""
-    terms = x.shape[1] + 4 + call.splits
-    summed = terms * UNIT_ROUNDOFF["fp32"] * (np.abs(x) @ np.abs(weight).T + np.abs(before))
+    terms = call.k + 4 + call.splits
+    summed = terms * UNIT_ROUNDOFF["fp32"] * (size + np.abs(before))
     acted = 0.0 if call.act == "none" else ACT_ROUNDOFFS * UNIT_ROUNDOFF["fp32"] * (1.0 + np.abs(before))
     return UNIT_ROUNDOFF[dtype] * np.abs(exact) + (1.0 if call.act == "none" else SLOPE) * summed + acted + 1e-30

@@ -34,6 +34,7 @@ class Call:
     act: str = "none"
     bias: bool = False
     residual: bool = False
+    ends: Sequence[int] = ()  # of groups of rows, each with a matrix of its own: what a grouped kernel is given
     y_alignment: int = 16  # bytes: an element's size lays Y, bias and residual off 16 bytes wherever their sizes are
 
 

@@ -27,7 +27,7 @@ ROWS = (1, 17, 128, 4096)
 
 
 def op_of(family: CudaDense, k: int = 768) -> Op:
-    return Op.parse(f"dense:n=2304,k={k},dtype={family.dtype}")
+    return Op.parse(f"{'grouped:g=8,' if family.grouped else 'dense:'}n=2304,k={k},dtype={family.dtype}")
 
 
 def pairs_of(family: CudaDense, op: Op, device: Device, every: int = 11) -> list[tuple[MicroKernel, Shape]]:

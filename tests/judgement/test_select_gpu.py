@@ -17,7 +17,7 @@ from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.fit import relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
@@ -168,10 +168,10 @@ def test_the_expectation_ranks_as_hardware_is_known_to() -> None:
 
 
 def test_families_on_cuda_cores_suit_every_gpu_and_others_are_bound_to_instructions() -> None:
-    anywhere = [family.name for family in CUDA_FAMILIES if all(family.suits(device) for device in GPUS)]
+    anywhere = [family.name for family in DENSE_FAMILIES if all(family.suits(device) for device in GPUS)]
     assert anywhere == ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
     core = Device(id="a-core", kind="cpu", name="c", arch="x86-64", compute_units=1, wave_width=16, registers_per_thread=32)
-    assert not any(family.suits(core) for family in CUDA_FAMILIES)
+    assert not any(family.suits(core) for family in DENSE_FAMILIES)
 
 
 def check_counts(funnel: Funnel) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from haotuner.backends.cpu.conv_source import packed_floats
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.words.op import Op
+from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import c_pack
 
 BOUNDS = (6, 12)  # the largest w of each cell; the last goes on
@@ -19,8 +22,12 @@ TILES = ((3, 1), (5, 2), (1, 1))  # rows and vectors of a kernel's tile, one for
 
 def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
     """Cells along w, each with another kernel and another way to share."""
-    op, family = Op.parse(spec), CpuConv()
-    kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
+    op, direct = Op.parse(spec), CpuConvDirect()
+    family = direct if direct.serves(op) else CpuConv()
+    if isinstance(family, CpuConv):
+        kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
+    else:
+        kernels = list(family.points(op, replace(BIG_CORE, wave_width=lanes)))
     entries = [SlicedEntry(kernel=at, axis=SHARES[at]) for at in range(len(TILES))]
     grid = {axis: (*BOUNDS, 24) if axis == "w" else 1 for axis in op.dynamic}
     return PackedConv(

@@ -18,7 +18,7 @@ from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.families import CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -40,6 +40,8 @@ class Pick:
     def cells(self) -> tuple[tuple[int, CudaEntry], ...]:
         """Three parts of k, then one region, then two."""
         one = CudaEntry(regions=((0, 0),))
+        if self.op.startswith("grouped"):  # one launch
+            return (4, CudaEntry(regions=((len(self.kernels) - 1, 0),))), (LAST, one)
         return (4, CudaEntry(regions=((0, 0),), splits=3)), (100, one), (LAST, CudaEntry(regions=((0, 1), (1, 0))))
 
 
@@ -81,6 +83,32 @@ KN_TURING = Pick(
     ),
     dtype="float16",
 )
+_GROUPED = {one.name: one for one in GROUPED_FAMILIES}
+GROUPED_HOPPER = Pick(
+    arch="sm_90a",
+    op="grouped_n72_k136_g6_fp16",
+    kernels=(
+        _GROUPED["cuda_grouped_wgmma_fp16"].kernel(bm=64, bn=64, st=2),  # type: ignore[attr-defined]
+        _GROUPED["cuda_grouped_gemv_fp16"].kernel(bm=4, c=2, wn=2, wk=2, v=8),  # type: ignore[attr-defined]
+    ),
+    dtype="float16",
+)
+GROUPED_FP32 = Pick(
+    arch="sm_80",
+    op="grouped_n72_k52_g5",
+    kernels=(_GROUPED["cuda_grouped_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4),),  # type: ignore[attr-defined]
+    dtype="float32",
+)
+GROUPED_KN = Pick(
+    arch="sm_90a",
+    op="grouped_n72_k128_g6_bf16_kn",
+    kernels=(
+        _GROUPED["cuda_grouped_wgmmas_bf16"].kernel(bm=16, bn=64, st=3, kn=1),  # type: ignore[attr-defined]
+        _GROUPED["cuda_grouped_mma_bf16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1),  # type: ignore[attr-defined]
+    ),
+    dtype="bfloat16",
+)
+GROUPED_PICKS = (GROUPED_HOPPER, GROUPED_FP32, GROUPED_KN)
 KN_PICKS = (KN_HOPPER, KN_TURING)  # weights stored (k, n)
 
 

@@ -20,11 +20,12 @@ import haotuner
 from haotuner.errors import PackClosed
 from tests.serving.cuda_doors import crowd, early, older_load, older_maps, older_still
 from tests.serving.cuda_framework import allocating
+from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, WGMMA
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
-from tests.serving.cuda_torch import torch_fakes
+from tests.serving.cuda_torch import torch_fakes, torch_groups
 from tests.standin.client import Driver
 
 GRAPH_ROWS = 40
@@ -277,8 +278,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
         numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
-        forked, frameworks, counted, failing, preparing, torch_fakes, several, faults, allocating, too_old,
-        early, crowd, older_load, older_maps, older_still,
+        forked, grouped, grouped_refusals, frameworks, counted, failing, preparing, torch_fakes, torch_groups, several,
+        faults, allocating, too_old, early, crowd, older_load, older_maps, older_still,
     )
 }  # fmt: skip
 

@@ -73,3 +73,34 @@ def torch_fakes(path: str) -> None:
         assert set(model.state_dict()) == {f"{place}.{part}" for place in range(5) for part in ("weight", "bias")}
         suffix = "" if dtype is torch.float32 else ",dtype=fp16"
         assert f"dense:n={op.n},k={op.k}{suffix}" in ops
+
+
+def torch_groups(path: str) -> None:
+    """The operator of a grouped op takes offsets; its fakes say shape, dtype and device, and refuse by name."""
+    torch: Any = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import haotuner.torch as adapter
+
+    pack = haotuner.load(path, device="cuda:0")
+    (name,) = pack.ops
+    op = pack.op(name)
+    dtype = getattr(torch, DTYPES[op.entry.output.dtype].numpy)
+    with adapter.register(pack), FakeTensorMode():
+        call = getattr(torch.ops.haotuner, name)
+        weight = torch.empty(op.groups, op.n, op.k, device="cuda:0", dtype=dtype)
+        bias = torch.empty(op.groups, op.n, device="cuda:0", dtype=dtype)
+        x = torch.empty(5, op.k, device="cuda:0", dtype=dtype)
+        offsets = torch.empty(op.groups, device="cuda:0", dtype=torch.int32)
+        y = call(x, weight, offsets, bias)
+        assert (tuple(y.shape), y.dtype, str(y.device)) == ((5, op.n), dtype, "cuda:0")
+        assert call.out(x, weight, offsets, out=torch.empty(5, op.n, device="cuda:0", dtype=dtype)) is None
+        for wrong, words in (
+            (torch.empty(op.groups + 1, device="cuda:0", dtype=torch.int32), "offsets must be int32"),
+            (torch.empty(op.groups, device="cuda:0", dtype=torch.int64), "offsets must be int32"),
+            (torch.empty(op.groups, device="cpu", dtype=torch.int32), "offsets must be int32"),
+        ):
+            with pytest.raises(RuntimeError, match=words):
+                call(x, weight, wrong)
+        with pytest.raises(RuntimeError, match=r"weight must be \("):
+            call(x, torch.empty(op.n, op.k, device="cuda:0", dtype=dtype), offsets)

@@ -71,6 +71,8 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
 def _programs(kernel: MicroKernel) -> Iterator[tuple[str, dict[str, int]]]:
     """A kernel's functions and their tiles: its own, and that of the last tile of a convolution's features."""
     params = dict(kernel.params)
+    if kernel.family.startswith("cpu_conv_direct_"):
+        return  # the runtime has its program
     yield kernel.name, params
     if kernel.family.startswith("cpu_conv_") and last_tile(kernel):
         yield f"{kernel.name}_tail", params | ({"nr": params["nt"]} if "nt" in params else {"mr": params["mt"]})

@@ -12,7 +12,7 @@ import pytest
 
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import PICKS, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import GROUPED_FP32, PICKS, SIMT, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, cc
 from tests.standin import environment, toolchain_missing
 
@@ -65,6 +65,12 @@ def test_the_example_serves_plain_and_as_a_graph(folder):
     program = cc([CLIB / "examples/serve_cuda.c", *LIBRARY], folder / "serve_cuda", "-O1", "-fvisibility=hidden")
     answer = run(folder, [program, served(folder, SIMT), SIMT.op, "0", "1", "3", "40", "150", "0"])
     assert answer.startswith("calls=10 fallbacks=0 worst="), answer
+
+
+def test_rows_in_groups_from_c(folder):
+    program = cc([HERE / "drive_grouped.c", *LIBRARY], folder / "drive_grouped", "-O1", "-fvisibility=hidden")
+    pack = build_pack(folder / "pack-grouped", GROUPED_FP32, folder / "code")
+    assert run(folder, [program, pack, GROUPED_FP32.op]).startswith("worst=")
 
 
 def test_an_older_driver_is_refused_before_anything_is_loaded(folder):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.cuda_packs import KN_HOPPER, KN_PICKS, PICKS, SIMT, WGMMA, Pick, build_pack
+from tests.serving.cuda_packs import GROUPED_HOPPER, GROUPED_PICKS, KN_HOPPER, KN_PICKS, PICKS, SIMT, WGMMA, Pick, build_pack
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -80,6 +80,11 @@ def test_two_devices(folder, pick, scenario):
 @pytest.mark.parametrize("pick", KN_PICKS, ids=lambda pick: pick.op)
 def test_weights_stored_kn_are_served(folder, pick):
     run(folder, pick, "several", "numbers", "alignment", "stored")
+
+
+@pytest.mark.parametrize("pick", GROUPED_PICKS, ids=lambda pick: pick.op)
+def test_rows_in_groups_are_served_in_one_launch(folder, pick):
+    run(folder, pick, "several", "grouped", "grouped_refusals")
 
 
 def test_a_fork_is_refused(folder):
@@ -160,6 +165,11 @@ def test_every_call_of_the_driver_may_fail_once(folder, pick):
 
 def test_partial_sums_without_memory_are_refused_while_preparing(folder):
     run(folder, SIMT, "preparing")
+
+
+def test_torch_gives_offsets_of_groups(folder):
+    pytest.importorskip("torch")
+    run(folder, GROUPED_HOPPER, "torch_groups")
 
 
 @pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)

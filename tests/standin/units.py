@@ -94,7 +94,7 @@ def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> floa
         x64 @ w64.T + (bias.astype(np.float64) if call.bias else 0) + (residual.astype(np.float64) if call.residual else 0)
     )
     exact = _activated(before, call.act)
-    off = np.abs(found - exact) / _tolerance(x64, w64, before, exact, case["dtype"], call)
+    off = np.abs(found - exact) / _tolerance(np.abs(x64) @ np.abs(w64).T, before, exact, case["dtype"], call)
     return float(np.where(np.isnan(off), np.inf, off).max()) if untouched else math.inf
 
 

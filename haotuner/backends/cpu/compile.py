@@ -45,7 +45,9 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
 
 
 def _functions(kernel: MicroKernel) -> list[str]:
-    """The kernel's function and, where it has one, its tail's."""
+    """The kernel's function and, where it has one, its tail's; none of a kernel whose program the runtime has."""
+    if kernel.family.startswith("cpu_conv_direct_"):
+        return []
     name = epilogue.bare(kernel).name
     return [f"__tvm_ffi_{name}", f"__tvm_ffi_{name}_tail"][: 2 if last_tile(kernel) else 1]
 
@@ -58,7 +60,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 
 def _table_row(kernel: MicroKernel) -> str:
-    function, tail = (*_functions(kernel), "NULL")[:2]
+    function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
     words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
     return f"  {{{', '.join(map(str, words))}}},"

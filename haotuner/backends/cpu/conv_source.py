@@ -48,6 +48,9 @@ def packed_floats(op: Op, lanes: int) -> int:
     def apart(floats: int) -> int:
         return (-(-floats // _LINE) | 1) * _LINE
 
+    if groups == op["c"] and not wide.transposed and (not last or op["f"] == op["c"]):  # kinds/conv_direct.c
+        taps = tall.taps * wide.taps
+        return op["f"] * (taps if last else apart(taps))
     total = 0
     for rows in _taps(tall):
         for columns in _taps(wide):

@@ -24,14 +24,8 @@ from haotuner.words.kernel import MicroKernel
 # What is timed is what is served.
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
-CONV_SERVING = (
-    "pool.c",
-    "kinds/conv_run.c",
-    "kinds/conv_phase.c",
-    "kinds/conv_image.c",
-    "kinds/conv_image.h",
-    "kinds/conv.h",
-)
+_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", ".h")
+CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS))
 
 
 def is_dense(kernel: MicroKernel) -> bool:

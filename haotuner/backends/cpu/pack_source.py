@@ -14,7 +14,8 @@ from haotuner.words.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", "conv.c", "conv_run.c", "conv_phase.c", "conv_image.c")
+CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct"))
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *CONV)
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]

@@ -49,7 +49,7 @@ class ConvTimer:
             whole = at % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
             packed = self._packed(job, op, inputs["weight"])
-            bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if at % 2 else NONE
+            bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if whole and at else NONE  # exact: nothing is rounded
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
                 out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
                 asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}

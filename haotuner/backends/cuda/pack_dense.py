@@ -1,4 +1,4 @@
-"""A dense op of a CUDA pack: which kernels serve which rows, and into how many parts the sum over k is split."""
+"""A dense or grouped op of a CUDA pack: which kernels serve which rows, and into how many parts the sum over k is split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CudaEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedCudaDense:
-    """Everything the library holds about a dense op on a CUDA device; implements ``Packed``.
+    """Everything the library holds about a dense or grouped op on a CUDA device; implements ``Packed``.
 
     ``bounds``: the largest number of rows of each cell, ascending; the last cell goes on beyond it.
     """
@@ -70,6 +70,8 @@ class PackedCudaDense:
         if len(before) >= REGIONS or any(tiles < 1 for _, tiles in before) or not 1 <= entry.splits <= MOST_SPLITS:
             raise ValueError(f"{self.name}: {entry} is not one or two regions and 1..{MOST_SPLITS} parts of k")
         for kernel, _ in entry.regions:
+            if (entry.splits > 1 or before) and self.launches[kernel].groups:
+                raise ValueError(f"{self.name}: groups are one launch, the plan asks for {entry}")
             if entry.splits > 1 and not self.launches[kernel].splits:
                 raise ValueError(
                     f"{self.name}: {self.kernels[kernel].name} cannot split k, the plan asks for {entry.splits}"
@@ -78,7 +80,7 @@ class PackedCudaDense:
     @property
     def kind(self) -> str:
         """Its kind of operator."""
-        return "dense"
+        return Op.parse(self.name).kind
 
     @property
     def dtype(self) -> str:
@@ -92,11 +94,12 @@ class PackedCudaDense:
 
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
-        """x, the weight as its owner stores it, y and the optional bias."""
-        x, weight, y = operands_of(Op.parse(self.name))
+        """x, the weight as its owner stores it, where groups end, y and the optional bias."""
+        x, weight, *ends, y = operands_of(Op.parse(self.name))
         kept = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
-        bias = PackedOperand(name="bias", role="constant", axes=("n",), dtype=y.dtype, optional=True, compact=True)
-        return x, kept, y, bias
+        axes = ("g", "n") if ends else ("n",)
+        bias = PackedOperand(name="bias", role="constant", axes=axes, dtype=y.dtype, optional=True, compact=True)
+        return x, kept, *ends, y, bias
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
@@ -139,6 +142,7 @@ class PackedCudaDense:
     def tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
         op = Op.parse(self.name)
+        groups = dict(op.static).get("g", 0)
         own = ", ".join(str(places[kernel.name]) for kernel in self.kernels)
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
@@ -150,7 +154,7 @@ class PackedCudaDense:
             plan_row(1, [(0, f"bounds_{index}", len(self.bounds))], f"entries_{index}"),
             "};",
             f"static const ht_cuda_dense data_{index} = "
-            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {DTYPES.index(op.dtype)}, kernels_{index}}};",
+            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {groups}, {DTYPES.index(op.dtype)}, kernels_{index}}};",
         ]
 
 

@@ -21,7 +21,7 @@ from haotuner.words.kernel import MicroKernel
 CUDA_SOURCES = ("driver.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", "kinds/cuda_dense.c", "kinds/cuda_queue.c",
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
-KIND = "ht_cuda_dense_kind"
+TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind"}  # that serve each kind of op
 
 
 def needs(cubin: bytes, arch: str) -> int:
@@ -59,7 +59,7 @@ def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
     )
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.tables(index, places)]
-    text += ["const ht_op ht_ops[] = {", *(row(op, index, KIND) for index, op in enumerate(ops)), "};"]
+    text += ["const ht_op ht_ops[] = {", *(row(op, index, TABLES[op.kind]) for index, op in enumerate(ops)), "};"]
     text.append(f"const int ht_op_count = {len(ops)};")
     text += [
         f"HT_EXPORT int __tvm_ffi_{op.name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) "
@@ -107,5 +107,5 @@ def _kernel(kernel: MicroKernel, launch: Launch, op: PackedCudaDense) -> str:
     return (
         f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
         f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "
-        f"{splits}}},"
+        f"{splits}, {int(launch.groups)}}},"
     )

@@ -105,7 +105,8 @@ class TimerProcess:
                 n=case.n, k=case.k, ldx=x.shape[1], ldy=output.outer.shape[1], splits=case.splits,
             )  # fmt: skip
             weights = np.array([put(inputs["weight"])], np.uint64)
-            native.run(call_words([(loaded, case.m)], reduce, args, weights))
+            ends = put(inputs["offsets"]) if case.ends else 0
+            native.run(call_words([(loaded, case.m)], reduce, args, weights, ends, len(case.ends)))
             native.get(at, output.outer)
         finally:
             for place in places:
@@ -126,7 +127,8 @@ class TimerProcess:
             raise Refusal("time", "error", f"the regions of {job['parts']} do not cover m={m} once each")
         operands = self._placed(op, m, int(job["cold_bytes"]), splits)
         reduce = self._reduce(job["parts"][0][1], op.dtype) if splits > 1 else 0
-        call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights)
+        ends = operands.even_ends(m)
+        call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights, ends, operands.groups)
         samples, facts = self._sampled(call, job, operands)
         first = regions[0][0]
         facts |= {"registers": first.registers, "local_bytes": first.local_bytes, "shared_bytes": first.shared_bytes}
@@ -178,13 +180,16 @@ class Operands:
         self._library, self._op, self.rows, self._cold = library, op, m, cold_bytes
         size = DTYPE_BYTES[op.dtype]
         self.partial_bytes = 4 * splits * m * op["n"] if splits > 1 else 0
-        weight = op["n"] * op["k"] * size
+        self.groups = dict(op.static).get("g", 0)
+        stack = max(1, self.groups)
+        weight = stack * op["n"] * op["k"] * size
         self.count = max(2, -(-min(cold_bytes, MOST_WEIGHT_BYTES) // weight)) if cold_bytes else 1
         self._held: list[int] = []
         try:
             self.x, self.y = self._drawn(m * op["k"]), self._room(m * op["n"] * size)
             self.partial = self._room(self.partial_bytes)
-            first = self._drawn(op["n"] * op["k"])
+            self.ends = self._room(4 * stack)
+            first = self._drawn(stack * op["n"] * op["k"])
             step = -(-weight // 256) * 256
             rest = self._room(step * (self.count - 1))
             for place in range(self.count - 1):
@@ -216,6 +221,13 @@ class Operands:
         return ArgsWords(
             x=self.x, y=self.y, partial=partial, m=m, n=op["n"], k=op["k"], ldx=op["k"], ldy=op["n"], splits=splits
         )
+
+    def even_ends(self, m: int) -> int:
+        """Where groups of even sizes end, as an address; 0 of ops without groups."""
+        if not self.groups:
+            return 0
+        self._library.put(self.ends, (np.arange(1, self.groups + 1) * m // self.groups).astype(np.int32))
+        return self.ends
 
     def free(self) -> None:
         """Give all memory back."""

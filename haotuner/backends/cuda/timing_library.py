@@ -33,7 +33,7 @@ class KernelWords(ctypes.Structure):
         ("name", ctypes.c_char_p), ("tile_m", ctypes.c_int32), ("tile_n", ctypes.c_int32), ("threads", ctypes.c_int32),
         ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32),
         ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32), ("groups", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -44,6 +44,12 @@ class ArgsWords(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "partial")),
         *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "zero")),
     )
+
+
+class GroupWords(ctypes.Structure):
+    """``ht_cuda_groups`` of native/cuda/ht_cuda_args.h."""
+
+    _fields_ = (("ends", ctypes.c_uint64), ("count", ctypes.c_int32), ("zero", ctypes.c_int32))
 
 
 class RegionWords(ctypes.Structure):
@@ -57,7 +63,7 @@ class CallWords(ctypes.Structure):
 
     _fields_ = (
         ("regions", ctypes.c_int32), ("weights", ctypes.c_int32), ("region", RegionWords * 2), ("reduce", ctypes.c_void_p),
-        ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)),
+        ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)), ("groups", GroupWords),
     )  # fmt: skip
 
 
@@ -197,16 +203,22 @@ def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWo
         box_x=(ctypes.c_int32 * 2)(*((x.rows, x.columns) if x else (0, 0))),
         box_w=(ctypes.c_int32 * 2)(*((w.rows, w.columns) if w else (0, 0))),
         swizzle=x.swizzle_bytes if x else 0, kn=int(kn), dtype=DTYPES.index(dtype),
-        splits_max=MOST_SPLITS if launch.splits else 1,
+        splits_max=MOST_SPLITS if launch.splits else 1, groups=int(launch.groups),
     )  # fmt: skip
 
 
 def call_words(
-    regions: Sequence[tuple[Loaded, int]], reduce: int, args: ArgsWords, weights: NDArray[np.uint64]
+    regions: Sequence[tuple[Loaded, int]],
+    reduce: int,
+    args: ArgsWords,
+    weights: NDArray[np.uint64],
+    ends: int = 0,
+    groups: int = 0,
 ) -> CallWords:
-    """A composition of (kernel, rows); ``weights``: addresses, which must outlive the call."""
+    """A composition of (kernel, rows); ``weights``: addresses, which outlive the call; ``ends``: that of groups' ends."""
     call = CallWords(regions=len(regions), weights=len(weights), reduce=reduce, args=args)
     for place, (loaded, rows) in enumerate(regions):
         call.region[place] = RegionWords(kernel=loaded.words, function=loaded.function, rows=rows)
+    call.groups = GroupWords(ends=ends, count=groups)
     call.w = weights.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64))
     return call

@@ -32,6 +32,11 @@ OWN_TYPES = {
     "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
 }  # fmt: skip
 WITH_ARGUMENT = r"\b(ht_first_step|ht_last_step|(?:ht_store_\w+|ht_gemv\w*)<[^>]*>)\("  # device functions that read it
+# What a block of a grouped kernel finds out for itself.
+GROUP_WORDS = {
+    "((int)blockIdx.x)": "ht_at.block", "ht_block_again()": "ht_at.block", "ht_x_row()": "ht_at.x_row",
+    "ht_w_row()": "ht_at.w_row",
+}  # fmt: skip
 _HELPER = re.compile(r"^__forceinline__ __device__ [^;{]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _KERNEL = re.compile(
     r'^extern "C" __global__ void __launch_bounds__\((?P<threads>\d+)(?:, (?P<blocks>\d+))?\) '
@@ -53,6 +58,8 @@ def device_unit(
     Raises NotAUnit where TVM writes what cannot be read.
     """
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
+    if any(family.grouped for family, _ in programs.values()):
+        needed["groups"] = None
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
     # The argument's types come first, its text after them.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
@@ -86,7 +93,10 @@ def _generated(programs: Mapping[str, tuple[CudaDense, MicroKernel]], bounds: bo
     if found.keys() != programs.keys():
         raise NotAUnit(f"asked TVM for {', '.join(programs)}, read {', '.join(found) or 'none'}; is it the pinned TVM?")
     helpers = [text for text in _HELPER.findall(device) if "GmmaDescriptor" not in text]
-    return [_own_types("".join(helpers)), *(_kernel(found[symbol], source, bounds) for symbol in programs)]
+    return [
+        _own_types("".join(helpers)),
+        *(_kernel(found[symbol], source, bounds, *programs[symbol]) for symbol in programs),
+    ]
 
 
 def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
@@ -101,7 +111,7 @@ def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
         return str(export_cuda_host(tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx").mod))
 
 
-def _kernel(found: re.Match[str], source: str, bounds: bool) -> str:
+def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, kernel: MicroKernel) -> str:
     """One kernel: TVM's as an inlined function, and ours above it that unpacks the argument."""
     symbol, maps = found["symbol"], ""
     parameters: list[str] = []
@@ -127,12 +137,36 @@ def _kernel(found: re.Match[str], source: str, bounds: bool) -> str:
     # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
     body = body.replace(f"{UNROLL_TWICE}();", "#pragma unroll 2")
+    if family.grouped:
+        for own, ours in GROUP_WORDS.items():
+            body = body.replace(own, ours)
+        if "blockIdx.x" in body:
+            raise NotAUnit(f"{symbol}: TVM writes the block's number in a form that is not known; is it the pinned TVM?")
     limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
+    if family.grouped:
+        return _grouped_kernel(symbol, ", ".join(parameters), ", ".join(passed), maps, limits, body, family, kernel)
     taken = f"const __grid_constant__ ht_cuda_args ht_args{maps}"
     return (
         f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {', '.join(parameters)}) {{\n{body}}}\n"
         f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
         f"  {symbol}_kernel(ht_args, {', '.join(passed)});\n}}\n"
+    )
+
+
+def _grouped_kernel(
+    symbol: str, parameters: str, passed: str, maps: str, limits: str, body: str, family: CudaDense, kernel: MicroKernel
+) -> str:
+    """The kernel of one group's product, and ours above it that finds the block's group first."""
+    launch = family.launch(kernel)
+    element = ELEMENT_TYPES[TVM_DTYPES[family.dtype]]
+    enter = f"ht_enter_group<{element}, {launch.tile_m}, {launch.tile_n}, {int(family.reads_kn(kernel))}>"
+    taken = f"const __grid_constant__ ht_cuda_args ht_all, const __grid_constant__ ht_cuda_groups ht_groups{maps}"
+    return (
+        f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, const ht_place& ht_at, {parameters}) {{\n{body}}}\n"
+        f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
+        f"  ht_cuda_args ht_args = ht_all;\n  ht_place ht_at;\n"
+        f"  if (!{enter}(ht_args, ht_groups, ht_at)) return;\n"
+        f"  {symbol}_kernel(ht_args, ht_at, {passed});\n}}\n"
     )
 
 

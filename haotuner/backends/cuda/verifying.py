@@ -19,6 +19,7 @@ from haotuner.words.shape import Shape
 ALIGNED_BYTES = 16  # rows of x are so many bytes apart, times something: what every kernel takes
 COLUMNS = 48  # of the op's own extents that are compared; a reference of all of them takes seconds
 PARTS = 3  # of the sum, in one of the cases
+DEEP_GROUPS = 2  # of the op's own extents: all of them may be gigabytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Case:
     bias: bool = False
     splits: int = 1
     columns: int = 0  # that are compared, 0 for all
+    ends: tuple[int, ...] = ()  # of groups of rows, each with a matrix of its own
 
     @property
     def n(self) -> int:
@@ -45,8 +47,11 @@ class Case:
     def inputs(self, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """x, weight and perhaps bias."""
         found = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
+        if self.ends:
+            found["offsets"] = np.array(self.ends, np.int32)
         if self.bias:
-            found["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, self.n).astype(judge.numpy_dtype(self.op.dtype))
+            size = (len(self.ends), self.n) if self.ends else self.n
+            found["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, size).astype(judge.numpy_dtype(self.op.dtype))
         return found
 
     def padded(self, rng: np.random.Generator) -> NDArray[Any]:
@@ -62,6 +67,10 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
     ragged = 1 if op.option("weight") != "kn" else step
     last = step * (max(depth // step, 1) - 1) or step  # a last step that is not whole, where there is such a thing
 
+    if launch.groups:
+        yield from _grouped_cases(op, launch, depth, ragged, last)
+        return
+
     def small(n: int, k: int) -> Op:
         return replace(op, static=(("n", n), ("k", k)))
 
@@ -72,11 +81,27 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
         yield Case(op=small(wide, PARTS * depth + last), m=max(1, launch.tile_m - 1), splits=PARTS, bias=True, whole=True)
 
 
+def _grouped_cases(op: Op, launch: Launch, depth: int, ragged: int, last: int) -> Iterator[Case]:
+    """Groups under, of and over a tile, empty ones among them; all rows in one of many; one row; a last step not whole."""
+    m = 2 * launch.tile_m + 3
+    cuts = ((0, 1, launch.tile_m + 2, launch.tile_m + 2, m), (0, 0, m, m))
+    for place, ends in enumerate((*cuts, (1,))):
+        n, k = launch.tile_n + ragged, 2 * depth + last
+        if op.option("weight") == "kn" and launch.maps:
+            k = 3 * depth  # whole steps: see the families
+        small = replace(op, static=(("g", len(ends)), ("n", n), ("k", k)))
+        yield Case(op=small, m=ends[-1], whole=place == 0, bias=place < 2, ends=ends)
+
+
 def deep_case(op: Op, launch: Launch) -> Case:
     """The op's own n and k, one tile of rows, some columns of which are compared."""
-    static = dict(op.static)
+    static, m = dict(op.static), min(launch.tile_m, 16)
+    if launch.groups:
+        groups = min(static["g"], DEEP_GROUPS)
+        own = replace(op, static=(("g", groups), *((axis, static[axis]) for axis in ("n", "k"))))
+        return Case(op=own, m=m, columns=COLUMNS, ends=(m // 2, m)[-groups:])
     own = replace(op, static=tuple((axis, static[axis]) for axis in ("n", "k")))
-    return Case(op=own, m=min(launch.tile_m, 16), columns=COLUMNS)
+    return Case(op=own, m=m, columns=COLUMNS)
 
 
 def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded) -> float:
@@ -86,14 +111,17 @@ def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded)
     picked = np.arange(case.n)
     if case.columns and case.n > case.columns:
         picked = np.unique(np.linspace(0, case.n - 1, case.columns).round().astype(int))
-        weight = weight[:, picked] if kn else weight[picked]
-        op = replace(op, static=(("n", len(picked)), ("k", case.k)))
-    asked = {"x": inputs["x"], "weight": weight}
+        weight = weight[..., picked] if kn else weight[..., picked, :]
+        op = replace(op, static=tuple((axis, len(picked) if axis == "n" else extent) for axis, extent in op.static))
+    asked = {**inputs, "weight": weight}
     want = judge.reference(op, asked)
     exact = case.whole and op.dtype == "fp32"
     allowed = 0.0 if exact else judge.tolerance(op, asked, want)
     if "bias" in inputs:
-        want = want + np.asarray(inputs["bias"], np.float64)[picked]
+        bias = np.asarray(inputs["bias"], np.float64)[..., picked]
+        if case.ends:  # that of each row's group
+            bias = np.repeat(bias, np.diff(case.ends, prepend=0), axis=0)
+        want = want + bias
         allowed = allowed if exact else allowed + np.finfo(np.float32).eps * np.abs(want) + _step(op.dtype) * np.abs(want)
     verdict = judge.compare(found[:, picked], want, allowed)
     where = f"m={case.m} n={case.n} k={case.k} parts={case.splits}"

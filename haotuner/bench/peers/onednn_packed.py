@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.images import Told
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
 
@@ -27,24 +29,40 @@ class OnednnPacked:
         self.version = f"{torch.__version__} ({_line(torch.__config__.show(), 'MKL-DNN')})"
         self._weights: list[Any] = []
         self._x: Any = None
+        self._told: Told | None = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Reorder without a batch size, which is not known; naming the true one gained nothing (m = 1..512)."""
-        self._weights = []
+        self._weights, self._told = [], Told.of(op) if is_convolution(op.kind) else None
+        if self._told is not None:
+            self._weights = [self._packed(self._torch.from_numpy(weight)) for weight in weights]
+            return
         reorder = self._torch.ops.mkldnn._reorder_linear_weight
         self._weights = [reorder(self._torch.from_numpy(weight)) for weight in weights]
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight; the operator has no ``out=``. ``.default`` saves the search for the overload."""
-        self._x = self._torch.from_numpy(x)
+        self._x = self._torch.from_numpy(x if self._told is None else self._told.first(x))
         return [self._call(weight) for weight in self._weights[:count]]
 
     def result(self, index: int) -> Array:
         """Result of one call with the weight of that index, as it is timed."""
         found: Array = self._call(self._weights[index])().numpy()  # type: ignore[attr-defined]
-        return found
+        return found if self._told is None else self._told.stored(found)
+
+    def _packed(self, weight: Any) -> Any:
+        """A convolution's weight, reordered without an image's size, as Inductor does where it is not known."""
+        told = self._told
+        assert told is not None
+        reorder = self._torch.ops.mkldnn._reorder_convolution_weight
+        return reorder(weight, told.pad, told.stride, told.dilation, told.groups, [])
 
     def _call(self, weight: Any) -> Call:
+        if self._told is not None:
+            told, convolution = self._told, self._torch.ops.mkldnn._convolution_pointwise.default
+            return partial(
+                convolution, self._x, weight, None, told.pad, told.stride, told.dilation, told.groups, "none", [], ""
+            )
         linear = self._torch.ops.mkldnn._linear_pointwise.default
         return partial(linear, self._x, weight, None, "none", [], "")
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.images import Told, output_shape
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
 OPSET = 17  # any opset has Gemm; 17 is read by every ONNX Runtime since 1.13
@@ -33,11 +35,14 @@ class OnnxruntimeCpu:
         self._x = self._y = np.empty((0, 0), np.float32)
         self._bindings: list[Any] = []
         self._n = 0
+        self._op: Any = None
+        self._told: Told | None = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """A session a weight; m stays symbolic."""
         self._bindings, self._sessions = [], []
-        self._n = op["n"]
+        self._told = Told.of(op) if is_convolution(op.kind) else None
+        self._op, self._n = op, 0 if self._told else op["n"]
         options = self._runtime.SessionOptions()
         options.use_per_session_threads = False
         options.log_severity_level = 3
@@ -48,6 +53,8 @@ class OnnxruntimeCpu:
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight, all into the same output."""
         self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)
+        if self._told is not None:  # its layout is channels first
+            self._x, self._y = np.ascontiguousarray(self._told.first(x)), np.empty(output_shape(self._op, x), np.float32)
         self._bindings = [self._bind(session) for session in self._sessions]
         return [
             partial(session.run_with_iobinding, binding)
@@ -58,7 +65,7 @@ class OnnxruntimeCpu:
         """Into a poisoned output."""
         self._y.fill(np.nan)
         self._sessions[index].run_with_iobinding(self._bindings[index])
-        return self._y
+        return self._y if self._told is None else self._told.stored(self._y)
 
     def _bind(self, session: Any) -> Any:
         binding = session.io_binding()
@@ -68,12 +75,39 @@ class OnnxruntimeCpu:
 
     def _model(self, weight: Array) -> bytes:
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        if self._told is not None:
+            return self._convolution(weight, self._told)
         n, k = weight.shape
         graph = helper.make_graph(
             [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
             "linear",
             [helper.make_tensor_value_info("x", kind, ["m", k])],
             [helper.make_tensor_value_info("y", kind, ["m", n])],
+            [self._onnx.numpy_helper.from_array(weight, "w")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        model.ir_version = IR
+        data: bytes = model.SerializeToString()
+        return data
+
+    def _convolution(self, weight: Array, told: Told) -> bytes:
+        helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
+        node = helper.make_node(
+            "Conv",
+            ["x", "w"],
+            ["y"],
+            strides=told.stride,
+            pads=(*told.pad, *told.pad),
+            dilations=told.dilation,
+            group=told.groups,
+        )
+        sides = ["w"] if told.flat else ["h", "w"]
+        after = ["q"] if told.flat else ["p", "q"]
+        graph = helper.make_graph(
+            [node],
+            "convolution",
+            [helper.make_tensor_value_info("x", kind, ["b", self._op["c"], *sides])],
+            [helper.make_tensor_value_info("y", kind, ["b", weight.shape[0], *after])],
             [self._onnx.numpy_helper.from_array(weight, "w")],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.images import Told, output_shape
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
 
 
@@ -34,11 +36,15 @@ class OpenvinoCpu:
         self._requests: list[Any] = []
         self._y = np.empty((0, 0), np.float32)
         self._n = 0
+        self._op: Any = None
+        self._x: Any = None
+        self._told: Told | None = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Compile a model a weight; the weight is a constant, so it is packed here or at the first call."""
         self._requests = []
-        self._n = op["n"]
+        self._told = Told.of(op) if is_convolution(op.kind) else None
+        self._op, self._n = op, 0 if self._told else op["n"]
         self._requests = [
             self._core.compile_model(self._model(w), "CPU", self._config).create_infer_request() for w in weights
         ]
@@ -47,6 +53,9 @@ class OpenvinoCpu:
         """One call a weight, all into the same output."""
         tensor = self._openvino.Tensor
         self._y = np.empty((x.shape[0], self._n), np.float32)
+        if self._told is not None:  # its layout is channels first
+            x, self._y = np.ascontiguousarray(self._told.first(x)), np.empty(output_shape(self._op, x), np.float32)
+            self._x = x
         for request in self._requests:
             request.set_input_tensor(tensor(x, shared_memory=True))
             request.set_output_tensor(tensor(self._y, shared_memory=True))
@@ -56,10 +65,20 @@ class OpenvinoCpu:
         """Into a poisoned output."""
         self._y.fill(np.nan)
         self._requests[index].infer()
-        return self._y
+        return self._y if self._told is None else self._told.stored(self._y)
 
     def _model(self, weight: Array) -> Any:
-        build = self._openvino.opset13
+        build, told = self._openvino.opset13, self._told
+        if told is not None:
+            sides = [-1] * len(told.stride)
+            image = build.parameter([-1, self._op["c"], *sides], np.float32)
+            window = (told.stride, told.pad, told.pad, told.dilation)
+            if told.groups == 1:
+                found = build.convolution(image, build.constant(weight), *map(list, window))
+            else:
+                parts = weight.reshape(told.groups, weight.shape[0] // told.groups, *weight.shape[1:])
+                found = build.group_convolution(image, build.constant(parts), *map(list, window))
+            return self._openvino.Model([build.result(found)], [image])
         x = build.parameter([-1, weight.shape[1]], np.float32)
         product = build.matmul(x, build.constant(weight), False, True)
         return self._openvino.Model([build.result(product)], [x])

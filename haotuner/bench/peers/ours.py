@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.timing import difference_ns
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 
 class Ours:
@@ -30,17 +31,23 @@ class Ours:
         self._linears: list[Any] = []
         self._y = self._x = np.empty((0, 0), np.float32)
         self._n = 0
+        self._op: Any = None
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Bind every weight; each is packed once."""
         self._linears = []  # the old weights go before the new ones come
         self._dense = self._pack.op(op.name)
-        self._n = op["n"]
+        self._op, self._n = op, op["n"] if op.kind == "dense" else 0
         self._linears = [self._dense.bind(weight) for weight in weights]
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight, all into the same output."""
         self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)
+        if self._op.kind != "dense":
+            axes = self._op.meaning.operands[0].axes(self._op.all_options())
+            extents = dict(zip(axes, x.shape, strict=True))
+            shape = Shape.of({axis: extents[axis] for axis in self._op.dynamic})
+            self._y = np.empty(self._op.operand_shape(self._op.meaning.output, shape), np.float32)
         return [partial(linear, x, out=self._y) for linear in self._linears[:count]]
 
     def result(self, index: int) -> Array:
@@ -49,9 +56,9 @@ class Ours:
         self._linears[index](self._x, out=self._y)
         return self._y
 
-    def plan(self, m: int) -> str:
-        """What is served at this m, as text: it goes into a line of JSON."""
-        return str(self._dense.composition(m).label)
+    def plan(self, m: int | Mapping[str, int]) -> str:
+        """What is served at this m, or at this shape, as text: it goes into a line of JSON."""
+        return str(self._dense.composition(m).label) if isinstance(m, int) else f"cell {self._dense.cell(m)}"
 
     def overhead_ns(self, seconds: float) -> float | None:
         """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.
@@ -60,6 +67,8 @@ class Ours:
         """
         bare = getattr(self._linears[0], "bare_call", None)
         if bare is None:
+            return None
+        if self._op.kind != "dense":
             return None
         x, y = self._x[:0], self._y[:0]
         return difference_ns(partial(self._linears[0], x, out=y), partial(bare, x, y), seconds)

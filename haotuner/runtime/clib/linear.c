@@ -106,7 +106,7 @@ ht_status ht_prepare(const ht_linear* linear, void* stream, ht_error* error) {
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
   if (op == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or out is NULL");
   *out = NULL;
-  if (strcmp(op->facts.kind, "dense") != 0)
+  if (strcmp(op->facts.kind, "dense") != 0 && strcmp(op->facts.kind, "grouped") != 0)
     return ht_refuse(error, HT_BAD_VALUE, "%s binds no weight; call it with ht_run", op->facts.name);
   if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
   int placed = op->pack->device >= 0;
@@ -139,7 +139,7 @@ ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* st
   ht_pack* pack = op->pack;
   if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
   if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
-  if (strcmp(op->facts.kind, "dense") == 0)
+  if (strcmp(op->facts.kind, "dense") == 0 || strcmp(op->facts.kind, "grouped") == 0)
     return ht_refuse(error, HT_BAD_VALUE, "%s takes a packed weight; bind it with ht_bind", op->facts.name);
   if (count != op->facts.operands)
     return ht_refuse(error, HT_BAD_VALUE, "%s takes %d tensors, the output last; got %d", op->facts.name,
@@ -170,6 +170,20 @@ static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor
 ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, ht_error* error) {
   if (linear == NULL || x == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "linear, x or out is NULL");
   return call(linear, x, out, stream, linear->setting, error);
+}
+
+ht_status ht_call_grouped(const ht_linear* linear, const DLTensor* x, const DLTensor* offsets, const DLTensor* out, void* stream,
+                          ht_error* error) {
+  if (linear == NULL || x == NULL || offsets == NULL || out == NULL)
+    return ht_refuse(error, HT_BAD_VALUE, "linear, x, offsets or out is NULL");
+  const ht_op* op = linear->op;
+  if (strcmp(op->facts.kind, "grouped") != 0 || linear->bound == NULL)
+    return ht_refuse(error, HT_BAD_VALUE, "%s takes no offsets: use ht_call", op->facts.name);
+  if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = op->pack->door->queue_groups(op->index, x, linear->bound, out, offsets, linear->setting, stream, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
 }
 
 ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, int threads,

@@ -59,16 +59,22 @@ static int prepare(int op, const void* bound, void* stream, const char** kind, c
   return said(ht_ops[op].kind->placed->prepare(&ht_ops[op], bound, stream, &error), op, &error, kind, text, size);
 }
 
-static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
-                 char* text, size_t size) {
+static int queue_groups(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* offsets, int64_t setting,
+                        void* stream, const char** kind, char* text, size_t size) {
   int64_t bytes = ht_ops[op].kind->placed->bound_bytes(&ht_ops[op]);
   const DLTensor as_bytes = {(void*)bound, {kDLCPU, 0}, 1, {kDLUInt, 8, 1}, &bytes, NULL, 0};
-  const DLTensor* tensors[3] = {x, &as_bytes, y};
+  const DLTensor* tensors[4] = {x, &as_bytes, y, offsets};
   ht_error error;
-  return said(ht_call_op(op, tensors, 3, setting, stream, &error), op, &error, kind, text, size);
+  return said(ht_call_op(op, tensors, offsets == NULL ? 3 : 4, setting, stream, &error), op, &error, kind, text, size);
 }
 
-static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue};
+static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
+                 char* text, size_t size) {
+  return queue_groups(op, x, bound, y, NULL, setting, stream, kind, text, size);
+}
+
+static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
+                       queue_groups};
 
 __attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */
 

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 3 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
-#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; otherwise the same, so that new members come last */
+#define HT_DOOR_VERSION 4 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
 typedef struct ht_door_op {
@@ -37,6 +37,9 @@ typedef struct {
   int (*prepare)(int op, const void* bound, void* stream, const char** kind, char* text, size_t size);
   int (*queue)(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
                char* text, size_t size);
+  /* Since 4: as `queue`, of a grouped op. */
+  int (*queue_groups)(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* offsets, int64_t setting,
+                      void* stream, const char** kind, char* text, size_t size);
 } ht_door;
 
 #endif /* HT_DOOR_H_ */

@@ -24,7 +24,7 @@ typedef struct {
   int64_t first, last; /* of a dynamic axis: tuned range */
 } ht_axis;
 
-enum { HT_AXIS_M = 0, HT_AXIS_N = 1, HT_AXIS_K = 2 }; /* of a layer, in the op's axes */
+enum { HT_AXIS_M = 0, HT_AXIS_N = 1, HT_AXIS_K = 2, HT_AXIS_G = 3 }; /* of a layer, in the op's axes; g: of a grouped one */
 enum { HT_LAYER_OPERANDS = 3, HT_FIRST_EXTRA = 2 }; /* x, weight, what an epilogue reads, y */
 enum { HT_INPUT = 0, HT_CONSTANT = 1, HT_OUTPUT = 2 };
 
@@ -113,7 +113,8 @@ typedef struct {
   int (*bind)(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* bound, ht_error* error);
   /* Have memory ready that calls on this stream may want, so that none of them allocates. */
   int (*prepare)(const ht_op* op, const void* bound, void* stream, ht_error* error);
-  /* Queue a call that was checked; its tensors are x, `bound` as bytes, and out. Allocates nothing, waits for nothing. */
+  /* Queue a call that was checked; its tensors are x, `bound` as bytes, out, and what the kind
+   * wants behind it. Allocates nothing, waits for nothing. */
   int (*launch)(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error);
 } ht_placed;
 

@@ -27,6 +27,7 @@ typedef struct { /* one composition of a shape, on weights that take turns */
   CUfunction reduce;
   ht_cuda_args args; /* of the whole shape; w is ignored */
   const uint64_t* w; /* addresses of the weights */
+  ht_cuda_groups groups; /* of a kernel that takes them */
 } htt_call;
 
 static struct {
@@ -121,6 +122,7 @@ static int encode(const htt_call* call) {
   for (int w = 0; w < call->weights; ++w)
     for (int r = 0; r < call->regions; ++r)
       if (call->region[r].kernel.maps && ht_cuda_encode_w(&maps[w * HTT_REGIONS + r], &call->region[r].kernel, (const void*)call->w[w],
+                                                          call->region[r].kernel.groups ? call->groups.count : 1,
                                                           call->args.n, call->args.k, &self.error) != 0)
         return -1;
   return 0;
@@ -137,7 +139,11 @@ static int launch(const htt_call* call, int weight) {
     args.y = (char*)call->args.y + row * args.ldy * element;
     args.m = (int32_t)region->rows;
     if (ht_cuda_fits(&region->kernel, &args, &self.error) != 0) return -1;
-    if (ht_cuda_launch(&region->kernel, region->function, &args, &self.maps[weight * HTT_REGIONS + r], self.stream, call->reduce,
+    if (region->kernel.groups) {
+      if (ht_cuda_launch_groups(&region->kernel, region->function, &args, &call->groups, &self.maps[weight * HTT_REGIONS + r], self.stream,
+                                &self.error) != 0)
+        return -1;
+    } else if (ht_cuda_launch(&region->kernel, region->function, &args, &self.maps[weight * HTT_REGIONS + r], self.stream, call->reduce,
                        &self.error) != 0)
       return -1;
     row += region->rows;

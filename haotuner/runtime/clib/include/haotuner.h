@@ -65,7 +65,7 @@ const char* ht_op_name(const ht_pack* pack, int index); /* NULL beyond the last 
 ht_status ht_op_find(ht_pack* pack, const char* name, ht_op** out, ht_error* error);
 
 /* Pack a float32 weight (n, k), any strides, and copy an optional bias (n). The tensors may be freed afterwards.
- * On a device: a compact weight and bias of the op's dtype there, which are not copied and must outlive the linear, what was queued
+ * On a device: a compact weight and bias of the op's dtype there (of a grouped op (g, n, k) and (g, n)), which are not copied and must outlive the linear, what was queued
  * with it, and every graph that captured a call. Not while a stream is captured. */
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error);
 void ht_linear_free(ht_linear* linear);
@@ -75,6 +75,11 @@ void ht_linear_free(ht_linear* linear);
  * cudaStream_t of the device's primary context (NULL: its legacy default stream), and nothing is waited for or loaded: it may be
  * captured in a graph. x and out must live until it was computed. */
 ht_status ht_call(const ht_linear* linear, const DLTensor* x, const DLTensor* out, void* stream, ht_error* error);
+
+/* Of a grouped op, on a device: as ht_call, each group of rows with its own matrix, in one launch. `offsets`: int32 (g) there, the row
+ * where each group ends, ascending; read when the call runs. Rows behind the last end are not written. */
+ht_status ht_call_grouped(const ht_linear* linear, const DLTensor* x, const DLTensor* offsets, const DLTensor* out, void* stream,
+                          ht_error* error);
 
 /* On a device: have memory ready for calls on this stream, so that they may split the sum over k where that was planned; without it
  * they are computed unsplit, and counted as fallbacks. It stays for the process. Not while a stream is captured. On a CPU: nothing. */

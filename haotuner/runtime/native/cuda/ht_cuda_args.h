@@ -19,4 +19,12 @@ typedef struct {
     int32_t m, n, k, ldx, ldy, splits, act, zero; /* m, n, k, splits >= 1; strides in elements */
 } ht_cuda_args;
 
+/* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th
+ * of `count` matrices W and biases, one after the other. Ends that go back or lie outside X are moved to what is possible; rows
+ * behind the last end are left alone. `ends` lies on the device. */
+typedef struct {
+    const int32_t* ends;
+    int32_t count, zero;
+} ht_cuda_groups;
+
 #endif

@@ -48,17 +48,17 @@ int ht_cuda_encode(CUtensorMap* map, uint8_t dtype, const void* data, int64_t ro
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "cuTensorMapEncodeTiled");
 }
 
-int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void* w, int64_t n, int64_t k, ht_error* error) {
-  const int64_t rows = kernel->kn ? k : n, columns = kernel->kn ? n : k;
+int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void* w, int64_t stack, int64_t n, int64_t k, ht_error* error) {
+  const int64_t rows = stack * (kernel->kn ? k : n), columns = kernel->kn ? n : k;
   return ht_cuda_encode(map, kernel->dtype, w, rows, columns, columns, kernel->box_w, kernel->swizzle, error);
 }
 
-int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const CUtensorMap* w_map,
-                   CUstream stream, CUfunction reduce, ht_error* error) {
-  if (args->m == 0 || args->n == 0) return 0;
+/* So many row tiles by all column tiles; groups are NULL where the kernel takes none. */
+static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_groups* groups,
+                  int64_t row_tiles, const CUtensorMap* w_map, CUstream stream, ht_error* error) {
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
-  const int64_t blocks = up(args->m, kernel->tile_m) * up(args->n, kernel->tile_n), outputs = (int64_t)args->m * args->n;
+  const int64_t blocks = row_tiles * up(args->n, kernel->tile_n);
   if (blocks > HT_EXTENT_LIMIT || args->splits < 1 || args->splits > 65535)
     return ht_refuse(error, "ValueError", "m = %d times n = %d needs more blocks than a launch may have: pass fewer rows at a time",
                      (int)args->m, (int)args->n);
@@ -66,13 +66,33 @@ int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_c
   if (kernel->maps && ht_cuda_encode(&x_map, kernel->dtype, args->x, args->m, args->k, args->m > 1 ? args->ldx : args->k, kernel->box_x,
                                      kernel->swizzle, error) != 0)
     return -1;
-  void* params[3] = {(void*)args, &x_map, (void*)w_map};
+  void* params[4] = {(void*)args, (void*)groups, NULL, NULL};
+  void** maps = params + (groups == NULL ? 1 : 2);
+  maps[0] = &x_map, maps[1] = (void*)w_map;
   CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)args->splits, 1, (unsigned)kernel->threads, 1, 1,
                                      (unsigned)kernel->shared_bytes, stream, params, NULL);
-  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "launching a kernel");
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a kernel");
+}
+
+int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_groups* groups,
+                          const CUtensorMap* w_map, CUstream stream, ht_error* error) {
+  if (args->m == 0 || args->n == 0) return 0;
+  /* A group of one row takes a tile; every tile_m rows more take another. Where the cut lies is known on the device alone. */
+  const int64_t filled = args->m < groups->count ? args->m : groups->count;
+  return launch(kernel, function, args, groups, filled + (args->m - filled) / kernel->tile_m, w_map, stream, error);
+}
+
+int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const CUtensorMap* w_map,
+                   CUstream stream, CUfunction reduce, ht_error* error) {
+  if (args->m == 0 || args->n == 0) return 0;
+  const int64_t outputs = (int64_t)args->m * args->n;
+  if (launch(kernel, function, args, NULL, up(args->m, kernel->tile_m), w_map, stream, error) != 0) return -1;
   if (args->splits == 1) return 0;
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  void* params[1] = {(void*)args};
   const int64_t shares = up(outputs, HT_CUDA_REDUCE_THREADS * HT_CUDA_REDUCE_ELEMENTS);
-  result = cu->LaunchKernel(reduce, (unsigned)(shares > HT_EXTENT_LIMIT ? HT_EXTENT_LIMIT : shares), 1, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0,
+  const CUresult result = cu->LaunchKernel(reduce, (unsigned)(shares > HT_EXTENT_LIMIT ? HT_EXTENT_LIMIT : shares), 1, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0,
                             stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the sum of the parts");
 }

@@ -17,6 +17,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   int32_t kn;                    /* w is (k, n) */
   uint8_t dtype;                 /* HT_CUDA_FP32 and on */
   int32_t splits_max;            /* 1: it cannot split k */
+  int32_t groups;                /* it takes ht_cuda_groups behind its arguments */
 } ht_cuda_kernel;
 
 #define HT_CUDA_REDUCE_THREADS 256
@@ -32,11 +33,16 @@ int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_erro
  * Host memory only, no context needed. */
 int ht_cuda_encode(CUtensorMap* map, uint8_t dtype, const void* data, int64_t rows, int64_t columns, int64_t stride,
                    const int32_t box[2], int32_t swizzle, ht_error* error);
-int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void* w, int64_t n, int64_t k, ht_error* error);
+/* Of `stack` matrices, one after the other. */
+int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void* w, int64_t stack, int64_t n, int64_t k, ht_error* error);
 
 /* Launch on `stream`, of the context that is current: the kernel, and with args->splits > 1 the reduction behind it. Fits were
  * checked. Encodes x's map where the kernel wants maps. Allocates nothing, waits for nothing. m = 0 launches nothing. */
 int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const CUtensorMap* w_map,
                    CUstream stream, CUfunction reduce, ht_error* error);
+
+/* The same of a kernel with groups: one launch, with blocks enough for any cut of m rows into groups->count of them. */
+int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_groups* groups,
+                          const CUtensorMap* w_map, CUstream stream, ht_error* error);
 
 #endif /* HT_CUDA_LAUNCH_H_ */

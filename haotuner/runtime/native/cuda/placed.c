@@ -1,7 +1,7 @@
 /* The doors of a pack's library for tvm-ffi, for ops whose weight stays on a device and whose calls are queued there.
  *
- * call(x, bound, out, setting[, stream]): as in ffi.c, with what `ht_bind` filled for a weight. Without a stream it is the one that
- * tvm-ffi was told for x's device: that of x's framework, or of tvm_ffi.use_raw_stream. */
+ * call(x, bound, out, setting[, stream[, offsets]]): as in ffi.c, with what `ht_bind` filled for a weight; offsets of a grouped op.
+ * Without a stream (or with None) it is the one that tvm-ffi was told for x's device: that of x's framework, or of tvm_ffi.use_raw_stream. */
 #include <stdio.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
@@ -20,18 +20,19 @@ static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void**
 }
 
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  static const char* const names[3] = {"x", "weight", "out"};
+  static const char* const names[4] = {"x", "weight", "out", "offsets"};
   const ht_op* op = &ht_ops[index];
-  const DLTensor* given[3] = {NULL};
+  const DLTensor* given[4] = {NULL};
   TVMFFIAny made = {.type_index = kTVMFFINone};
   void* stream = NULL;
-  if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt ||
-      (count_args == 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream])");
+  if (count_args < 4 || count_args > 6 || args[3].type_index != kTVMFFIInt ||
+      (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets]])");
   const DLTensor* x = ht_ffi_tensor(&args[0]);
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCUDA, x, &made) != 0) return -1;
-  for (int i = 0; i < 3; ++i) {
-    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i]);
+  const int tensors = count_args == 6 ? 4 : 3;
+  for (int i = 0; i < tensors; ++i) {
+    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i == 3 ? 5 : i]);
     if (given[i] != NULL) continue;
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
     char text[128];
@@ -41,7 +42,7 @@ int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny
   if ((count_args == 4 || args[4].type_index == kTVMFFINone) && TVMFFIEnvGetStream != NULL)
     stream = TVMFFIEnvGetStream((int32_t)x->device.device_type, x->device.device_id);
   ht_error error;
-  if (ht_call_op(index, given, 3, args[3].v_int64, stream, &error) != 0) {
+  if (ht_call_op(index, given, tensors, args[3].v_int64, stream, &error) != 0) {
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
     return ht_ffi_raise(error.kind, op->name, error.text);
   }

@@ -50,6 +50,11 @@ int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
 /* `weight` as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s), contiguous. */
 void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed);
 
+/* conv_direct.c: one channel makes each feature. Its kernels have no program: `mr` output rows, or pixels, are computed at a time. */
+int ht_conv_is_direct(const ht_conv* conv);
+int64_t ht_conv_direct_stride(const ht_conv* conv); /* channels first: from one feature's weight to the next */
+void ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
+
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
 /* conv_image.c: what the windows of `count` pixels from `pixel` on see of one group's channels from `channel` on: terms

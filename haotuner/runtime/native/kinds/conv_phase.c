@@ -59,7 +59,21 @@ void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_
   weight_of(conv, phase);
 }
 
+int ht_conv_is_direct(const ht_conv* conv) {
+  return !conv->transposed && conv->groups == conv->channels && (!conv->last || conv->features == conv->channels);
+}
+
+int64_t ht_conv_direct_stride(const ht_conv* conv) { return apart((int64_t)conv->tall.taps * conv->wide.taps); }
+
+static void pack_direct(const ht_conv* conv, const float* weight, float* packed) {
+  int64_t taps = (int64_t)conv->tall.taps * conv->wide.taps, stride = ht_conv_direct_stride(conv);
+  for (int64_t f = 0; f < conv->features; ++f)
+    for (int64_t tap = 0; tap < taps; ++tap) packed[conv->last ? tap * conv->features + f : f * stride + tap] = weight[f * taps + tap];
+}
+
 int64_t ht_conv_packed(const ht_conv* conv) {
+  if (ht_conv_is_direct(conv))
+    return conv->features * (conv->last ? (int64_t)conv->tall.taps * conv->wide.taps : ht_conv_direct_stride(conv));
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);
   int64_t longest = apart(per_group(conv->channels, conv) * (int64_t)conv->tall.taps * conv->wide.taps);
@@ -70,6 +84,10 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
   int64_t channels = per_group(conv->channels, conv), features = per_group(conv->features, conv);
   int64_t window = (int64_t)conv->tall.taps * conv->wide.taps;
   memset(packed, 0, (size_t)ht_conv_packed(conv) * sizeof *packed);
+  if (ht_conv_is_direct(conv)) {
+    pack_direct(conv, weight, packed);
+    return;
+  }
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
     ht_conv_phase(conv, index, 0, 0, &phase);

@@ -237,6 +237,10 @@ static void cut(job* j, int share, int threads) {
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {
   job j = {.conv = conv, .kernel = kernel, .call = call, .channels = conv->channels / conv->groups, .features = conv->features / conv->groups};
   if (share == HT_WHOLE) threads = 1;
+  if (ht_conv_is_direct(conv)) {
+    ht_conv_run_direct(conv, kernel, call, threads);
+    return 0;
+  }
   if (threads == 1) share = HT_WHOLE;
   atomic_init(&j.failed, 0);
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {

@@ -22,9 +22,12 @@ static int check_tensor(const ht_op* op, const char* name, const DLTensor* t, in
   if (device >= 0 && t->device.device_id != device)
     return ht_refuse(error, "ValueError", "%s lives on cuda:%d, the weight on cuda:%d: copy it there, or bind a weight on its device",
                      name, (int)t->device.device_id, device);
-  if (t->dtype.code != x->code || t->dtype.bits != x->bits || t->dtype.lanes != 1)
+  const int counts = strcmp(name, "offsets") == 0;
+  const int code = counts ? kDLInt : x->code, bits = counts ? 32 : x->bits;
+  if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1)
     return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
-                     (int)t->dtype.bits, (int)t->dtype.lanes, x->code == kDLBfloat ? "bfloat16" : x->bits == 16 ? "float16" : "float32");
+                     (int)t->dtype.bits, (int)t->dtype.lanes,
+                     counts ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
   if (t->ndim < 1 || t->ndim > HT_MAX_RANK || t->shape == NULL)
     return ht_refuse(error, "ValueError", "%s has rank %d; expected 1 to %d axes", name, (int)t->ndim, HT_MAX_RANK);
   return 0;
@@ -44,6 +47,20 @@ static int meets(const void* y, int64_t y_bytes, const void* other, int64_t byte
   return other != NULL && a < b + (uintptr_t)bytes && b < a + (uintptr_t)y_bytes;
 }
 
+static int64_t stack(const ht_cuda_dense* dense) { return dense->groups > 0 ? dense->groups : 1; }
+
+/* Where the rows of each group end: read on the device, when the call runs. */
+static int check_offsets(const ht_op* op, const DLTensor* offsets, int device, ht_call* call, ht_error* error) {
+  const ht_cuda_dense* dense = op->data;
+  if (check_tensor(op, "offsets", offsets, device, error) != 0) return -1;
+  if (offsets->ndim != 1 || offsets->shape[0] != dense->groups || offsets->data == NULL || !ht_contiguous(offsets))
+    return ht_refuse(error, "ValueError", "offsets has rank %d and extent %lld; expected one contiguous axis of %d: the end of each group",
+                     (int)offsets->ndim, (long long)offsets->shape[0], (int)dense->groups);
+  if ((uintptr_t)ht_data(offsets) % 4 != 0) return ht_refuse(error, "ValueError", "offsets begins at an address that is no multiple of 4");
+  call->views[3].data = ht_data(offsets);
+  return 0;
+}
+
 static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, const ht_call* call, ht_error* error) {
   const ht_view *x = &call->views[0], *y = &call->views[2];
   const int64_t element = ht_cuda_bytes(dense->dtype), m = x->extents[0];
@@ -53,8 +70,11 @@ static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, c
                      (long long)dense->n);
   if (meets(y->data, y_bytes, x->data, x_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
-  if (meets(y->data, y_bytes, bound->w, dense->n * dense->k * element) || meets(y->data, y_bytes, bound->bias, dense->n * element))
+  if (meets(y->data, y_bytes, bound->w, stack(dense) * dense->n * dense->k * element) ||
+      meets(y->data, y_bytes, bound->bias, stack(dense) * dense->n * element))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
+  if (dense->groups > 0 && meets(y->data, y_bytes, call->views[3].data, (int64_t)dense->groups * 4))
+    return ht_refuse(error, "ValueError", "out shares memory with offsets, which is read meanwhile; pass another out");
   return 0;
 }
 
@@ -64,7 +84,8 @@ static int64_t bound_bytes(const ht_op* op) {
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
-  if (count != 3) return ht_refuse(error, "TypeError", "expected x, a bound weight, and out");
+  if (count != (dense->groups > 0 ? 4 : 3))
+    return ht_refuse(error, "TypeError", dense->groups > 0 ? "expected x, a bound weight, out, and offsets" : "expected x, a bound weight, and out");
   const DLTensor *x = tensors[0], *w = tensors[1], *y = tensors[2];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) ||
       w->data == NULL || (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound*)ht_data(w))->mark != MARK ||
@@ -73,6 +94,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   const ht_cuda_bound* bound = (const ht_cuda_bound*)ht_data(w);
   const int device = bound->loaded->device->ordinal;
   if (check_tensor(op, "x", x, device, error) != 0 || check_tensor(op, "out", y, device, error) != 0) return -1;
+  if (dense->groups > 0 && check_offsets(op, tensors[3], device, call, error) != 0) return -1;
   if (check_rows("x", x, dense->k, &call->views[0], error) != 0) return -1;
   if (y->ndim != x->ndim)
     return ht_refuse(error, "ValueError", "out has rank %d, x has rank %d; they must be equal", (int)y->ndim, (int)x->ndim);
@@ -85,6 +107,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   call->extents[HT_AXIS_M] = call->views[0].extents[0];
   call->extents[HT_AXIS_N] = dense->n;
   call->extents[HT_AXIS_K] = dense->k;
+  call->extents[HT_AXIS_G] = dense->groups;
   call->empty = call->extents[HT_AXIS_M] == 0;
   if (call->empty) return 0;
   if (x->data == NULL || y->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", x->data == NULL ? "x" : "out");
@@ -95,7 +118,13 @@ static int check_constants(const ht_op* op, const DLTensor* weight, const DLTens
   const ht_cuda_dense* dense = op->data;
   const int64_t rows = dense->kn ? dense->k : dense->n, columns = dense->kn ? dense->n : dense->k;
   if (check_tensor(op, "weight", weight, -1, error) != 0) return -1;
-  if (weight->ndim != 2 || weight->shape[0] != rows || weight->shape[1] != columns)
+  if (dense->groups > 0) {
+    const int64_t *shape = weight->shape, wanted[3] = {dense->groups, rows, columns};
+    if (weight->ndim != 3 || memcmp(shape, wanted, sizeof wanted) != 0)
+      return ht_refuse(error, "ValueError", "weight has rank %d and shape (%lld, ..., %lld); expected (%d, %lld, %lld), a matrix for each group",
+                       (int)weight->ndim, (long long)shape[0], (long long)shape[weight->ndim - 1], (int)dense->groups, (long long)rows,
+                       (long long)columns);
+  } else if (weight->ndim != 2 || weight->shape[0] != rows || weight->shape[1] != columns)
     return ht_refuse(error, "ValueError", "weight has rank %d and shape (%lld, %lld); expected (%lld, %lld)", (int)weight->ndim,
                      (long long)weight->shape[0], (long long)(weight->ndim > 1 ? weight->shape[1] : 0), (long long)rows,
                      (long long)columns);
@@ -103,7 +132,11 @@ static int check_constants(const ht_op* op, const DLTensor* weight, const DLTens
     return ht_refuse(error, "ValueError", "weight must be contiguous and have data, for it is not copied: bind a contiguous copy of it");
   if (bias == NULL) return 0;
   if (check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
-  if (bias->ndim != 1 || bias->shape[0] != dense->n || bias->data == NULL || !ht_contiguous(bias))
+  if (dense->groups > 0) {
+    if (bias->ndim != 2 || bias->shape[0] != dense->groups || bias->shape[1] != dense->n || bias->data == NULL || !ht_contiguous(bias))
+      return ht_refuse(error, "ValueError", "bias has rank %d and first extent %lld; expected a contiguous (%d, %lld), a row for each group",
+                       (int)bias->ndim, (long long)bias->shape[0], (int)dense->groups, (long long)dense->n);
+  } else if (bias->ndim != 1 || bias->shape[0] != dense->n || bias->data == NULL || !ht_contiguous(bias))
     return ht_refuse(error, "ValueError", "bias has rank %d and extent %lld; expected one contiguous axis of %lld", (int)bias->ndim,
                      (long long)bias->shape[0], (long long)dense->n);
   return 0;
@@ -124,7 +157,7 @@ static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, v
     const ht_cuda_args args = {.w = bound->w, .m = 1, .n = (int32_t)dense->n, .k = (int32_t)dense->k, .ldx = (int32_t)dense->k};
     if (ht_cuda_fits(kernel, &args, error) != 0) return -1;
     memset(&bound->maps[i], 0, sizeof bound->maps[i]);
-    if (kernel->maps && ht_cuda_encode_w(&bound->maps[i], kernel, bound->w, dense->n, dense->k, error) != 0) return -1;
+    if (kernel->maps && ht_cuda_encode_w(&bound->maps[i], kernel, bound->w, stack(dense), dense->n, dense->k, error) != 0) return -1;
   }
   bound->op = op;
   bound->loaded = loaded;
@@ -195,3 +228,5 @@ static const ht_placed placed = {open_device, bound_bytes, bind, prepare, ht_cud
 
 const ht_kind ht_cuda_dense_kind = {.name = "dense", .check = check, .run = no_run, .kernel_name = kernel_name, .look_up = look_up,
                                      .describe = describe, .placed = &placed};
+const ht_kind ht_cuda_grouped_kind = {.name = "grouped", .check = check, .run = no_run, .kernel_name = kernel_name, .look_up = look_up,
+                                      .describe = describe, .placed = &placed};

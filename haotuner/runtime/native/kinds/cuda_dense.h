@@ -1,4 +1,4 @@
-/* dense on CUDA: Y[m,n] = X[m,k] . W[n,k]^T + bias, with W where the caller has it. */
+/* dense on CUDA: Y[m,n] = X[m,k] . W[n,k]^T + bias, with W where the caller has it; and grouped, with a W for each group of rows. */
 #ifndef HT_CUDA_DENSE_H_
 #define HT_CUDA_DENSE_H_
 
@@ -15,6 +15,7 @@ typedef struct { /* a cell of the plan: the first region takes `tiles` row tiles
 typedef struct {
   int64_t n, k;
   int32_t kn; /* users store this op's weight as (k, n) instead of (n, k) */
+  int32_t groups; /* matrices W and biases, one for each group of rows; 0 of dense */
   uint8_t dtype;
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels */
 } ht_cuda_dense;
@@ -37,5 +38,6 @@ typedef struct { /* a weight on a device; `maps` has one of each kernel of the o
 void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m, ht_cuda_regions* out);
 
 extern const ht_kind ht_cuda_dense_kind;
+extern const ht_kind ht_cuda_grouped_kind; /* its call takes the offsets behind out: int32, on the device */
 
 #endif /* HT_CUDA_DENSE_H_ */

@@ -28,6 +28,7 @@ typedef struct {
   const ht_op* op;
   const ht_cuda_dense* dense;
   const ht_cuda_bound* bound;
+  const int32_t* offsets; /* of groups, on the device */
   ht_queue* queue;
   ht_error* error;
 } job;
@@ -54,6 +55,11 @@ static int launch_rows(const job* j, int kernel, ht_cuda_args args) {
     j->queue->fallback = 1;
   }
   args.partial = workspace.data;
+  if (j->dense->groups > 0) {
+    const ht_cuda_groups groups = {j->offsets, j->dense->groups, 0};
+    return ht_cuda_launch_groups(&ht_cuda_pack_code.kernels[place], loaded->functions[place], &args, &groups, &j->bound->maps[kernel],
+                                 stream, j->error);
+  }
   int rc = ht_cuda_launch(&ht_cuda_pack_code.kernels[place], loaded->functions[place], &args, &j->bound->maps[kernel], stream,
                           loaded->reduces[j->dense->dtype], j->error);
   ht_cuda_workspace_done(&workspace);
@@ -67,6 +73,7 @@ static int launch_region(const job* j, int planned, const ht_call* call, int64_t
   const int64_t ldx = call->extents[HT_AXIS_M] > 1 ? x->strides[0] : j->dense->k, ldy = call->extents[HT_AXIS_M] > 1 ? y->strides[0] : j->dense->n;
   int64_t most = HT_CUDA_OPERAND_ELEMENTS / (ldx > 0 ? ldx : 1) / 1024 * 1024;
   if (most == 0) most = 1;
+  if (j->dense->groups > 0) most = rows; /* groups are one launch; what does not fit is refused */
   for (int64_t end = from + rows; from < end; from += rows) {
     rows = end - from < most ? end - from : most;
     const ht_cuda_args args = {.x = x->data + from * ldx * element,
@@ -86,8 +93,9 @@ static int launch_region(const job* j, int planned, const ht_call* call, int64_t
 }
 
 int ht_cuda_dense_launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
-  const job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, queue, error};
+  job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, NULL, queue, error};
   const ht_cuda_device* device = j.bound->loaded->device;
+  if (j.dense->groups > 0) j.offsets = (const int32_t*)call->views[3].data;
   ht_cuda_regions regions;
   ht_cuda_scope scope;
   if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */

@@ -1,0 +1,100 @@
+"""The family of depthwise convolutions for CPUs: one channel makes each feature, so there is no product.
+
+Its programs are the serving runtime's own (``runtime/native/kinds/conv_direct.c``). With channels first a line of the image
+that is loaded serves several output rows at once; with channels last a tap's weights serve several pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from haotuner.microkernels.cpu.conv import channels_last
+from haotuner.ops.convolution import is_convolution
+from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.words.device import Device
+from haotuner.words.family import Layout
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws
+from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
+
+FP32_BYTES = 4
+ROWS, PIXELS = (1, 2, 4), (1, 4, 8)  # that conv_direct.c has programs for
+
+
+class CpuConvDirect:
+    """Family ``cpu_conv_direct_fp32``; parameters cl (channels last), mr (rows or pixels at a time), nr and vl (lanes)."""
+
+    name = "cpu_conv_direct_fp32"
+    backend = "cpu"
+    frontier = max(len(ROWS), len(PIXELS))  # all
+
+    def serves(self, op: Op) -> bool:
+        """Depthwise convolutions in fp32; with channels last those of one feature a channel."""
+        if not is_convolution(op.kind) or "transpose" in op.kind or op.dtype != "fp32" or op.epilogue or not op.dynamic:
+            return False
+        return int(op.option("groups")) == op["c"] and (not channels_last(op) or op["f"] == op["c"])
+
+    def suits(self, device: Device) -> bool:
+        """Any CPU: the programs come for vectors of 16, 8 and 4 lanes."""
+        return device.kind == "cpu"
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every number of rows, or of pixels, at a time."""
+        last, lanes = channels_last(op), device.wave_width
+        for rows in PIXELS if last else ROWS:
+            yield MicroKernel(self.name, (("cl", int(last)), ("mr", rows), ("nr", lanes), ("pw", lanes), ("vl", lanes)))
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Sums, what is loaded, and a weight."""
+        return Footprint(registers_per_thread=kernel["mr"] + 3, shared_bytes=(kernel["mr"] + 2) * kernel["nr"] * FP32_BYTES)
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """Pixels of a few rows, or a few pixels of some features; masks end every axis, so nothing is padded."""
+        extent = {"q": kernel["mr"], "f": kernel["nr"]} if kernel["cl"] else {"q": kernel["nr"] * kernel["mr"], "f": 1}
+        return Tile(extent=extent, edge={}, step={"c": 1})
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """What is asked and no more."""
+        return extent
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """One for all."""
+        return (kernel["cl"], kernel["vl"])
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """None of its own."""
+        return ()
+
+    def demand(self, asked: Asked) -> Demand:
+        """Images once through all levels; lines are loaded from L1 again for every tap that no tile shares."""
+        e = asked.extents
+        one = np.ones_like(e["b"])
+        taps, pixels = e.get("r", one) * e["s"], e["b"] * e.get("p", one) * e["q"]
+        image = e["b"] * e["c"] * e.get("h", one) * e["w"]
+        moved = FP32_BYTES * (image + e["f"] * (pixels + taps))
+        work = Work(
+            flops={"simd": 2.0 * pixels * e["f"] * taps},
+            least_bytes=moved,
+            far_bytes=moved,
+            mid_bytes=moved,
+            near_bytes=FP32_BYTES * pixels * e["f"] * taps / np.sqrt(asked.param("mr")),
+        )
+        return Demand(work=work, tiles=asked.tiles(self.tile, self.footprint, vector=asked.param("vl")))
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's."""
+        return None
+
+    def fuses(self, step: str) -> bool:
+        """None: the runtime's loops begin with the bias."""
+        return False
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """A module without a function: the runtime has the program."""
+        import tvm
+
+        return tvm.IRModule({})
