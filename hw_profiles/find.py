@@ -10,7 +10,7 @@ from typing import Literal
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu import cpu_device, cpu_info, cpu_isas
-from haotuner.hw_profiles.gpu import gpu_device, gpu_devices
+from haotuner.hw_profiles.gpu import gpu_device, gpu_devices, part_of
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.profile import profile_named, profiles
 from haotuner.hw_profiles.table import known_named, table
@@ -18,6 +18,7 @@ from haotuner.words.device import Device
 
 _CPU = re.compile(r"cpu(?::([a-z0-9-]+))?")
 _CUDA = re.compile(r"cuda(?::([0-9]{1,4}))?")
+_PART = re.compile(r"(.+)/([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
     Args:
         text: ``cpu``, ``cpu:avx2``, ``cuda``, ``cuda:1`` (this host), a profile's id (``h200``), or a name that a driver
             reports (``NVIDIA H200``), in any case; rows of the table of devices likewise.
-            An id that this host's CPU was recorded under names it too.
+            An id that this host's CPU was recorded under names it too. A GPU's name with ``/64`` behind it is that many of
+            its multiprocessors.
         measure: measure a CPU's peak and bandwidth when they are not in the cache (about 2 s).
         cache_dir: where measured numbers are kept; None for no cache.
         host: the machine that is asked; None is the one we run on.
@@ -46,6 +48,8 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
     """
     host = host or Host.here()
     wanted = text.strip().lower()
+    if match := _PART.fullmatch(wanted):
+        return part_of(find_device(match[1], measure=measure, cache_dir=cache_dir, host=host), int(match[2]))
     if match := _CPU.fullmatch(wanted):
         return cpu_device(match[1], host=host, measure=measure, cache_dir=cache_dir)
     if match := _CUDA.fullmatch(wanted):
@@ -100,5 +104,5 @@ def _unknown(text: str, wanted: str) -> str:
     close = difflib.get_close_matches(wanted[:80], known, n=3, cutoff=0.4)
     near = list(dict.fromkeys(known[name] for name in (*starts[:3], *close)))[:4]
     hint = f"nearest: {', '.join(near)}; " if near else ""
-    here = "this host is cpu, cpu:avx2, cuda, cuda:N"
+    here = "this host is cpu, cpu:avx2, cuda, cuda:N, a part of a GPU cuda:0/64"
     return f"unknown device {text.strip()[:80]!r}; {hint}`haotuner devices` lists all ({here})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice
@@ -18,6 +18,7 @@ _CORES = {(3, 5): 192, (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1)
 _CORES |= {(8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128}
 _ARCH_SPECIFIC = {(9, 0), (10, 0), (10, 3), (12, 0)}  # wgmma and later matrix instructions exist in the "a" targets only
 _WARP = 32  # of every CUDA GPU so far
+_OF_UNITS = ("compute_units", "peak_gflops", "tensor_tflops")  # what a part of a GPU has less of
 _FIELDS = {field.name for field in fields(Device)}
 _REGISTERS = 255  # 32-bit registers one thread can name, compute capability 3.5 and later
 
@@ -50,6 +51,29 @@ def gpu_device(index: int, *, host: Host) -> Device:
     if isinstance(answer, NoGpu):
         raise EnvironmentMissing(f"device cuda:{index}: the GPU does not answer: {answer.detail}. To do: {answer.remedy}.")
     return answer
+
+
+def part_of(gpu: Device, units: int) -> Device:
+    """So many of a GPU's multiprocessors, as a device of its own: its L2 and its memory are the whole one's.
+
+    Raises:
+        UnknownDevice: the device is no GPU, or does not have more than so many.
+    """
+    if gpu.kind == "cpu":
+        raise UnknownDevice(f"{gpu.id}/{units}: a part is of a GPU; a CPU's threads are named with --threads")
+    if not 1 <= units < gpu.compute_units:
+        raise UnknownDevice(
+            f"{gpu.id}/{units}: {gpu.name} has {gpu.compute_units} multiprocessors; a part has fewer, and at least one"
+        )
+    parted: dict[str, Source] = {key: "derived" for key in _OF_UNITS if key in gpu.sources}
+    tensor = gpu.tensor_tflops
+    return replace(
+        gpu.with_units(units),
+        id=f"{gpu.id}-{units}sm",
+        name=f"{gpu.name}, {units} of its {gpu.compute_units} multiprocessors",
+        tensor_tflops=None if tensor is None else tensor * units / gpu.compute_units,
+        sources={**gpu.sources, **parted},
+    )
 
 
 def _partner(gpu: DriverGpu, nvml: NvmlHost | NoGpu) -> NvmlGpu | None:

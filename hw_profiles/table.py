@@ -7,6 +7,7 @@ Devices that packs are built for have profiles, which say more and are checked h
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -35,6 +36,13 @@ _OF_ARCH = {
     "local_kib_per_unit": ("l1_bytes", 1 << 10),
     "local_kib_per_block": ("shared_per_block_bytes", 1 << 10),
 }
+# Of a middling GPU; they move all kernels of a device alike.
+_USUAL = {"compute_units": 16.0, "wave_width": 32.0, "registers_per_thread": 128.0}
+_FIELDS = frozenset(field for field, _ in (*_OF_DEVICE.values(), *_OF_ARCH.values())) | {
+    "fma_pipes",
+    "peak_gflops",
+    "peak_gflops_unit",
+}
 _NEEDED = ("compute_units", "wave_width", "registers_per_thread")  # of a Device
 _FLOATS = frozenset({"clock_mhz", "memory_gbps", "peak_gflops", "peak_gflops_unit"})
 Facts = Mapping[str, float]  # by the names of a Device's fields; only what is known
@@ -53,6 +61,11 @@ class Known:
     aliases: tuple[str, ...]
     facts: Facts
     source: str
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is no GPU."""
+        return self.kind == "cpu"
 
     def device(self) -> Device:
         """As a Device.
@@ -101,16 +114,46 @@ def known_arch(arch: str, units: int, *, name: str) -> Known | None:
     return _known({**dict.fromkeys(_OF_DEVICE, ""), "aliases": "", **cells, "source": row["source"]}, {arch: row})
 
 
+def known_names() -> dict[str, Known]:
+    """Every id, name and alias as ``plain`` writes it, with what is known of its device; profiles before rows."""
+    found: dict[str, Known] = {}
+    for profile in profiles():
+        known = of_device(profile.device, source=", ".join(profile.references))
+        for name in (profile.device.id, profile.device.name, *profile.aliases):
+            found.setdefault(plain(name), known)
+    for row in table():
+        for name in (row.id, row.name, *row.aliases):
+            found.setdefault(plain(name), row)
+    return found
+
+
 def known_named(name: str) -> Known | None:
     """The profile or the row of that id, name or alias; None when nobody goes by it. A profile comes first."""
-    wanted = plain(name)
-    for profile in profiles():
-        if wanted in (profile.device.id, plain(profile.device.name), *map(plain, profile.aliases)):
-            return of_device(profile.device, source=", ".join(profile.references))
-    for row in table():
-        if wanted in (row.id, plain(row.name), *map(plain, row.aliases)):
-            return row
-    return None
+    return known_names().get(plain(name))
+
+
+def stranger(name: str, *, vendor: str, on_cpu: bool, told: str = "") -> Known:
+    """A device that no table has: its name, its vendor, whether it is a CPU. ``told`` tells it from others of the name."""
+    plain_id = "-".join(re.findall(r"[a-z0-9]+", f"{name} {told}".lower())) or "unknown"
+    return Known(
+        id=plain_id,
+        name=name,
+        vendor=vendor,
+        kind="cpu" if on_cpu else "opencl",
+        arch="",
+        generation="",
+        aliases=(),
+        facts={},
+        source="whoever named it",
+    )
+
+
+def stand_in(known: Known) -> Device:
+    """A Device for the analysis of GPUs, which also stands for OpenCL on CPUs; usual numbers where nobody knows better."""
+    numbers = {**_USUAL, **{name: value for name, value in known.facts.items() if name in _FIELDS}}
+    fields = {name: value if name in _FLOATS else int(value) for name, value in numbers.items()}
+    kind: Kind = "hip" if known.arch.startswith("gfx") else "cuda" if known.arch.startswith("sm_") else "opencl"
+    return Device(id=known.id, kind=kind, name=known.name, arch=known.arch or "unknown", **fields)  # type: ignore[arg-type]
 
 
 def of_device(device: Device, *, source: str = "") -> Known:

@@ -11,15 +11,17 @@ from typing import Any
 from haotuner.bundle.inventory import SANITIZER, tool
 from haotuner.bundle.suites import Suite
 from haotuner.words.device import is_standin
+from haotuner.words.op import Op
 
 STAGES = ("inventory", "contract", "correctness", "tune", "race", "subsets", "sanitize", "export")
 LIMIT_MINUTES = {"inventory": 4.0, "contract": 4.0, "correctness": 8.0, "export": 3.0}  # of whole stages; the others share
-SHARES = {"tune": 0.6, "race": 0.8, "subsets": 1.0, "sanitize": 1.0}  # of what is left when a stage begins
+SHARES = {"tune": 0.6, "race": 0.8, "subsets": 0.5, "sanitize": 1.0}  # of what is left when a stage begins
 TUNE_EXTRA_S = 20.0  # beside its budget, a tuner starts its processes, builds a pack and checks it
 ROW_EXTRA_S = 2.0  # beside its time, a raced shape is prepared and checked
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SANITIZED_KERNELS = 6
-NO_SUBSETS = "multiprocessors cannot be set aside for a pack without MIG or MPS, which a run leaves as they are"
+PART_STEP = 8  # a part of a GPU has multiples of as many multiprocessors from compute capability 9.0 on, fewer before
+NO_SUBSETS = f"the device has too few multiprocessors for a part of {PART_STEP}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,27 +70,30 @@ def tasks_of(stage: str, suite: Suite, place: Place, inventory: dict[str, Any]) 
         tuned = [work for work in suite.works if (place.out / "packs" / work.name).is_dir()]
         return [_haotuner(stage, work.name, out=f"race/{work.name}.json", least_s=10.0, right=(0, 1)) for work in tuned]
     if stage == "subsets":
-        return [Task(stage=stage, name="multiprocessors", why_not=NO_SUBSETS)]
+        return _parts(suite, int(inventory.get("device", {}).get("compute_units", 0)))
     if stage == "sanitize":
         return [_sanitize(place, name) for name in SANITIZER_TOOLS]
     if is_standin(str(inventory.get("device", {}).get("id", ""))):
         return [Task(stage=stage, name="records", why_not="times of a stand-in for tests are invented")]
-    stores = [work.name for work in suite.works if (place.out / "packs" / f"{work.name}.records.db").exists()]
+    names = [*(work.name for work in suite.works), *(task.name for task in tasks_of("subsets", suite, place, inventory))]
+    stores = [name for name in names if (place.out / "packs" / f"{name}.records.db").exists()]
     return [_export(place, name) for name in stores]
 
 
 def commanded(task: Task, suite: Suite, place: Place, left_s: float, tasks_left: int) -> tuple[tuple[str, ...], float]:
     """A task's command and time limit, with so much time left for it and those of its stage behind it."""
-    if task.stage not in ("tune", "race"):
+    if task.stage not in ("tune", "race", "subsets"):
         return task.command, left_s
-    work = next(work for work in suite.works if work.name == task.name)
+    named, _, units = task.name.partition("-")
+    work = next(work for work in suite.works if work.name == named)
+    device = f"{place.device}/{units.removesuffix('sm')}" if units else place.device
     share = left_s / tasks_left
-    pack = str(place.out / "packs" / work.name)
+    pack = str(place.out / "packs" / task.name)
     words: tuple[str, ...]
-    if task.stage == "tune":
+    if task.stage != "race":
         least, most = suite.tune_s
         seconds = max(least, min(most, share - TUNE_EXTRA_S))
-        words = ("tune", "--op", work.op, "--shapes", work.shapes, "--device", place.device, "--budget", f"{seconds:.0f}s")
+        words = ("tune", "--op", work.op, "--shapes", work.shapes, "--device", device, "--budget", f"{seconds:.0f}s")
         return (*task.command, *words, "--out", pack, "--resume"), min(left_s, seconds + 6 * TUNE_EXTRA_S)
     states = suite.weights.count(",") + 1
     rows = states * len(work.rows)
@@ -97,6 +102,16 @@ def commanded(task: Task, suite: Suite, place: Place, left_s: float, tasks_left:
     words = ("bench", pack, "--device", place.device, "--shapes", f"m={','.join(map(str, work.rows))}")
     words += ("--weights", suite.weights, "--seconds-per-row", f"{row_s:.2f}", "--json")
     return (*task.command, *words, *(("--against", place.against) if place.against else ())), left_s
+
+
+def _parts(suite: Suite, units: int) -> list[Task]:
+    """The first layer of each type on parts of the device, as devices of their own: ``bert_base_qkv_fp32-64sm``."""
+    first = {Op.parse(work.op).dtype: work for work in reversed(suite.works)}
+    sizes = [size for share in suite.parts if (size := units // share // PART_STEP * PART_STEP)]
+    if not sizes:
+        return [Task(stage="subsets", name="multiprocessors", why_not=NO_SUBSETS)]
+    return [_haotuner("subsets", f"{work.name}-{size}sm", makes=f"packs/{work.name}-{size}sm/manifest.json", right=(0, 3),
+                      least_s=suite.tune_s[0]) for size in sizes for work in reversed(first.values())]  # fmt: skip
 
 
 def _task(stage: str, name: str, module: str, *arguments: str, **more: Any) -> Task:

@@ -36,6 +36,7 @@ class Suite:
     tune_s: tuple[float, float]  # least and most of one op
     row_s: tuple[float, float]  # least and most of one raced shape, all contenders together
     weights: str = "cold,hot"
+    parts: tuple[int, ...] = (2, 4)  # a half and a quarter of the device, as devices of their own
 
 
 def _works(model: str, layers: Layers, dtype: str, last: int, rows: tuple[int, ...]) -> tuple[Work, ...]:
@@ -63,5 +64,6 @@ TINY = Suite(
     tune_s=(6.0, 6.0),
     row_s=(0.2, 0.2),
     weights="cold",
+    parts=(2,),
 )
 SUITES = {"full": FULL, "tiny": TINY}

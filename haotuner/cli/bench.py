@@ -70,6 +70,8 @@ def bench(
         check_plot(plot)
     asked = [op for text in ops or () for op in _ops(text)]
     ordinal = ordinal_of(device.strip().lower())
+    if ordinal is not None and "/" in device:
+        raise UsageError(f"--device {device}: contenders race on whole devices; name cuda:{ordinal}")
     field = field_of(ordinal)
     contest = contest_of(
         pack,

@@ -16,10 +16,12 @@ from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import keeping, telling
 from haotuner.cli.transfer_input import counts_of, device_tables, known_device, known_families, read_store
 from haotuner.cli.transfer_solvers import solvers
+from haotuner.cli.transfer_winners import winners
 
 # LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others; say how well that works.", no_args_is_help=True)
 transfer_app.command()(solvers)
+transfer_app.command()(winners)
 
 _Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")]
 _Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device: a profile's id, cpu, cuda, cuda:N.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, PackMismatch, UsageError
@@ -13,7 +13,7 @@ from haotuner.pack.manifest import Manifest
 from haotuner.words.cuda_arch import CudaArch, driver_words
 
 LIBRARY = "libcuda.so.1"
-_DEVICE = re.compile(r"cuda(?::([0-9]{1,3}))?")
+_DEVICE = re.compile(r"cuda(?::([0-9]{1,3}))?(?:/([1-9][0-9]{0,3}))?")
 # cuda.h, CUdevice_attribute
 _MAJOR, _MINOR, _UNITS, _MEMORY_KHZ, _BUS_BITS = 75, 76, 16, 36, 37
 _NOT_INITIALIZED, _NO_DEVICE = 3, 100  # CUresult
@@ -86,8 +86,19 @@ def ordinal_of(device: Any) -> int | None:
         return None
     found = _DEVICE.fullmatch(str(device))
     if found is None:
-        raise UsageError(f"device={device!r}: name cuda, cuda:0, cuda:1 and so on, or None for the CPU")
+        raise UsageError(
+            f"device={device!r}: name cuda, cuda:0, cuda:1 and so on, cuda:0/64 for a part, or None for the CPU"
+        )
     return int(found[1] or 0)
+
+
+def part_of(gpu: Gpu, device: Any) -> Gpu:
+    """The device that "cuda:0/64" means: one of 64 multiprocessors as far as plans go. UsageError if it has fewer."""
+    found = _DEVICE.fullmatch(str(device))
+    units = int(found[2]) if found and found[2] else gpu.units
+    if units > gpu.units:
+        raise UsageError(f"device={device!r}: cuda:{gpu.ordinal} has {gpu.units} multiprocessors; name a part of them")
+    return replace(gpu, units=units)
 
 
 def find_gpu(ordinal: int, library: str = LIBRARY) -> Gpu:

@@ -15,7 +15,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.convolution import ConvBound, Convolution
 from haotuner.runtime.fronts import front_of
-from haotuner.runtime.gpus import find_gpu, ordinal_of
+from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
@@ -35,7 +35,7 @@ class Pack:
     def __init__(self, path: str | Path, threads: SupportsIndex | None = None, device: Any = None) -> None:
         self.path = Path(path)
         ordinal = ordinal_of(device)
-        self.gpu = None if ordinal is None else find_gpu(ordinal)
+        self.gpu = None if ordinal is None else part_of(find_gpu(ordinal), device)
         self.threads = min(usable_cores(), MAX_THREADS) if threads is None else checked_threads(threads)
         self._library: Library | None = Library(self.path, self.gpu)
         self.manifest = self._library.manifest
@@ -225,7 +225,8 @@ def load(path: str | Path, threads: SupportsIndex | None = None, device: Any = N
     """Open a pack for serving with ``threads`` threads (None: the cores and CPU time that this process may use).
 
     ``device`` (``"cuda:0"``, ``"cuda"`` for the first) serves tensors of that device; otherwise it is the CPU, whatever the
-    pack holds. Code for a device stays loaded as long as the process.
+    pack holds. ``"cuda:0/64"`` serves by the plans for 64 of its multiprocessors; it is the caller who limits the process to
+    them (MPS). Code for a device stays loaded as long as the process.
 
     A pack is code: its library runs in this process with all rights of this process. Hashes find damage, not malice, so load
     only packs that you would run as a program.

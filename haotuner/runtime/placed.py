@@ -99,7 +99,7 @@ class PlacedLinear:
                 if kind.gives:
                     return call(x, record, None, setting, stream)
                 out = self._empty(x)
-            if kind.plain and kind_of(type(out)).plain:  # the usual call says nothing twice
+            if kind.plain and (type(out) is type(x) or kind_of(type(out)).plain):  # the usual call says nothing twice
                 call(x, record, out, setting, stream)
             else:
                 call(still(x, stream), record, still(out, stream), setting, stream)

@@ -180,3 +180,62 @@ def functions_are_found_by_name(case: Case) -> None:
         NOT_FOUND,
     )
     assert not found.value and status.value == 1
+
+
+class _Resource(ctypes.Structure):
+    """CUdevResource."""
+
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("internal", ctypes.c_ubyte * 92),
+        ("count", ctypes.c_uint),
+        ("room", ctypes.c_ubyte * 44),
+    ]
+
+
+def _part(case: Case, units: int) -> _Resource | None:
+    """A part of the device with at least so many multiprocessors; None where the driver is too old for parts."""
+    version = ctypes.c_int()
+    case.driver.need("cuDriverGetVersion", ctypes.byref(version))
+    if version.value < 12040:
+        return None
+    whole, part, groups = _Resource(), _Resource(), ctypes.c_uint(1)
+    case.driver.need("cuDeviceGetDevResource", 0, ctypes.byref(whole), 1)
+    assert whole.count == case.driver.attribute(UNITS)
+    case.driver.need(
+        "cuDevSmResourceSplitByCount", ctypes.byref(part), ctypes.byref(groups), ctypes.byref(whole), 0, 0, units
+    )
+    assert groups.value == 1
+    return part
+
+
+def a_part_of_a_device_has_at_least_what_was_asked(case: Case) -> None:
+    """Green Contexts, cuDevSmResourceSplitByCount: groups of at least minCount SMs, rounded up; none of too many."""
+    case.driver.open()
+    if (part := _part(case, 5)) is None:
+        return
+    assert 5 <= part.count <= 8
+    whole, groups = _Resource(), ctypes.c_uint(1)
+    case.driver.need("cuDeviceGetDevResource", 0, ctypes.byref(whole), 1)
+    asked = (ctypes.byref(_Resource()), ctypes.byref(groups), ctypes.byref(whole), 0, 0, whole.count + 1)
+    assert case.driver.call("cuDevSmResourceSplitByCount", *asked) != 0
+
+
+def a_green_context_is_current_and_runs_kernels(case: Case) -> None:
+    """Green Contexts, cuCtxFromGreenCtx, cuGreenCtxStreamCreate: a context; its streams want CU_STREAM_NON_BLOCKING."""
+    case.driver.open()
+    if (part := _part(case, 8)) is None:
+        return
+    description = case.driver.new("cuDevResourceGenerateDesc", ctypes.byref(part), 1)
+    green = case.driver.new("cuGreenCtxCreate", description, 0, 1)
+    context = case.driver.new("cuCtxFromGreenCtx", green)
+    assert case.driver.call("cuGreenCtxStreamCreate", ctypes.byref(ctypes.c_uint64()), green, 0, 0) == 1
+    stream = case.driver.new("cuGreenCtxStreamCreate", green, 1, 0)
+    case.driver.need("cuCtxSetCurrent", context)
+    current = ctypes.c_uint64()
+    case.driver.need("cuCtxGetCurrent", ctypes.byref(current))
+    assert current.value == context
+    address = case.floats()
+    assert case.fill(address, 3.0, stream=stream) == 0
+    case.driver.need("cuStreamSynchronize", stream)
+    assert (case.read(address) == 3.0).all()

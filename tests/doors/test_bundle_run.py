@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.bundle.stages import NO_SUBSETS, STAGES
+from haotuner.bundle.stages import STAGES
 from tests.doors import bundle_emulated as emulated
 from tests.standin import toolchain_missing
 
@@ -70,7 +70,9 @@ def test_a_killed_run_is_gone_on_from_and_nothing_is_measured_twice(root, where,
     status = {key: task["status"] for key, task in report["tasks"].items()}
     assert {key.partition("/")[0] for key in status} == set(STAGES)
     assert status["tune/tiny_fp16"] == status["race/tiny_fp16"] == "done"
-    assert report["tasks"]["subsets/multiprocessors"]["said"] == NO_SUBSETS
+    assert status["subsets/tiny_fp16-48sm"] == "done"
+    manifest = json.loads((out / "packs" / "tiny_fp16-48sm" / "manifest.json").read_text())
+    assert (manifest["device"]["id"], manifest["device"]["compute_units"]) == ("stand-in-sm-80-48sm", 48)
     assert set(status.values()) == {"done", "skipped"}
     assert len(report["correctness"]) == 3 and not any("failed" in one for one in report["correctness"])
     rows = report["race"]["tiny_fp16"]["rows"]

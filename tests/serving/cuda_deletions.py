@@ -124,6 +124,7 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
         for file, place in mine
         if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons)
     ]
+    left.sort(key=lambda pair: (pair[1].name, digest(pair[1].around)) in journal.seen)  # those that survived come again last
     if not left:
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -21,8 +22,10 @@ from tests.standin.forking import Forking
 
 SCENARIOS = (
     "refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted", "forked",
-    "preparing", "frameworks", "allocating", "early", "crowd", "older_load", "older_maps", "older_still", "threads",
+    "preparing", "frameworks", "allocating",
 )  # fmt: skip
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "threads")
+OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -51,23 +54,27 @@ class Variants:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._tools = Toolchain.find()
-        shutil.rmtree(folder, ignore_errors=True)  # of another state of the sources
-        folder.mkdir(parents=True)
+        state, kept = _state(), folder / "state"
+        self._built_before = kept.exists() and kept.read_text() == state
+        if not self._built_before:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
         self._packs = {pick.arch: self._built(pick) for pick in PICKS}
         self._cubins = {pick.arch: next((folder / "code").glob(f"*{pick.arch}/unit.cubin")) for pick in PICKS}
         timed = [
             source for source in timing_library.SOURCES if source.name not in {Path(name).name for name in PACK_SOURCES}
         ]
         self._sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES} | {one.name: one for one in timed}
-        self._objects = {name: self._object(path, folder / f"{name}.o") for name, path in self._sources.items()}
+        self._objects = {name: self._whole(path, folder / f"{name}.o") for name, path in self._sources.items()}
         for pick in PICKS:
             data = folder / f"data_{pick.arch}.c"
             data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.arch], pick.arch))
-            self._object(data, folder / f"data_{pick.arch}.o")
+            self._whole(data, folder / f"data_{pick.arch}.o")
         self._client = {path.name: path for path in LIBRARY} | {"drive_cuda.c": HERE / "drive_cuda.c"}
-        self._client_objects = {n: self._object(path, folder / f"c_{n}.o", watched=True) for n, path in self._client.items()}
+        self._client_objects = {n: self._whole(path, folder / f"c_{n}.o", watched=True) for n, path in self._client.items()}
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
-        self._watched = {n: self._object(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
+        self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
+        kept.write_text(state)
         self._forking = Forking(self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing"))
 
     def close(self) -> None:
@@ -122,7 +129,7 @@ class Variants:
         packed = name in {Path(one).name for one in PACK_SOURCES}
         if packed:
             for pick in PICKS:
-                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick)
+                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, name)
         if packed or source.parent == CLIB:
             watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
             client = self._client_objects | ({} if packed else {name: watched})
@@ -140,8 +147,8 @@ class Variants:
         write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
         return pack
 
-    def _served(self, pack: Path, pick: Pick) -> str:
-        for scenario in SCENARIOS:
+    def _served(self, pack: Path, pick: Pick, name: str) -> str:
+        for scenario in (*SCENARIOS, *(OF_THE_DRIVER if name in OPENING else ())):
             why = self._forking.call(
                 "tests.serving.cuda_scenarios", scenario, str(pack), environment=self._where(pick), seconds=SECONDS
             )
@@ -187,6 +194,9 @@ class Variants:
             bare=bare, fail=fail,
         )  # fmt: skip
 
+    def _whole(self, source: Path, out: Path, *, watched: bool = False) -> Path:
+        return out if self._built_before else self._object(source, out, watched=watched)
+
     def _object(self, source: Path, out: Path, also: Path = NATIVE, *, watched: bool = False) -> Path:
         folders = [NATIVE, NATIVE / "cuda", CLIB / "include", CLIB, also, self._tools.include]
         flags = [*FLAGS, *(WATCHED if watched else ())]
@@ -197,3 +207,11 @@ class Variants:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
+
+
+def _state() -> str:
+    """Of all sources that the builds come of, with the tests that say what is packed."""
+    folders = (NATIVE, CLIB, timing_library.SOURCES[0].parent, ROOT / "microkernels" / "cuda", HERE)
+    paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    python = [Path(__file__), Path(__file__).with_name("cuda_packs.py"), Path(pack_data.__code__.co_filename)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in (*paths, *python))).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,11 @@ def test_what_a_dispatch_adds_to_the_driver(folder, pick, capsys):
         print(f"\n{pick.arch}: {answer.strip()}")
     found = re.search(r"a dispatch adds (-?\d+)", answer)
     assert found and int(found[1]) <= SLACK * DISPATCH_NS, answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_scenarios_under_sanitizers(tmp_path):
+    command = [sys.executable, "-m", "tests.serving.cuda_sanitizers", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
+    assert done.returncode == 0, done.stdout[-6000:]

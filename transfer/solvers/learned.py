@@ -34,9 +34,9 @@ _GENERATIONS = ("", "gcn", "cdna", "rdna")
 class Settings:
     """How much is learned, and of what."""
 
-    problems: int = 8_000  # of each source and half, drawn at random
+    problems: int = 6_000  # of each source and half, drawn at random
     rounds: int = 300
-    leaves: int = 127
+    leaves: int = 63
     hardware: bool = True  # whether the forest and the kriging may see what the devices are
     kriging: bool = True
     seed: int = 0

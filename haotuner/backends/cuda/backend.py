@@ -33,14 +33,20 @@ from haotuner.words.op import Op
 _PACKAGE = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
 _NATIVE = _PACKAGE / "runtime" / "native" / "cuda"
-_ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?")
+_ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?(?:/([0-9]{1,4}))?")
 _NO_CURVES = "CUDA tiles are masked, so no plan is made of curves of exact tiles"
 
 
 def ordinal_of(asked: str) -> int | None:
-    """The number in ``cuda:1``, 0 of ``cuda``; None of a text that names no device of this host."""
+    """The number in ``cuda:1`` and ``cuda:1/64``, 0 of ``cuda``; None of a text that names no device of this host."""
     match = _ORDINAL.fullmatch(asked.strip().lower())
     return int(match[1] or 0) if match else None
+
+
+def units_of(asked: str) -> int:
+    """The multiprocessors in ``cuda:0/64``; 0 of a whole device."""
+    match = _ORDINAL.fullmatch(asked.strip().lower())
+    return int(match[2] or 0) if match else 0
 
 
 class CudaBackend:
@@ -82,8 +88,8 @@ class CudaBackend:
             )
         if measures and ordinal_of(asked) is None:
             raise UsageError(
-                f"--device {asked}: tuning measures on a GPU of this host, cuda:0 or cuda:N; add --zero-measure for a pack "
-                f"from predictions for {device.id}"
+                f"--device {asked}: tuning measures on a GPU of this host, cuda:0 or cuda:N, or a part of one, cuda:0/64; "
+                f"add --zero-measure for a pack from predictions for {device.id}"
             )
 
     def lacking(self, device: Device) -> str:
@@ -113,7 +119,7 @@ class CudaBackend:
         timed += [
             _HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py")
         ]
-        timed += [_HERE / "native" / "timing_cuda.c"]
+        timed += [_HERE / "native" / name for name in ("timing_cuda.c", "part.c")]
         return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
 
     def toolchain(self) -> dict[str, str]:
@@ -134,8 +140,8 @@ class CudaBackend:
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CudaTimer:
         """What verifies and times on a GPU of this host: the one that the environment names, else the first."""
-        ordinal = ordinal_of(environment.get(DEVICE_WORD, "")) or 0
-        told = {"ordinal": ordinal, "arch": device.arch, "caches": GPU_CACHES}
+        asked = environment.get(DEVICE_WORD, "")
+        told = {"ordinal": ordinal_of(asked) or 0, "units": units_of(asked), "arch": device.arch, "caches": GPU_CACHES}
         return CudaTimer(device, policy, process(TIMING, environment, told), seed=seed)
 
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:

@@ -38,8 +38,8 @@ def building(told: Mapping[str, Any]) -> Program:
 
 
 def timing(told: Mapping[str, Any]) -> Program:
-    """Verifies and times kernels of cubins on the GPU ``told["ordinal"]``."""
+    """Verifies and times kernels of cubins on ``told["units"]`` multiprocessors (0: all) of GPU ``told["ordinal"]``."""
     from haotuner.backends.cuda.timer_process import TimerProcess
 
-    found = TimerProcess(int(told["ordinal"]))
+    found = TimerProcess(int(told["ordinal"]), int(told.get("units", 0)))
     return Program(verbs={"verify": found.verify, "time": found.time}, greeting=found.greeting)

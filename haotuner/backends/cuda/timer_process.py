@@ -27,10 +27,10 @@ SLOWED_TRIES, SLOWED_PAUSE_S = 3, 0.5  # while the device throttles
 
 
 class TimerProcess:
-    """One device."""
+    """One device, or a part of one."""
 
-    def __init__(self, ordinal: int) -> None:
-        self._library = TimingLibrary(ordinal)
+    def __init__(self, ordinal: int, units: int = 0) -> None:
+        self._library = TimingLibrary(ordinal, units)
         self._clocks = Clocks(ordinal)
         self._families = {family.name: family for family in CUDA_FAMILIES}
         self._modules: dict[str, int] = {}

@@ -18,7 +18,8 @@ from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.launch import Launch
 
 NATIVE = Path(__file__).resolve().parents[2] / "runtime" / "native"
-SOURCES = (Path(__file__).resolve().parent / "native" / "timing_cuda.c", NATIVE / "cuda" / "driver.c",
+OWN = Path(__file__).resolve().parent / "native"
+SOURCES = (OWN / "timing_cuda.c", OWN / "part.c", NATIVE / "cuda" / "driver.c",
            NATIVE / "cuda" / "launch.c", NATIVE / "check.c")  # fmt: skip
 DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
 MOST_SPLITS = 64
@@ -91,12 +92,12 @@ class Loaded:
 class TimingLibrary:
     """The one device of this process."""
 
-    def __init__(self, ordinal: int) -> None:
-        """Refusal where the device cannot be opened."""
+    def __init__(self, ordinal: int, units: int = 0) -> None:
+        """A device, or so many ``units`` of it alone; Refusal where it cannot be opened."""
         self._native = ctypes.CDLL(str(built(Path(tempfile.gettempdir()))))
         self._native.htt_said.restype = ctypes.c_char_p
         facts = (ctypes.c_int64 * 5)()
-        self.ask("load", "htt_open", ordinal, facts)
+        self.ask("load", "htt_open", ordinal, units, facts)
         units, l2, major, minor, driver = facts
         self.device = DeviceFacts(units=units, l2_bytes=l2, capability=f"{major}.{minor}", driver=driver)
 
@@ -182,13 +183,13 @@ class TimingLibrary:
 
 def built(folder: Path) -> Path:
     """The library, compiled into ``folder`` unless it is there. RuntimeError with the compiler's words."""
-    headers = [NATIVE / "cuda" / name for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h")]
+    headers = [NATIVE / "cuda" / name for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h")] + [OWN / "part.h"]
     toolchain = Toolchain.find()
     seen = hashlib.sha256(toolchain.version.encode() + b"".join(path.read_bytes() for path in (*SOURCES, *headers)))
     out = folder / f"haotuner-timing-{seen.hexdigest()[:16]}.so"
     if not out.exists():
         aside = out.with_suffix(f".{id(out)}.aside")
-        toolchain.link([], list(SOURCES), [NATIVE, NATIVE / "cuda"], aside)
+        toolchain.link([], list(SOURCES), [NATIVE, NATIVE / "cuda", OWN], aside)
         aside.replace(out)
     return out
 

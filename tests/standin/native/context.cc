@@ -37,7 +37,15 @@ bool exists(CUdevice device) { return device >= 0 && device < static_cast<int>(d
 
 Context* current() { return t_stack.empty() ? nullptr : t_stack.back(); }
 Context* primary(int device) { return primaries()[device]; }
-const Device& device_of(const Context* context) { return devices()[context->device]; }
+const Device& device_of(const Context* context) { return context->part ? *context->part : devices()[context->device]; }
+Context* new_context(int device) {
+    auto* made = new Context;
+    made->device = device;
+    made->primary = false;
+    known().insert(made);
+    start(made);
+    return made;
+}
 
 }  // namespace standin
 
@@ -83,12 +91,8 @@ STANDIN_API CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice
     ENTER("cuCtxCreate", driver);
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     if (!exists(device)) return CUDA_ERROR_INVALID_DEVICE;
-    auto* made = new Context;
-    made->device = device;
+    auto* made = new_context(device);
     made->flags = flags;
-    made->primary = false;
-    known().insert(made);
-    start(made);
     t_stack.push_back(made);
     *context = reinterpret_cast<CUcontext>(made);
     return CUDA_SUCCESS;

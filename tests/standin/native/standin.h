@@ -73,12 +73,14 @@ struct Context {
     int device = 0, retained = 0;
     unsigned flags = 0;
     bool primary = true, alive = false;
+    const Device* part = nullptr;  // of a green context: the device with fewer units
     size_t used = 0;
     Stream* legacy = nullptr;
     std::map<std::thread::id, Stream*> per_thread;
 };
 Context* current();
 Context* primary(int device);
+Context* new_context(int device);
 const Device& device_of(const Context* context);
 
 // ---- queues (stream.cc)

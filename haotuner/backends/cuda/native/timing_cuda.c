@@ -3,6 +3,7 @@
  * For one process and one device, opened once and current for good. Every function returns 0, or what is wrong: -1, or -2 where the
  * device is lost to this process; `htt_said` has the words. Sizes in bytes, times in microseconds, strides in elements. */
 #include "cuda/launch.h"
+#include "part.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,20 +49,26 @@ static int failed(CUresult result, const char* doing) {
 
 HTT_EXPORT const char* htt_said(void) { return self.error.text; }
 
-/* Open device `ordinal`; facts: units, L2 bytes, major, minor, version of the driver. */
-HTT_EXPORT int htt_open(int ordinal, int64_t facts[5]) {
+/* Open device `ordinal`, or a part of so many of its multiprocessors where `units` is not 0; facts: units, L2 bytes, major, minor, version of the driver. */
+HTT_EXPORT int htt_open(int ordinal, int units, int64_t facts[5]) {
   ht_cuda_scope scope; /* never left: this process serves one device */
   if ((self.cu = ht_cu_load(&self.error)) == NULL) return -1;
   const ht_cuda_device* device = ht_cuda_open(ordinal, &self.error);
-  if (device == NULL || ht_cuda_enter(device, &scope, &self.error) != 0) return -1;
+  if (device == NULL) return -1;
+  ht_cuda_device part = *device; /* with the context of the part: the device's own stays the primary one */
+  if (units != 0) {
+    if (htt_part(self.cu, ordinal, units, &part.context, &self.stream, &self.error) != 0) return -1;
+    part.units = units;
+  }
+  if (ht_cuda_enter(&part, &scope, &self.error) != 0) return -1;
   CUdevice handle;
   int l2 = 0;
   TRY(self.cu->DeviceGet(&handle, ordinal), "cuDeviceGet");
   TRY(self.cu->DeviceGetAttribute(&l2, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, handle), "asking for the size of the L2");
-  TRY(self.cu->StreamCreate(&self.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
+  if (units == 0) TRY(self.cu->StreamCreate(&self.stream, CU_STREAM_NON_BLOCKING), "creating a stream");
   TRY(self.cu->EventCreate(&self.first, CU_EVENT_DEFAULT), "creating an event");
   TRY(self.cu->EventCreate(&self.last, CU_EVENT_DEFAULT), "creating an event");
-  facts[0] = device->units, facts[1] = l2, facts[2] = device->major, facts[3] = device->minor, facts[4] = self.cu->version;
+  facts[0] = part.units, facts[1] = l2, facts[2] = device->major, facts[3] = device->minor, facts[4] = self.cu->version;
   return 0;
 }
 

@@ -18,6 +18,17 @@ typedef struct CUevent_st* CUevent;
 typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUgraphNode_st* CUgraphNode;
+typedef struct CUgreenCtx_st* CUgreenCtx;
+typedef struct CUdevResourceDesc_st* CUdevResourceDesc;
+
+typedef struct { /* CUdevResource as CUDA 12.4 and later have it */
+  int type;      /* CU_DEV_RESOURCE_TYPE_SM */
+  unsigned char internal[92];
+  union {
+    unsigned sm_count;
+    unsigned char room[48];
+  };
+} CUdevResource;
 
 typedef struct {
 #ifdef __cplusplus
@@ -79,6 +90,7 @@ enum { /* CUfunction_attribute */
   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 };
 
+enum { CU_DEV_RESOURCE_TYPE_SM = 1, CU_GREEN_CTX_DEFAULT_STREAM = 1 };
 enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_STREAM_CAPTURE_MODE_GLOBAL = 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1, CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1, CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2 };
@@ -141,6 +153,13 @@ enum { CU_TENSOR_MAP_L2_PROMOTION_NONE = 0, CU_TENSOR_MAP_L2_PROMOTION_L2_128B =
 
 #define HT_CU_PERHAPS(F)                                                                                                      \
   F(FuncLoad, cuFuncLoad, (CUfunction function))                                                                              \
+  F(DeviceGetDevResource, cuDeviceGetDevResource, (CUdevice device, CUdevResource* resource, int type))                       \
+  F(DevSmResourceSplitByCount, cuDevSmResourceSplitByCount,                                                                   \
+    (CUdevResource* result, unsigned* groups, const CUdevResource* input, CUdevResource* rest, unsigned flags, unsigned least)) \
+  F(DevResourceGenerateDesc, cuDevResourceGenerateDesc, (CUdevResourceDesc* made, CUdevResource* resources, unsigned count))  \
+  F(GreenCtxCreate, cuGreenCtxCreate, (CUgreenCtx* green, CUdevResourceDesc of, CUdevice device, unsigned flags))             \
+  F(CtxFromGreenCtx, cuCtxFromGreenCtx, (CUcontext* context, CUgreenCtx green))                                               \
+  F(GreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream* stream, CUgreenCtx green, unsigned flags, int priority))         \
   F(TensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                                             \
     (CUtensorMap* map, int type, uint32_t rank, void* address, const uint64_t* extents, const uint64_t* strides,              \
      const uint32_t* box, const uint32_t* steps, int interleave, int swizzle, int promotion, int fill))

@@ -1,0 +1,91 @@
+"""`haotuner transfer winners`: tables of one best configuration a device, used as what they are: an order of a space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from haotuner.cli.output import say, tell
+from haotuner.cli.requested import Json, Quiet, Verbose
+from haotuner.cli.telling import telling
+from haotuner.cli.transfer_page import markdown_table
+from haotuner.errors import HaotunerError, UsageError
+
+if TYPE_CHECKING:  # LightGBM takes a second to import
+    from haotuner.transfer.winners.table import Winners
+
+
+def winners(
+    data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="A folder with CLBlast's best-known parameters.")],
+    seed: Annotated[int, typer.Option("--seed", help="Seed of what is drawn at random.")] = 0,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say where each device's known winner comes in an order learned from other vendors' winners."""
+    from haotuner.transfer.winners.evaluate import evaluate_winners
+
+    found = winner_tables(data, quiet=quiet, verbose=verbose)
+    if found is None:
+        raise UsageError(f"--data {data} holds no table of best-known parameters (JSON: kernel, parameters, rows) to use")
+    with telling(quiet=quiet, verbose=verbose) as progress:
+        document = evaluate_winners(found, seed=seed, tell=progress)
+    say(json.dumps(document, indent=1) if json_output else "\n".join(section(document)))
+
+
+def winner_tables(folder: Path, *, quiet: bool, verbose: bool) -> Winners | None:
+    """The first usable table in a folder and those below it; what is left out goes to stderr. None: there is none.
+
+    Raises:
+        UsageError: no folder.
+    """
+    from haotuner.records.clblast import is_winners, read_winners
+
+    if not folder.is_dir():
+        raise UsageError(f"--data {folder} is no folder")
+    for path in sorted(path for path in folder.rglob("*.json") if path.is_file()):
+        try:
+            with path.open("rb") as file:
+                if not is_winners(file.read(4000).decode("utf-8", errors="replace")):
+                    continue
+            found = read_winners(path)
+        except (OSError, HaotunerError) as error:
+            if not quiet:
+                tell(f"left out: {error}")
+            continue
+        for reason, count in () if quiet else found.left_out.most_common():
+            tell(f"{path}: left out {count}: {reason}")
+        for note in () if quiet else found.notes:
+            tell(f"{path}: {note}")
+        if verbose:
+            tell(f"{path}: winners of {len(found.winners)} devices of {', '.join(found.vendors())}")
+        return found
+    return None
+
+
+def section(document: Mapping[str, Any], *, devices: bool = False) -> Iterator[str]:
+    """Lines of Markdown; ``devices`` adds a row for each."""
+    names = list(document["median"])
+    yield "## Winners without times (CLBlast's Xgemm)"
+    yield ""
+    yield f"Where the known winner of {document['winners']} devices comes among {document['space']} configurations, 0 % the"
+    yield "first, in an order learned from the winners of all other vendors. Ties count half."
+    yield ""
+    rows: list[tuple[str, ...]] = [
+        (f"**all** ({document['winners']})", *(f"**{document['median'][name]:.2%}**" for name in names)),
+        *(
+            (f"{vendor or 'unknown'} ({one['winners']})", *(f"{one[name]:.2%}" for name in names))
+            for vendor, one in document["vendors"].items()
+        ),
+        (f"share within the first {document['early']:.0%}", *(f"{document['within'][name]:.0%}" for name in names)),
+    ]
+    yield from markdown_table(("vendor left out", *(f"median by {name}" for name in names)), rows)
+    if devices:
+        each = [
+            (name, one["vendor"], *(f"{one[key]:.2%}" for key in names)) for name, one in sorted(document["devices"].items())
+        ]
+        yield from markdown_table(("device", "vendor", *names), each)

@@ -1,0 +1,115 @@
+"""The host code for CUDA under sanitizers: ``python -m tests.serving.cuda_sanitizers FOLDER [address|thread]``.
+
+AddressSanitizer with UndefinedBehaviorSanitizer, then ThreadSanitizer, over the stand-in: packs of both architectures and
+the library that times are built with them and do what the tests do, called from C (``drive_cuda.c``; leaks count) and from
+Python (its own leaks and those of its packages do not). A line each; exit 1 if a sanitizer spoke or a result was wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from haotuner.backends.cuda import timing_library
+from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
+from haotuner.backends.toolchain import Toolchain
+from haotuner.pack.write import write_pack
+from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
+from tests.serving.native_builds import HERE, LIBRARY, NATIVE, cc
+from tests.standin import ROOT, environment
+
+BUILDS = {
+    "address": ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-g", "-O1", "-fsanitize=thread"),
+}
+RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}  # which must come first in a process that was not built with it
+SCENARIOS = {
+    "address": ("refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
+                "forked", "preparing", "frameworks", "allocating", "early", "crowd", "older_load", "older_maps", "threads"),
+    "thread": ("threads",),
+}  # fmt: skip
+SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
+# Threads of OpenBLAS would be races to a sanitizer that does not see inside it.
+OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "OPENBLAS_NUM_THREADS": "1"}
+EXCEPTIONS = "libstdc++.so.6"  # the runtimes look for what throws when they start
+SECONDS = 600
+
+
+def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
+    """What was done, and what came of it: nothing, or the last words."""
+    flags = BUILDS[name]
+    code = folder / "code"
+    if not (folder / pick.arch).exists():
+        build_pack(folder / pick.arch, pick, code)
+    (cubin,) = code.glob(f"*{pick.arch}/unit.cubin")
+    ops = [packed_op(pick.op, pick.kernels, pick.cells)]
+    data, pack = folder / f"{name}-{pick.arch}.c", folder / f"{name}-{pick.arch}"
+    data.write_text(pack_data(ops, cubin, pick.arch))
+    shared = ("-shared", "-fPIC", "-fvisibility=hidden", *flags)
+    library = cc([data, *(NATIVE / one for one in PACK_SOURCES)], folder / f"{name}.so", *shared)
+    write_pack(pack, library, document(ops, pick.arch), lambda _: None)
+    program = cc([HERE / "drive_cuda.c", *LIBRARY], folder / f"drive_{name}", *flags)
+    for mode, fail in (("threads", ""), ("together", SLOWLY)):
+        yield f"drive_cuda {mode}", _run(folder, pick, [str(program), mode, str(pack), pick.op], bare=True, fail=fail)
+    python = [sys.executable, "-m"]
+    for scenario in SCENARIOS[name]:
+        command = [*python, "tests.serving.cuda_scenarios", scenario, str(pack)]
+        yield scenario, _run(folder, pick, command, preload=RUNTIMES[name])
+    timing = cc(list(timing_library.SOURCES), folder / f"timing_{name}.so", *shared, f"-I{NATIVE / 'cuda'}")
+    command = [*python, "tests.work.cuda_timing", "timing", str(cubin), pick.op, str(timing)]
+    yield "timing", _run(folder, pick, command, preload=RUNTIMES[name], noise=0.0)
+
+
+def _run(
+    folder: Path,
+    pick: Pick,
+    command: list[str],
+    *,
+    preload: str = "",
+    bare: bool = False,
+    fail: str = "",
+    noise: float = 0.01,
+) -> str:
+    where = environment(
+        folder / "images",
+        device=pick.arch,
+        more_devices=(pick.arch,),
+        sources=folder / "code",
+        bare=bare,
+        fail=fail,
+        noise=noise,
+    )
+    if preload:
+        where |= {"LD_PRELOAD": f"{_library(preload)}:{_library(EXCEPTIONS)}", **OPTIONS}
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    spoke = [line for line in done.stderr.splitlines() if "Sanitizer" in line or "runtime error" in line]
+    if done.returncode == 0 and not spoke:
+        return ""
+    return f"exit {done.returncode}: {(spoke or done.stderr.strip().splitlines() or [''])[0][:300]}\n{done.stderr[-3000:]}"
+
+
+def _library(name: str) -> str:
+    asked = [str(Toolchain.find().compiler), f"-print-file-name={name}"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    """Run all, or those of one sanitizer."""
+    folder, names = Path(sys.argv[1]), sys.argv[2:] or list(BUILDS)
+    folder.mkdir(parents=True, exist_ok=True)
+    bad = 0
+    for name in names:
+        for pick in PICKS:
+            for what, why in runs(folder, name, pick):
+                print(f"{name} {pick.arch} {what}: {why or 'clean'}", flush=True)
+                bad += bool(why)
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()
