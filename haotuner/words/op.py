@@ -51,10 +51,12 @@ class Op:
                 raise UsageError(f"op {self.kind}: unknown epilogue {step!r}; known: {', '.join(STEPS)}")
         if len(set(self.epilogue)) != len(self.epilogue):
             raise UsageError(f"op {self.kind}: an epilogue step is given twice: {'+'.join(self.epilogue)}")
-        taken = {operand.name for operand in kind.operands} & {name for name, _ in operands_of(self.epilogue)}
+        own = {operand.name for operand in kind.operands} | {v for option in kind.options.values() for v in option.choices}
+        taken = own & {*self.epilogue, *(name for name, _ in operands_of(self.epilogue))}
         if taken:
             raise UsageError(
-                f"op {self.kind}: it has an operand {', '.join(taken)} of its own; leave out that epilogue step"
+                f"op {self.kind}: it has an operand or an option {', '.join(sorted(taken))} of its own; "
+                "leave out that epilogue step"
             )
         why = kind.objection(dict(self.static), self.all_options()) if kind.objection is not None else ""
         if why:
