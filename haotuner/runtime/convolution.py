@@ -35,6 +35,11 @@ class ConvOp:
         """Canonical name."""
         return self.entry.name
 
+    def windows(self) -> dict[Any, Window]:
+        """How the window moves along each axis of the image."""
+        meaning = Op.parse(self.name)
+        return dict(windows(meaning.kind, dict(meaning.static), meaning.all_options()))
+
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Convolution:
         """Pack a weight once, as torch stores it: (f, c/groups, r, s), transposed (c, f/groups, r, s); see ``Convolution``.
 
@@ -206,7 +211,7 @@ class Convolution:
             raise TypeError(f"{op.name}: x must be a float32 array or tensor ({', '.join(dims)}), got {type(x).__name__}")
         split = len(shape) - len(dims) + 1
         extents = dict(zip(dims[1:], (int(n) for n in shape[split:]), strict=True))
-        sides = {after: self._bound.windows[of].out(extents[of]) for of, after in _AFTER if of in self._bound.windows}
+        sides = {after: self._bound.windows[of].out(extents[of]) for of, after in AFTER if of in self._bound.windows}
         if min(*sides.values(), *(extents[axis] for axis in self._bound.windows)) < 1:
             found = " x ".join(str(extents[axis]) for axis in self._bound.windows)
             raise ValueError(f"{op.name}: x is an image of {found}, with its pads smaller than the window: nothing is left")
@@ -225,7 +230,7 @@ class Convolution:
         return same(result) if callable(same) else result
 
 
-_AFTER = (("h", "p"), ("w", "q"))  # axes of the image, and what a convolution makes of them
+AFTER = (("h", "p"), ("w", "q"))  # axes of the image, and what a convolution makes of them
 
 
 def weight_shape(op: Op) -> tuple[int, ...]:

@@ -10,13 +10,18 @@ import ctypes
 import torch
 
 from haotuner.errors import UsageError
+from haotuner.ops.convolution import is_convolution
+from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
+from haotuner.torch import conv_ops
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.products import define_product
 
 
 class Registered:
@@ -38,10 +43,14 @@ class Registered:
                 define_grouped(self._library, placed)
             elif placed is not None:
                 define(self._library, placed)
-            elif pack.op_entry(name).extra:
-                define_fused(self._library, pack, pack.op_entry(name))
+            elif is_convolution(pack.op_entry(name).kind):
+                conv_ops.define(self._library, pack, pack.op(name))
+            elif isinstance(op := pack.op(name), ProductOp):
+                define_product(self._library, op)
+            elif op.entry.extra:
+                define_fused(self._library, pack, op.entry)
             else:
-                self._define(pack.op(name))
+                self._define(op)
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.
@@ -150,6 +159,6 @@ def register(pack: Pack) -> Registered:
     return Registered(pack)
 
 
-def packed_tensor(linear: Linear) -> torch.Tensor:
-    """The packed weight ``(panels, k, pw)`` of a bound linear, sharing its memory."""
+def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:
+    """The packed weight of a bound linear, ``(panels, k, pw)``, or of a convolution, sharing its memory."""
     return torch.from_dlpack(linear.bound.packed)

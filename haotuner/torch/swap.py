@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from haotuner.runtime.pack import Pack
+from haotuner.torch.convolution import KINDS, PackedConvolution, prefers_last, reason_of, spec_of
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, share_threads
@@ -38,7 +39,7 @@ class Swapped:
 
 
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
-    """Replace, in place, every plain ``nn.Linear`` whose sizes the pack holds.
+    """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
     They are float32 on the CPU, or of a dtype that the pack holds on the device that it was opened for. Packs on the CPU
     then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``;
@@ -52,9 +53,10 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     left: dict[str, str] = {}
     for name, parent, key, child in _layers(model):
         reason = _reason(parent, child, place)
-        op = "" if reason else Op.parse(_spec(child)).name
-        if not reason and op not in pack.ops:
-            reason = f"not in the pack: tune it with --op {_spec(child)}"
+        specs = [] if reason else _specs(child)
+        op = next((name for name in (Op.parse(spec).name for spec in specs) if name in pack.ops), "")
+        if not reason and not op:
+            reason = f"not in the pack: tune it with --op {specs[0]}"
         if reason:
             left[name] = reason
             continue
@@ -68,7 +70,9 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     return Swapped(tuple(replaced), left)
 
 
-def _served(pack: Pack, op: str, layer: torch.nn.Linear, registered: Registered | None) -> torch.nn.Module:
+def _served(pack: Pack, op: str, layer: torch.nn.Module, registered: Registered | None) -> torch.nn.Module:
+    if type(layer) in KINDS:
+        return PackedConvolution.served_by(pack, op, layer, registered)
     if pack.gpu is None:
         return PackedLinear.of(pack, op, layer, registered)
     if registered is None:
@@ -82,7 +86,7 @@ def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | No
 
 
 def ops_of(model: torch.nn.Module, *example: Any) -> dict[str, int]:
-    """``{--op spec: times}`` of the linears that ``swap`` could serve, the most frequent first.
+    """``{--op spec: times}`` of the linears and convolutions that ``swap`` could serve, the most frequent first.
 
     ``times`` counts layers; with ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it
     counts their calls in that run.
@@ -123,7 +127,17 @@ def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:
     return isinstance(child, torch.nn.Linear) or weight.dim() > 1
 
 
+def _specs(layer: Any) -> list[str]:
+    """The ops that can serve a layer, the one for how its images lie in memory first."""
+    if type(layer) not in KINDS:
+        return [_spec(layer)]
+    last = prefers_last(layer)
+    return [spec_of(layer, last=last), spec_of(layer, last=not last)]
+
+
 def _spec(layer: Any) -> str:
+    if type(layer) in KINDS:
+        return spec_of(layer, last=prefers_last(layer))
     dtype = _DTYPES[layer.weight.dtype]
     return f"dense:n={layer.out_features},k={layer.in_features}" + ("" if dtype == "fp32" else f",dtype={dtype}")
 
@@ -134,14 +148,18 @@ def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
         return "attention's input projection is no layer of its own"
     if isinstance(parent, torch.nn.MultiheadAttention):
         return "attention reads its output projection's weight itself"
-    if type(layer) is not torch.nn.Linear:
-        return f"{type(layer).__name__} is not served, only nn.Linear itself"
+    if type(layer) is not torch.nn.Linear and type(layer) not in KINDS:
+        return f"{type(layer).__name__} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
+    if type(layer) in KINDS and (why := reason_of(layer)):
+        return why
     if layer._forward_hooks or layer._forward_pre_hooks:
         return "it has hooks"
     weight = layer.weight
     if type(weight) is not torch.nn.Parameter:
         return f"its weight is a {type(weight).__name__}, not a plain parameter"
     on_cpu = place == "cpu" or (place is None and weight.device.type == "cpu")
+    if type(layer) in KINDS and not on_cpu:
+        return "convolutions are served on the CPU only"
     if weight.dtype not in _DTYPES or (on_cpu and weight.dtype != torch.float32):
         taken = "float32" if on_cpu else "float32, float16 or bfloat16"
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes {taken}"

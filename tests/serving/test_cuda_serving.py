@@ -54,8 +54,11 @@ def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 
 
+DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver")
+
+
 @BOTH
-@pytest.mark.parametrize("scenario", ["early", "crowd", "older_load", "older_maps", "older_still"])
+@pytest.mark.parametrize("scenario", DRIVERS)
 def test_drivers_that_are_not_as_they_should_be(folder, pick, scenario):
     run(folder, pick, scenario)
 

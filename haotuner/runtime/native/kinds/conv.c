@@ -49,6 +49,8 @@ static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int th
 
 static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_conv*)op->data)->kernels[index].name; }
 
+static void describe(const ht_op* op, ht_door_op* out) { out->n = ((const ht_conv*)op->data)->features; }
+
 static int64_t packed_floats(const ht_op* op) { return ht_conv_packed(op->data); }
 
 static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error) {
@@ -66,4 +68,5 @@ static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error
   return 0;
 }
 
-const ht_kind ht_conv_kind = {.name = "conv", .check = check, .run = run, .kernel_name = kernel_name, .packed_floats = packed_floats, .pack = pack};
+const ht_kind ht_conv_kind = {.name = "conv", .check = check, .run = run, .kernel_name = kernel_name, .describe = describe,
+                              .packed_floats = packed_floats, .pack = pack};

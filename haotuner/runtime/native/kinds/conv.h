@@ -68,6 +68,8 @@ typedef struct {
   int64_t width; /* channels first: of a panel; channels last: from one row to the next */
 } ht_image;
 void ht_conv_image(const ht_image* image, int lanes, float* out);
+/* Copy `count` lines. */
+void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length);
 
 extern const ht_kind ht_conv_kind;
 

@@ -3,9 +3,16 @@
 
 #include "conv.h"
 
+#define HT_DIRECT_FLOATS (24 * 1024) /* lines of one plane: twice the L1 of most server cores, since each is used at once */
+#define HT_DIRECT_COLUMNS 256       /* of a strip of the output */
+#define HT_DIRECT_TAPS 16            /* of a line: what ht_conv_is_direct lets through */
+
+static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_FLOATS];
+
 #define HT_TARGET __attribute__((target("avx512f")))
 #define HT_WIDE(name) name##_16
 #define HT_N 16
+#define HT_SPECIAL 1
 #define HT_V __m512
 #define HT_LOAD(p) _mm512_loadu_ps(p)
 #define HT_BITS(low, high) ((__mmask16)(((1u << (high)) - 1) & ~((1u << (low)) - 1)))
@@ -24,6 +31,7 @@ HT_TARGET static inline __m512 even_16(const float* p, int64_t low, int64_t high
 #undef HT_TARGET
 #undef HT_WIDE
 #undef HT_N
+#undef HT_SPECIAL
 #undef HT_V
 #undef HT_LOAD
 #undef HT_PART
@@ -35,6 +43,7 @@ HT_TARGET static inline __m512 even_16(const float* p, int64_t low, int64_t high
 #define HT_TARGET __attribute__((target("avx2,fma")))
 #define HT_WIDE(name) name##_8
 #define HT_N 8
+#define HT_SPECIAL 1
 #define HT_V __m256
 #define HT_LOAD(p) _mm256_loadu_ps(p)
 #define HT_PART(p, low, high) part_8(p, low, high)
@@ -57,6 +66,7 @@ HT_TARGET static inline __m256 even_8(const float* p, int64_t low, int64_t high)
 #undef HT_TARGET
 #undef HT_WIDE
 #undef HT_N
+#undef HT_SPECIAL
 #undef HT_V
 #undef HT_LOAD
 #undef HT_PART
@@ -68,6 +78,7 @@ HT_TARGET static inline __m256 even_8(const float* p, int64_t low, int64_t high)
 #define HT_TARGET
 #define HT_WIDE(name) name##_4
 #define HT_N 4
+#define HT_SPECIAL 0
 #define HT_V __m128
 #define HT_LOAD(p) _mm_loadu_ps(p)
 #define HT_PART(p, low, high) part_4(p, low, high, 1)
@@ -103,7 +114,8 @@ static void run_planes(const direct_job* j, int64_t first, int64_t last) {
     int64_t b = at / conv->features, f = at % conv->features;
     const float *x = call->x + b * call->xb + f / each * call->xc, *w = call->weight + f * stride;
     float* y = call->y + b * call->yb + f * call->yf;
-    (conv->lanes == 16 ? plane_16 : conv->lanes == 8 ? plane_8 : plane_4)(call, conv, x, w, call->bias == NULL ? 0 : call->bias[f], y, j->kernel->mr);
+    (conv->lanes == 16 ? plane_16 : conv->lanes == 8 ? plane_8 : plane_4)(call, conv, x, w, call->bias == NULL ? 0 : call->bias[f], y, j->kernel->mr,
+                                                                            room_memory);
   }
 }
 
