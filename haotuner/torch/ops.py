@@ -20,6 +20,7 @@ from haotuner.torch import conv_ops
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.words.op import Op
 
 
 class Registered:
@@ -42,6 +43,8 @@ class Registered:
             elif placed is not None:
                 define(self._library, placed)
             elif is_convolution(pack.op_entry(name).kind):
+                if pack.op_entry(name).extra or Op.parse(name).epilogue:
+                    continue  # served by `pack.op(name).bind` alone
                 conv_ops.define(self._library, pack, pack.op(name))
             elif pack.op_entry(name).extra:
                 define_fused(self._library, pack, pack.op_entry(name))

@@ -37,7 +37,8 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
         module.update(family_named(kernel.family).schedule(kernel, kernel.name))
     for symbol, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
         if symbol:
-            steps = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol)
+            rows = epilogue.along_rows(kernel)
+            steps = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol, rows_are_channels=rows)
             module.update(tvm.IRModule({symbol: steps}))
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
         built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))

@@ -24,7 +24,7 @@ from haotuner.words.kernel import MicroKernel
 # What is timed is what is served.
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
-_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", ".h")
+_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
 CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS))
 
 

@@ -15,7 +15,7 @@ from haotuner.words.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
-CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct"))
+CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c")
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
