@@ -60,8 +60,8 @@ def along_rows(kernel: MicroKernel) -> bool:
 def program(steps: Sequence[str], lanes: int, symbol: str, *, rows_are_channels: bool = False) -> Any:
     """TVM function ``symbol(Y, operands…)``, all of them (rows, columns) float32 with rows any stride apart.
 
-    Operands come in the order of ``ops.epilogue.operands_of``; of those of a channel only row 0 is read, or only column 0 where
-    rows are channels. Columns are whole vectors: what is left of a row the caller passes in a scratch row.
+    Operands come in the order of ``ops.epilogue.operands_of``; of those of a channel only row 0 is read, or only column 0
+    where rows are channels. Columns are whole vectors: what is left of a row the caller passes in a scratch row.
     """
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder

@@ -83,7 +83,7 @@ def test_what_an_epilogue_reads_is_asked_for(pack):
     served, x = pack.op(fused.name).bind(weight, 0.5), np.ones((1, 4, 4, 6), np.float32)
     with pytest.raises(TypeError, match="a call takes x and residual="):
         served(x)
-    with pytest.raises(ValueError, match="residual has extent 3 on axis"):
+    with pytest.raises(ValueError, match="axis p, residual has 3; they must be equal"):
         served(x, residual=np.ones((1, 3, 4, 9), np.float32))
     both = np.ones((1, 4, 4, 9), np.float32)
     with pytest.raises(ValueError, match="y shares memory with residual"):
