@@ -144,7 +144,9 @@ class Guarded:
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "fp32", guard: int = GUARD) -> None:
         around = tuple((1 if axis < len(shape) - 1 else guard) for axis in range(len(shape)))
-        self.outer = np.full([n + 2 * g for n, g in zip(shape, around, strict=True)], SENTINEL, numpy_dtype(dtype))
+        with np.errstate(over="ignore"):  # fp16 has no such number: minus infinity stands there
+            self._sentinel = np.float64(SENTINEL).astype(numpy_dtype(dtype))
+        self.outer = np.full([n + 2 * g for n, g in zip(shape, around, strict=True)], self._sentinel)
         self._inside = tuple(slice(g, g + n) for n, g in zip(shape, around, strict=True))
 
     @property
@@ -156,7 +158,7 @@ class Guarded:
         """Whether something outside the output was written to."""
         outside = np.ones(self.outer.shape, bool)
         outside[self._inside] = False
-        return not bool(np.all(self.outer[outside] == self.outer.dtype.type(SENTINEL)))
+        return not bool(np.all(self.outer[outside] == self._sentinel))
 
 
 def spaced(values: Array, gap: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from haotuner.generate.windows import GRAPHS
 from haotuner.graph.composites import extent_value
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -11,12 +12,14 @@ from haotuner.ops.kind import OpKind, Options
 
 def has_graph(kind: OpKind) -> bool:
     """Whether a kind says by steps what it computes, on operands of one layout."""
-    return kind.formula is not None and all(len(o.layouts) == 1 for o in kind.operands)
+    return (kind.formula is not None or kind.name in GRAPHS) and all(len(o.layouts) == 1 for o in kind.operands)
 
 
 def graph_of(kind: OpKind, options: Options) -> Graph:
     """The graph of a kind with these options (every one); inputs are named as the operands, dimensions as the axes."""
     own = kind.variant(options) if kind.variant is not None else kind
+    if kind.name in GRAPHS:
+        return GRAPHS[kind.name](options)
     if own.formula is None:
         raise ValueError(f"op kind {kind.name} has neither a graph nor a formula to make programs from")
     return _Formula(own).graph(own.formula)

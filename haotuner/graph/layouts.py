@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, product, same, text
+from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, same, text
 from haotuner.graph.types import TensorType, axis_of
 
 PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
@@ -126,9 +126,7 @@ def _infer_window(types: Sequence[TensorType], attributes: Mapping[str, Any]) ->
         *(attributes[k] for k in ("axes", "sizes", "strides", "dilations")), strict=True
     ):
         place = axis_of(axis, types[0].rank, "window")
-        shape[place] = canonical(floor_division(shape[place] - (size - 1) * dilation - 1, stride) + 1)
-        if isinstance(shape[place], int) and shape[place] < 0:
-            shape[place] = 0
+        shape[place] = largest([floor_division(shape[place] - (size - 1) * dilation - 1, stride) + 1, 0])
     return TensorType((*shape, *attributes["sizes"]), types[0].dtype)
 
 

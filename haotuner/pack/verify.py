@@ -15,6 +15,7 @@ from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
 from haotuner.pack.manifest import read_level, read_levels, read_manifest
 from haotuner.pack.op import PackOp
+from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
 from haotuner.words.op import Op
@@ -127,6 +128,8 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
     """The promise of a batch-invariant pack: rows of a large batch are the bits of a small one, from either end."""
     from haotuner.runtime.pack import Pack
 
+    if op.kind == "batch_matmul":
+        return check_product_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)

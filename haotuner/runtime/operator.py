@@ -13,6 +13,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
 from haotuner.runtime.refusal import REFUSED, explain, read_only
 from haotuner.words.limits import MAX_AXES
+from haotuner.words.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -28,6 +29,7 @@ class Operator:
     def __init__(self, pack: Pack, op: PackOp, threads: int | None = None) -> None:
         self._pack, self.entry = pack, op
         self._call, self._setting = pack.entry(op, threads)
+        self._derives = any(axis.derived for axis in op.axes)
 
     @property
     def name(self) -> str:
@@ -49,6 +51,8 @@ class Operator:
         given = self._given(operands, named)
         if out is None:
             out = self._empty(given)
+        elif self._derives:
+            self._fits(given, out)
         try:
             self._call(self._setting, *given.values(), out)
         except REFUSED as error:
@@ -60,7 +64,9 @@ class Operator:
 
     def cell(self, extents: Mapping[str, int]) -> int:
         """The cell of the plan's table that serves a shape, from the library's own look-up."""
-        known = {axis.name: axis.extent if axis.extent is not None else extents[axis.name] for axis in self.entry.axes}
+        derived = {axis.name: 0 for axis in self.entry.axes if axis.derived}  # no plan is looked up by them
+        sizes = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None} | derived | dict(extents)
+        known = {axis.name: sizes[axis.name] for axis in self.entry.axes}
         values = np.zeros(MAX_AXES, np.int64)
         values[: len(known)] = list(known.values())
         plan = self._pack.plan_index(self.entry)
@@ -75,8 +81,24 @@ class Operator:
             )
         return {name: found[name] for name in names}
 
+    def _fits(self, given: Mapping[str, Any], out: Any) -> None:
+        """Refuse an output of other extents than follow from the operands."""
+        want, found = self._size(given), tuple(getattr(out, "shape", ()))
+        if found != want:
+            raise ValueError(f"{self.name}: {self.entry.output.name} must be of the shape {want}, got {found}")
+
     def _empty(self, given: Mapping[str, Any]) -> Any:
         """An output for these operands; what is wrong with them is said by the call itself."""
+        size, out, first = self._size(given), self.entry.output, next(iter(given.values()))
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(first, torch.Tensor):
+            if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
+                raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
+            return torch.empty(size, dtype=getattr(torch, DTYPES[out.dtype].numpy))
+        return np.empty(size, np.dtype(DTYPES[out.dtype].numpy))
+
+    def _size(self, given: Mapping[str, Any]) -> tuple[int, ...]:
+        """Dimensions of the output for these operands."""
         extents: dict[str, int] = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None}
         leading: dict[str, tuple[int, ...]] = {}
         for operand in self.entry.inputs:
@@ -88,17 +110,16 @@ class Operator:
             split = len(shape) - rank + 1
             leading.setdefault(operand.dims[0], shape[:split])
             extents |= dict(zip(operand.dims[1:], shape[split:], strict=True))
-        out, first = self.entry.output, next(iter(given.values()))
+        out = self.entry.output
+        if self._derives:
+            op = Op.parse(self.name)
+            whole = {axis: leading[axis][0] if axis in leading else extents[axis] for axis in op.axes}
+            extents |= {axis: int(extent) for axis, extent in op.meaning.complete(whole, op.all_options()).items()}
         before = leading.get(out.dims[0], (extents.get(out.dims[0], -1),))
         size = (*before, *(extents.get(axis, -1) for axis in out.dims[1:]))
         if min(size, default=0) < 0:
             raise UsageError(f"{self.name}: no operand says how large {out.name} is; pass out=")
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(first, torch.Tensor):
-            if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
-                raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
-            return torch.empty(size, dtype=getattr(torch, DTYPES[out.dtype].numpy))
-        return np.empty(size, np.dtype(DTYPES[out.dtype].numpy))
+        return size
 
     def _typed(self, given: Mapping[str, Any], out: Any) -> dict[str, tuple[Any, str]]:
         types = {operand.name: DTYPES[operand.dtype].numpy for operand in self.entry.operands}

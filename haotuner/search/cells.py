@@ -146,6 +146,7 @@ class Race:
         """Race until those that are left have been timed at every shape; "converged" or "budget"."""
         left, count = list(self.candidates), FIRST_SHAPES
         first = left[: self.task.effort.least_kernels]
+        self.lab.prepare([composition.parts[0].kernel for composition in first])
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
         while True:
             self.lab.prepare([composition.parts[0].kernel for composition in left])

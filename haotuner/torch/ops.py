@@ -15,11 +15,13 @@ from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.torch import conv_ops
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.products import define_product
 from haotuner.words.op import Op
 
 
@@ -48,8 +50,10 @@ class Registered:
                 conv_ops.define(self._library, pack, pack.op(name))
             elif pack.op_entry(name).extra:
                 define_fused(self._library, pack, pack.op_entry(name))
+            elif isinstance(op := pack.op(name), ProductOp):
+                define_product(self._library, op)
             else:
-                self._define(pack.op(name))
+                self._define(op)
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.

@@ -36,6 +36,7 @@ SHAPE_SLOTS = EXTENT_SLOTS  # different shapes of an op that are told apart
 # Loops of each kind of operator: the C table that serves it. Every other kind is served by `ht_sliced`.
 KIND_TABLES = {
     "dense": "ht_dense_kind",
+    "batch_matmul": "ht_product_kind",
     "grouped": "ht_grouped_kind",
     **dict.fromkeys(("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"), "ht_conv_kind"),
 }

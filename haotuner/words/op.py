@@ -90,6 +90,11 @@ class Op:
         return tuple(self.meaning.axes)
 
     @property
+    def every_axis(self) -> tuple[str, ...]:
+        """All axes, then those whose extent follows from theirs."""
+        return (*self.axes, *self.meaning.derived)
+
+    @property
     def dynamic(self) -> tuple[str, ...]:
         """The axes whose extent is known only at run time."""
         known = {axis for axis, _ in self.static}

@@ -64,7 +64,7 @@ def test_a_program_computes_its_kind_on_any_extents_and_strides(name: str) -> No
         general = GENERATED[name]
         kind = general.variant(options) if general.variant else general
         programs = built(general, chosen)
-        for first, last in product((1, 3), (1, 5, 35)):
+        for first, last in product((1, 3), (1, 5, 19 if len(kind.axes) > 3 else 35)):
             extents = {axis: last if axis == list(kind.axes)[-1] else first for axis in kind.axes}
             extents = kind.complete(extents, options)
             inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}

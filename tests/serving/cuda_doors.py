@@ -19,6 +19,7 @@ import pytest
 import tvm_ffi
 
 from haotuner.errors import EnvironmentMissing, PackMismatch
+from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import Served
 
 SHT_DYNSYM = 11  # elf.h
@@ -58,6 +59,10 @@ def early(path: str) -> None:
             opened(wrong)
     opened(0)
     served = Served(path)
+    n, k, dtype = served.op.n, served.op.k, served.pick.dtype
+    nowhere = tvm_ffi.from_dlpack(Capsule(served.linear.bound.weight.data_ptr(), (n, k), dtype, -1))
+    with pytest.raises(ValueError, match="there is no device cuda:-1"):
+        served.op.bind(nowhere)
     x, y = served.device.upload(served.rows(3)), served.out(3)
     served.call(x, y)
     served.judge(y, served.rows(3))
@@ -70,6 +75,39 @@ def crowd(path: str) -> None:
     with pytest.raises(ValueError, match=f"there is no device cuda:{MOST}: the driver shows {MOST}"):
         opened(MOST)
     opened(MOST - 1)
+
+
+def described(changes: dict[str, str]) -> None:
+    """Other answers of the stand-in's first device, as ATTRIBUTE=VALUE in the words of STANDIN_DEVICES."""
+    first, *_ = os.environ["STANDIN_DEVICES"].split(";")
+    facts = dict(fact.split("=") for fact in first.split(","))
+    os.environ["STANDIN_DEVICES"] = ",".join(f"{key}={value}" for key, value in (facts | changes).items())
+
+
+def other_major(path: str) -> None:
+    """Another compute capability."""
+    described({"75": "7", "76": "5"})
+    for _ in range(2):
+        with pytest.raises(
+            RuntimeError, match=r"cuda:0 has compute capability 7.5, this pack's code is for sm_.*: tune for"
+        ):
+            library(path)["ht_open"](0)
+
+
+def other_shared(path: str) -> None:
+    """Less shared memory than a kernel wants."""
+    described({"97": "1024"})
+    with pytest.raises(
+        RuntimeError, match=r"wants \d+ bytes of shared memory, cuda:0 has 1024 a block: tune for this device"
+    ):
+        library(path)["ht_open"](0)
+
+
+def other_driver(path: str) -> None:
+    """A driver older than the code's compiler."""
+    os.environ["STANDIN_DRIVER"] = "12040"
+    with pytest.raises(RuntimeError, match="the driver serves CUDA 12.4, this pack's code wants 13.0 or later: update"):
+        library(path)["ht_open"](0)
 
 
 def lacking(symbol: str) -> None:

@@ -56,7 +56,10 @@ def ops(draw: st.DrawFn) -> Op:
         kind=kind,
         static=tuple(draw(st.permutations(list(static.items())))),
         dtype=draw(st.sampled_from(sorted(DTYPE_BYTES))),
-        options=tuple((name, draw(st.sampled_from(option.choices))) for name, option in KINDS[kind].options.items()),
+        options=tuple(
+            (name, draw(st.sampled_from(option.choices or (option.default,))))
+            for name, option in KINDS[kind].options.items()
+        ),
         epilogue=tuple(draw(st.lists(st.sampled_from(sorted(fitting(kind))), unique=True))),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
@@ -32,16 +33,16 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     import tvm
     from tvm.target import Target
 
-    module = tvm.IRModule({})
+    found: dict[str, Any] = {}  # by name: some families' kernels share programs
     for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
-        module.update(family_named(kernel.family).schedule(kernel, kernel.name))
-    for symbol, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
-        if symbol:
+        for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
+            found.setdefault(symbol.name_hint, function)
+    for kernel in kernels:
+        if (symbol := epilogue.symbol_of(kernel)) and symbol not in found:
             rows = epilogue.along_rows(kernel)
-            steps = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol, rows_are_channels=rows)
-            module.update(tvm.IRModule({symbol: steps}))
+            found[symbol] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol, rows_are_channels=rows)
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        built = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": mcpu}))
+        built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
 
 

@@ -22,9 +22,12 @@ class PackedAxis:
     extent: int | None = None
     first: int = 1
     last: int = 1
+    derived: bool = False  # its extent follows from the others'
 
     def entry(self) -> dict[str, Any]:
         """As the manifest says it."""
+        if self.derived:
+            return {"name": self.name, "derived": True}
         if self.extent is None:
             return {"name": self.name, "first": self.first, "last": self.last}
         return {"name": self.name, "extent": self.extent}
@@ -107,7 +110,7 @@ def axes_of(op: Op, ranges: Mapping[str, tuple[int, int]]) -> tuple[PackedAxis, 
         if axis in static
         else PackedAxis(name=axis, first=ranges[axis][0], last=ranges[axis][1])
         for axis in op.axes
-    )
+    ) + tuple(PackedAxis(name=axis, derived=True) for axis in op.meaning.derived)
 
 
 def operands_of(op: Op) -> tuple[PackedOperand, ...]:

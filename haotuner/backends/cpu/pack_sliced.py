@@ -77,6 +77,11 @@ class PackedSliced:
         )
 
     @property
+    def dynamic(self) -> tuple[str, ...]:
+        """The axes that a plan is looked up by."""
+        return tuple(axis.name for axis in self.axes if axis.extent is None and not axis.derived)
+
+    @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
         """What the compiler has to build."""
         return tuple(one.kernel for one in self.kernels if one.kernel is not None)
@@ -118,8 +123,9 @@ class PackedSliced:
         return text + plan_tables(index, self.plans, places)
 
     def _check(self, plan: SlicedPlan) -> None:
-        dynamic = {axis.name for axis in self.axes if axis.extent is None}
-        shared = {axis for operand in self.operands if operand.role == "output" for axis in operand.axes}
+        dynamic = set(self.dynamic)
+        derived = {axis.name for axis in self.axes if axis.derived}
+        shared = {axis for operand in self.operands if operand.role == "output" for axis in operand.axes} - derived
         sizes = [cells if isinstance(cells, int) else len(cells) for cells in plan.grid.values()]
         if not plan.grid or not set(plan.grid) <= dynamic or min(sizes) < 1 or prod(sizes) != len(plan.entries):
             raise ValueError(f"{self.name}: {len(plan.entries)} entries for cells {dict(plan.grid)} of the axes {dynamic}")

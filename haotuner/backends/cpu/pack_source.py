@@ -16,7 +16,8 @@ from haotuner.words.kernel import MicroKernel
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
 CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c")
+PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *PRODUCT)
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
@@ -30,7 +31,7 @@ def sources_of(ops: Sequence[PackedAny]) -> tuple[str, ...]:
 
 def pack_data(ops: Sequence[PackedAny]) -> str:
     """``pack_data.c``: kernels, plans and ops of a pack, and one exported function an op."""
-    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h")]
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h", "kinds/product.h")]
     text += sorted({line for op in ops for line in op.declarations().splitlines()})
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.tables(index)]

@@ -74,14 +74,14 @@ class SlicedTimer:
             *(int(job[key]) for key in ("kernel", "axis", "least_tiles", "threads")),
             copies,
             *(int(job[key]) for key in ("sample_ns", "limit_ns", "least")),
-            len(op.axes),
+            len(op.every_axis),
             len(operands),
-            *_padded([extents[axis] for axis in op.axes]),
+            *_padded([extents[axis] for axis in op.every_axis]),
         ]
         for operand in operands:
             dtype, axes = DTYPES[op.dtype_of(operand)], operand.axes(op.all_options())
             words += [_ROLES.index(operand.role), dtype.code, dtype.size * 8, len(axes)]
-            words += _padded([op.axes.index(axis) for axis in axes])
+            words += _padded([op.every_axis.index(axis) for axis in axes])
         try:
             function = self._libraries.function(job["library"], "ht_time_sliced")
             return int(function(*arrays, np.array(words, np.int64), samples))

@@ -68,6 +68,7 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
     return ht_ffi_raise("TypeError", op->name, "expected the arguments (setting, operands..., out)");
   for (int i = 0; i < given; ++i) {
     if ((tensors[i] = ht_ffi_tensor(&args[i + 1])) != NULL) continue;
+    if (i >= op->operand_count && args[i + 1].type_index == kTVMFFINone) continue; /* its check says whether it can do without */
     char text[128];
     snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor",
              op->operands[i].name);

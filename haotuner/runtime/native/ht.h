@@ -92,6 +92,13 @@ typedef struct { /* one checked convolution; strides in elements (kinds/conv.h) 
   int64_t xb, xc, xh, xw, yb, yf, yh, yw;
 } ht_conv_call;
 
+#define HT_BATCH_AXES (HT_MAX_AXES - 2)
+typedef struct { /* one checked product. Of each operand's view, strides: of rows, of columns, then of each batch axis; data NULL: not given */
+  ht_view views[HT_MAX_OPERANDS];
+  int32_t batch_axes;
+  int64_t batch[HT_BATCH_AXES]; /* extents, outermost first */
+} ht_product_call;
+
 typedef struct {
   int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
   int empty;                    /* the output has no element: there is nothing to run */
@@ -99,6 +106,7 @@ typedef struct {
     ht_dense_call dense;
     ht_conv_call conv;
     ht_view views[HT_MAX_OPERANDS];
+    ht_product_call product; /* begins with the views */
   };
 } ht_call;
 

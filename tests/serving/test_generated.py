@@ -1,0 +1,99 @@
+"""Generated kernels in a pack: served whole and shared, on views, empty requests and sizes beyond the tuned range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner import judge
+from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.pack.write import write_pack
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.serving.packs import document
+
+SPECS = (
+    "softmax:",
+    "layer_norm:affine=scale_bias,eps=1e-12",
+    "add_layer_norm:n=24",
+    "bias_gelu:",
+    "reduce_max:over=first",
+    "transpose:order=heads",
+    "max_pool:kernel=3,stride=2.1,pad=1",
+    "avg_pool:",
+    "resize:mode=linear",
+)
+BOUNDS = (3, 40)
+
+
+def packed(spec: str) -> PackedSliced:
+    """A cell for few and one for many of the first dynamic axis: scalar code by one thread, lanes by several."""
+    op = Op.parse(spec)
+    family = CpuGenerated(op.meaning)
+    options, rank = family._option_params(op.all_options()), len(op.meaning.output.axes(op.all_options()))
+    made = [family._kernel(1, 1, rank, 0, options), family._kernel(4, 2, rank, 0, options)]
+    kernels = [SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k) for k in made]
+    share = next((axis for axis in op.parallel if axis in op.dynamic), None)
+    entries = [SlicedEntry(kernel=0), SlicedEntry(kernel=1, axis=share)]
+    plans = [SlicedPlan(threads=count, grid={op.dynamic[0]: BOUNDS}, entries=entries) for count in (1, 2)]
+    return PackedSliced.of(op, dict.fromkeys(op.dynamic, (1, 40)), kernels, plans)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generated")
+    ops, library = [packed(spec) for spec in SPECS], folder / "generated.so"
+    pack_library(ops, "x86-64", Toolchain.find(), library)
+    write_pack(folder / "pack", library, document(ops, "x86-64"), lambda _: None)
+    return folder / "pack"
+
+
+@pytest.fixture(params=[1, 2])
+def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with haotuner.load(path, threads=request.param) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_pack_serves_what_the_kind_says(pack: Any, spec: str) -> None:
+    op, rng = Op.parse(spec), np.random.default_rng(0)
+    served = pack.op(op.name)
+    for first, last in product((1, 2, 5) if len(op.axes) > 2 else (1, 2, 5, 41), (1, 3, 17, 60)):
+        shape = Shape.of({axis: last if axis == op.dynamic[-1] else first for axis in op.dynamic})
+        inputs = judge.draw(op, shape, rng, whole=False)
+        verdict = judge.check(op, inputs, served.run(*inputs.values()), whole=False)
+        assert verdict.wrong == 0, (shape, str(verdict))
+        views = {name: judge.spaced(values, 3) for name, values in inputs.items()}
+        guarded = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+        served.run(**views, out=guarded.inner)
+        assert judge.check(op, inputs, guarded.inner, whole=False).wrong == 0 and not guarded.touched()
+
+
+def test_empty_requests_are_answered(pack: Any) -> None:
+    assert pack.op("softmax").run(np.zeros((0, 5), np.float32)).shape == (0, 5)
+    assert pack.op("softmax").run(np.zeros((5, 0), np.float32)).shape == (5, 0)
+    assert (pack.op("reduce_max_first").run(np.zeros((0, 3), np.float32)) == -np.inf).all()
+    small = np.zeros((2, 3, 1, 1), np.float32)
+    assert pack.op("avg_pool").run(small).shape == (2, 3, 0, 0), "the window is larger than the image"
+
+
+def test_wrong_operands_are_refused(pack: Any) -> None:
+    x = np.zeros((2, 3, 8, 8), np.float32)
+    with pytest.raises(ValueError, match=r"avg_pool: y must be of the shape \(2, 3, 4, 4\), got \(2, 3, 5, 4\)"):
+        pack.op("avg_pool").run(x, out=np.zeros((2, 3, 5, 4), np.float32))
+    rows = np.zeros((4, 8), np.float32)
+    with pytest.raises((TypeError, ValueError), match="softmax"):
+        pack.op("softmax").run(rows.astype(np.float64))
+    with pytest.raises(ValueError, match="softmax"):
+        pack.op("softmax").run(rows, out=rows)
+    with pytest.raises(TypeError, match="takes x, scale, bias"):
+        pack.op("layer_norm_scalebias_1em12").run(rows)
