@@ -48,10 +48,10 @@ class Registered:
                 if pack.op_entry(name).extra or Op.parse(name).epilogue:
                     continue  # served by `pack.op(name).bind` alone
                 conv_ops.define(self._library, pack, pack.op(name))
-            elif pack.op_entry(name).extra:
-                define_fused(self._library, pack, pack.op_entry(name))
             elif isinstance(op := pack.op(name), ProductOp):
                 define_product(self._library, op)
+            elif op.entry.extra:
+                define_fused(self._library, pack, op.entry)
             else:
                 self._define(op)
 

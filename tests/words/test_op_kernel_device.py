@@ -113,7 +113,7 @@ def test_names_append_only_what_differs_from_the_defaults():
         ("dense:dtype=int8", "unknown dtype 'int8'; known: fp32"),
         ("dense:dtype=fp16,dtype=bf16", "dtype is given twice"),
         ("dense:weight=ab", "allowed are nk, kn"),
-        ("dense:epilogue=tanh", "unknown epilogue 'tanh'"),
+        ("dense:epilogue=swish", "unknown epilogue 'swish'"),
         ("dense:epilogue=bias+bias", "given twice"),
         ("dense_n1_x", "cannot read 'x'"),
         ("dense_n1_", "cannot read ''"),

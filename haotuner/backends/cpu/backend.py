@@ -38,7 +38,7 @@ _HERE = Path(__file__).resolve().parent
 _TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
 _MEASURING = ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py", "timer_conv.py", "setting.py")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
-            "epilogue.py", "epilogue_math.py", "product.py", "product_tile.py")  # fmt: skip
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:

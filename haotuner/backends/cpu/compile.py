@@ -37,10 +37,10 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
         for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
             found.setdefault(symbol.name_hint, function)
-    for kernel in kernels:
-        if (symbol := epilogue.symbol_of(kernel)) and symbol not in found:
+    for name, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
+        if name:
             rows = epilogue.along_rows(kernel)
-            found[symbol] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], symbol, rows_are_channels=rows)
+            found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name, rows_are_channels=rows)
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
         built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
