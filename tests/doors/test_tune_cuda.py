@@ -176,6 +176,15 @@ def test_thread_counts_are_refused(ampere: tuple[Host, Path, Any], tmp_path: Pat
     assert answer.code == 2 and "leave --threads out" in answer.err and "Traceback" not in answer.err, answer.err
 
 
+def test_a_driver_too_old_for_what_is_compiled_here_is_refused_before_anything_is(
+    cache: Path, images: Path, tmp_path: Path
+) -> None:
+    answer = Host(cache, images, "sm_80", driver=12040).run(tmp_path, "tune", *ASKED, "--budget", "3s")
+    assert answer.code == 4 and "lacks a driver for CUDA 13.0 (driver 580 or later), as nvcc 13" in answer.err, answer.err
+    assert "it serves CUDA 12.4: update the NVIDIA driver, or compile with a CUDA 12 toolkit" in answer.err
+    assert not (tmp_path / "pack").exists() and not (tmp_path / "pack.records.db").exists()
+
+
 def test_a_device_that_is_lost_is_a_record_and_the_run_goes_on(cache: Path, images: Path, tmp_path: Path) -> None:
     host = Host(cache, images, "sm_80", fail="cuLaunchKernel:7=async:700")
     answer = host.run(tmp_path, "tune", *ASKED, "--budget", "4s", "--json")

@@ -90,6 +90,12 @@ def test_rows_in_groups_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "grouped", "grouped_refusals")
 
 
+@BOTH
+@pytest.mark.parametrize("scenario", ["extents", "lost", "captures"])
+def test_what_no_server_should_do_is_said_and_leaves_nothing_behind(folder, pick, scenario):
+    run(folder, pick, scenario)
+
+
 def test_a_fork_is_refused(folder):
     run(folder, SIMT, "forked")
 
