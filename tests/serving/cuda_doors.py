@@ -91,16 +91,16 @@ def misuses(path: str) -> None:
             opened[function](*arguments)
 
     call = r"expected the arguments \(x, bound, out, setting"
-    for wrong in (
-        (x, record, y),
-        (x, record, y, planned, 0, None, None),
-        (x, record, y, "128"),
-        (x, record, y, planned, "stream"),
-        (),
-    ):
+    counts: tuple[tuple[Any, ...], ...] = (
+        (x, record, y), (x, record, y, planned, 0, None, None), (x, record, y, "128"), (x, record, y, planned, "stream"), (),
+    )  # fmt: skip
+    for wrong in counts:
         refused(TypeError, name, call, *wrong)
-    for wrong, what in (((None, record, y), "x"), ((x, None, y), "weight"), ((x, record, 1.0), "out")):
-        refused(TypeError, name, f"{what} is not a tensor", *wrong, planned, served.stream)
+    kinds: tuple[tuple[tuple[Any, ...], str], ...] = (
+        ((None, record, y), "x"), ((x, None, y), "weight"), ((x, record, 1.0), "out"),
+    )  # fmt: skip
+    for given, what in kinds:
+        refused(TypeError, name, f"{what} is not a tensor", *given, planned, served.stream)
     for setting in (-1, 127, 1, 128 * 10**6):
         refused(ValueError, name, "names no plan of this pack", x, record, y, setting, served.stream)
     unlike: tuple[Any, ...] = (
