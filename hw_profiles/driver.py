@@ -51,6 +51,16 @@ class DriverGpu:
     attributes: dict[str, int]  # keys of ATTRIBUTES; absent where the driver is too old to know
 
 
+def driver_version(library: str = "libcuda.so.1") -> int | None:
+    """The CUDA that the driver serves, as it says it: 13000 for 13.0; None where there is none that answers."""
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return None
+    version = ctypes.c_int(0)
+    return version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
+
+
 def query_driver(library: str = "libcuda.so.1") -> tuple[DriverGpu, ...] | NoGpu:
     """Every GPU that CUDA shows to this process, in CUDA's order; never raises for what the driver answers."""
     try:

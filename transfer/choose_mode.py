@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +10,13 @@ import numpy as np
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.transfer.device_table import Rows
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, Pool, Sample, fit_residual_on, rank
+from haotuner.transfer.modes import LEARNING, Pool, Sample, fit_residual_on, rank
 from haotuner.transfer.residual import Residual
 
 FOLDS = 4
 FEWEST = 8  # samples below which no fold could teach anything: the preference decides
 # Order of preference between modes that the samples cannot tell apart, from trials on public records.
 PREFERENCE = ("residual", "continue", "from-scratch", "refit", "zero-shot", "copy")
-# What the sources say in common, what the samples say alone, and both: opinions that err differently. `continue` errs as
-# `residual` does; with it in the head best@10 on convolution was 0.002 lower.
-HEAD_SHARERS = ("refit", "from-scratch", "residual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,33 +26,50 @@ class ModeChoice:
     mode: str
     accuracy: float | None  # of the mode chosen; None when there were too few samples to judge by
     accuracies: dict[str, float]  # of every mode
-    level: tuple[str, ...] = ()  # other modes that the samples cannot tell from it; they share the head of its ranking
     note: str = ""
 
 
-def choose_mode(pool: Pool, sample: Sample | None, seed: int, residual: Residual | None = None) -> ModeChoice:
+def held_out(
+    pool: Pool, sample: Sample, seed: int, residual: Residual | None = None, modes: Sequence[str] = LEARNING
+) -> dict[str, Scores]:
+    """What each mode that learns says of each sample from a fit that did not see it; nothing of too few samples.
+
+    ``residual`` may be given where it was fitted on the same sample already.
+    """
+    if len(sample.rows) < FEWEST:
+        return {}
+    return {
+        # a residual keeps what it said of samples that it had not seen
+        mode: (residual or fit_residual_on(pool, sample, seed)).held_out
+        if mode == "residual"
+        else _held_out(mode, pool, sample, seed)
+        for mode in modes
+    }
+
+
+def choose_mode(pool: Pool, sample: Sample | None, seed: int, held: Mapping[str, Scores] | None = None) -> ModeChoice:
     """Pick a mode. Modes that learn are judged by cross-validation, the others directly.
 
-    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick. ``residual``
-    may be given where it was fitted on the same sample already.
+    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick. ``held`` is
+    what ``held_out`` gave, if that is known already.
     """
-    can_copy = not np.isnan(pool.copied).all()
+    can_copy = not np.isnan(pool.known).all()
     if sample is None or len(sample.rows) < FEWEST:
         mode = "zero-shot" if sample is None else "residual"
         return ModeChoice(mode=mode, accuracy=None, accuracies={}, note="too few target samples to judge: by preference")
-    fitted = residual or fit_residual_on(pool, sample, seed)  # keeps what it said of samples that it had not seen
-    held = {mode: fitted.held_out if mode == "residual" else _held_out(mode, pool, sample, seed) for mode in LEARNING}
-    held |= {mode: rank(mode, pool, None, seed)[sample.rows] for mode in SAMPLE_FREE if mode != "copy" or can_copy}
+    said = dict(held_out(pool, sample, seed) if held is None else held)
+    said["zero-shot"] = pool.sources.zero_shot(pool.columns[sample.rows])
+    if can_copy:
+        said["copy"] = pool.copy()[sample.rows]
     groups = pool.tasks[sample.rows]
-    accuracies = {mode: _by_task(said, sample.labels, groups) for mode, said in held.items()}
+    accuracies = {mode: _by_task(each, sample.labels, groups) for mode, each in said.items()}
     margin = 2.0 * 0.5 / np.sqrt(len(sample.rows))  # 0.5/sqrt(n): standard error of a share near one half
     best = max(accuracies.values())
     mode = next(mode for mode in PREFERENCE if mode in accuracies and accuracies[mode] >= best - margin)
-    level = tuple(other for other in HEAD_SHARERS if other != mode and accuracies[other] >= best - margin)
     note = ""
     if accuracies["from-scratch"] > accuracies["zero-shot"] + margin:
         note = "the sources alone mislead on this target: its own samples rank better than they do"
-    return ModeChoice(mode=mode, accuracy=accuracies[mode], accuracies=accuracies, level=level, note=note)
+    return ModeChoice(mode=mode, accuracy=accuracies[mode], accuracies=accuracies, note=note)
 
 
 def _held_out(mode: str, pool: Pool, sample: Sample, seed: int) -> Scores:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ from scipy.stats import bootstrap
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
+from haotuner.transfer.calibrate import Calibration, calibrated
 from haotuner.transfer.device_table import DeviceTable, half_of_kernels, rows_within
 from haotuner.transfer.fit import fit_start
 from haotuner.transfer.modes import GUIDED, MODES, STARTED
+from haotuner.transfer.opinions import SHARES, Shares
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from haotuner.transfer.target_scores import KEYS
@@ -37,6 +39,7 @@ class Evaluation:
     split: str = "device"
     seeds: int = 20
     families: tuple[str, ...] = ()  # empty: all that the target and at least one other device measured
+    shares: Shares | None = None  # how far opinions are believed; None: chosen on the sources, each left out in turn
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -75,8 +78,13 @@ def evaluate(read: DeviceTables, asked: Evaluation, tell: Callable[[str], None] 
 def evaluate_family(
     read: DeviceTables, family: str, asked: Evaluation, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The report of one family; the question's own families are not looked at."""
-    return report_of(runs_of(read, family, asked, tell=tell))
+    """The report of one family with the settings chosen; the question's own families are not looked at."""
+    table_of(read, family, asked.target)  # before folds take their time
+    found = (
+        Calibration(shares=asked.shares, means=(), folds={}) if asked.shares else calibrated(read, asked.target, asked.split)
+    )
+    runs = runs_of(read, family, replace(asked, shares=found.shares), tell=tell)
+    return report_of(runs) | {"settings": found.told()}
 
 
 def runs_of(
@@ -87,9 +95,10 @@ def runs_of(
     seeds: Sequence[int] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[SimulatedRun]:
-    """One run a seed, of the question's seeds or of some of them."""
+    """One run a seed, of the question's seeds or of some of them; without ``shares`` in the question by the default ones."""
     target, sources = without_relatives(*table_of(read, family, asked.target), asked.split)
     wanted = range(asked.seeds) if seeds is None else seeds
+    shares = asked.shares or SHARES
     lacking = why_unscorable(target, sources, asked.split, wanted)
     if lacking:
         raise UsageError(f"{family} on {asked.target}: {lacking}")
@@ -99,10 +108,10 @@ def runs_of(
     runs: list[SimulatedRun] = []
     for seed in wanted:
         if whole:
-            runs.append(simulate(target, sources, asked.counts, seed, start))
+            runs.append(simulate(target, sources, asked.counts, seed, start, shares))
         else:
             scored, shown = _halves(target, sources, seed)
-            runs.append(simulate(scored, shown, asked.counts, seed, fit_start(shown, target.device)))
+            runs.append(simulate(scored, shown, asked.counts, seed, fit_start(shown, target.device), shares))
         tell(f"{family} on {asked.target}: seed {seed + 1} of {asked.seeds}")
     return runs
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
-from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
+from haotuner.transfer.device_table import DeviceTable, Rows
+from haotuner.transfer.nearness import distance
+from haotuner.transfer.opinions import SHARES, Shares, weighted_opinions
+from haotuner.transfer.portfolio import Opinion, Portfolio
 from haotuner.transfer.residual import Residual, fit_residual
+from haotuner.transfer.samples import program_units
 from haotuner.transfer.sources import Sources, copied, measured_by
 from haotuner.transfer.started import Ranks, Started
 
@@ -24,9 +28,9 @@ SAMPLE_FREE = ("zero-shot", "copy")
 LEARNING = tuple(mode for mode in MODES if mode not in SAMPLE_FREE)
 CONTINUED_TREES = 50
 CONTINUED_RATE = 0.05  # below the usual 0.1: the new trees see few rows, the old ones many
-HEAD = 32  # rows at the top of a ranking that several opinions may share: a shortlist is ten, a batch sixteen or more
+HEAD = 32  # rows at the top of a ranking that are a portfolio: a shortlist is ten, a batch sixteen or more
+OPINIONATED = ("residual", "from-scratch")  # modes that have a say in the portfolio: the others err as these do
 _STEP = 1e-9  # log efficiency between neighbours of the head: an order, not a claim
-_BEHIND = 2.0  # standard units that a prediction stands behind a measurement
 KEPT_LEAF = 0.9  # share of a source's leaf value that a refit keeps (LightGBM's default)
 
 
@@ -37,67 +41,62 @@ class Pool:
     frame: pd.DataFrame
     sources: Sources
     columns: Scores  # ``sources.columns(frame)``
-    copied: Scores  # what the sources measured, near ones first, in standard units; NaN where none did
-    agreed: Scores  # the same with equal say
+    known: Scores  # what each source measured of the rows, in standard units, ``(rows, sources)``; NaN where nothing
+    distances: Scores  # from each source's device to the target, in doublings of resources
+    single: Mapping[str, Scores]  # what ``single_opinions`` said
     tasks: Rows
+    shares: Shares = SHARES
     start: Ranks | None = None  # what ``tune`` would start from on this target; None: from cold
 
     def part(self, rows: Rows) -> Pool:
         """The pool of those rows only."""
-        return Pool(
+        return replace(
+            self,
             frame=self.frame.iloc[rows],
-            sources=self.sources,
             columns=self.columns[rows],
-            copied=self.copied[rows],
-            agreed=self.agreed[rows],
+            known=self.known[rows],
+            single={name: said[rows] for name, said in self.single.items()},
             tasks=self.tasks[rows],
-            start=self.start,
         )
 
-    def consensus(self) -> Scores:
-        """All sources and the analysis with equal say: a hedge against believing the nearest too much."""
-        return np.asarray(self.columns.mean(axis=1), dtype=np.float64)
+    def opinions(self) -> list[Opinion]:
+        """What anybody says of the rows before any sample."""
+        return weighted_opinions(self.sources, self.columns, self.known, self.distances, self.single, self.shares)
 
-    def opinions(self) -> list[Scores]:
-        """What models say before any sample, in log efficiency: the lead of the zero-shot ranking, and the consensus."""
-        return [self._in_log(self._lead()), self._in_log(self.consensus())]
+    def portfolio(self, opinions: Sequence[Opinion], seed: Sequence[int], rows: Rows | None = None) -> Portfolio:
+        """A portfolio of all rows or of some, by opinions on those."""
+        here = np.arange(len(self.frame)) if rows is None else rows
+        return Portfolio(
+            opinions,
+            program_units(self.frame)[here],
+            self.tasks[here],
+            spread=self.sources.level().spread,
+            doubt=self.shares.doubt,
+            rng=np.random.default_rng(seed),
+        )
 
-    def analysis(self) -> Scores:
-        """The analysis in log efficiency, its level and spread as those of the sources."""
-        return self._in_log(self.columns[:, -1])
+    def zero_shot(self, seed: int = 0) -> Scores:
+        """The blend of the sources in log efficiency; the head of each task is a portfolio of all opinions.
 
-    def _in_log(self, units: Scores) -> Scores:
-        level = self.sources.level()
-        return np.asarray(level.mean + level.spread * units, dtype=np.float64)
-
-    def zero_shot(self) -> Scores:
-        """The blend of the sources in log efficiency, with a head that does not rest on one opinion.
-
-        The first rows of every task take turns: two by the blend and what the sources measured in common, half each, then
-        one by the analysis. Nearest profiles alone can be far off at the very top (W6600 from W7800: best@10 0.48, with
-        turns 0.80). Where no source measured any of the rows, what all sources say with equal weight takes the place of
-        the blend as well: best@10 on convolution 0.927 -> 0.939, on GEMM 0.961 -> 0.963 (configurations out, eight seeds).
+        The nearest profile, or whatever opinion is believed most, can be far off at the very top (W6600 from W7800: best@10
+        0.48), and before any sample nothing tells.
         """
-        lead = self._lead()
-        return shared_head(self.sources.zero_shot(self.columns), (lead, lead, self.columns[:, -1]), self.tasks)
-
-    def _lead(self) -> Scores:
-        """Blend and agreement, half each; what all sources say where none measured any row. Standard units."""
-        unknown = bool(np.isnan(self.agreed).all())
-        return self.consensus() if unknown else (self.sources.blend(self.columns) + self._agreement()) / 2
-
-    def _agreement(self) -> Scores:
-        """Mean of what the sources measured; rows that none measured come behind, by the mean of what they predict."""
-        return np.where(np.isnan(self.agreed), self.consensus() - _BEHIND, self.agreed)
+        said, opinions = self.sources.zero_shot(self.columns), self.opinions()
+        heads = []
+        for task in np.unique(self.tasks):
+            rows = np.flatnonzero(self.tasks == task)
+            part = [replace(one, said=one.said[rows]) for one in opinions]
+            heads.append(rows[self.portfolio(part, [seed, 2], rows).best(HEAD)])
+        return with_heads(said, heads)
 
     def copy(self) -> Scores:
         """The sources' own measurements; rows that no source measured come last, in zero-shot order."""
-        blend = self.sources.blend(self.columns)
-        missing = np.isnan(self.copied)
-        floor = 0.0 if missing.all() else float(np.nanmin(self.copied))
+        blend, near = self.sources.blend(self.columns), copied(self.known, self.sources.priors)
+        missing = np.isnan(near)
+        floor = 0.0 if missing.all() else float(np.nanmin(near))
         behind = floor - 1.0 - (blend.max() - blend)
         level = self.sources.level()
-        return np.asarray(level.mean + level.spread * np.where(missing, behind, self.copied), dtype=np.float64)
+        return np.asarray(level.mean + level.spread * np.where(missing, behind, near), dtype=np.float64)
 
 
 def make_pool(
@@ -106,17 +105,20 @@ def make_pool(
     target: DeviceTable,
     *,
     known: Scores | None = None,
+    single: Mapping[str, Scores] = MappingProxyType({}),
+    shares: Shares = SHARES,
     start: Ranks | None = None,
 ) -> Pool:
     """The target's rows with what the sources say and measured; ``known`` as ``measured_by`` gives it, if known."""
-    known = measured_by(tables, target.trials) if known is None else known
     return Pool(
         frame=target.frame,
         sources=sources,
         columns=sources.columns(target.frame),
-        copied=copied(known, sources.priors),
-        agreed=copied(known, np.ones(len(tables))),
+        known=measured_by(tables, target.trials) if known is None else known,
+        distances=np.array([distance(table.device, target.device) for table in tables]),
+        single=single,
         tasks=target.tasks,
+        shares=shares,
         start=start,
     )
 
@@ -129,33 +131,41 @@ class Sample:
     labels: Scores
 
 
-def shared_head(scores: Scores, opinions: Sequence[Scores], tasks: Rows, measured: Rows = NOTHING) -> Scores:
-    """The same scores, but the first ``HEAD`` unmeasured rows of every task are named by several opinions in turn.
-
-    Args:
-        scores: ``(rows,)``, higher is better.
-        opinions: scores of the same rows; each in turn names its best row that none has named. Listed twice, it has two
-            turns.
-        tasks: the task of each row.
-        measured: rows that need no place in the head.
-    """
-    out = scores.copy()
-    top = float(scores.max()) if len(scores) else 0.0
-    for task in np.unique(tasks):
-        rows = np.setdiff1d(np.flatnonzero(tasks == task), measured)
-        head = rows[_turns([opinion[rows] for opinion in opinions], HEAD)]
+def with_heads(scores: Scores, heads: Sequence[Rows]) -> Scores:
+    """The same scores, but the rows of each head come before all others, in its order."""
+    out, top = scores.copy(), float(scores.max(initial=0.0))
+    for head in heads:
         out[head] = top + _STEP * np.arange(len(head), 0, -1)
     return out
 
 
-def _turns(opinions: Sequence[Scores], count: int) -> Rows:
-    named: dict[int, None] = {}
-    # generators: each looks at what was named meanwhile
-    orders = [(row for row in np.argsort(-scores, kind="stable").tolist() if row not in named) for scores in opinions]
-    while len(named) < min(count, len(opinions[0])):
-        for order in orders:
-            named |= dict.fromkeys(islice(order, 1))
-    return np.array(list(named)[:count], dtype=np.int64)
+def informed(
+    pool: Pool,
+    opinions: Sequence[Opinion],
+    sample: Sample,
+    by_mode: Mapping[str, Scores],
+    held: Mapping[str, Scores],
+    seed: Sequence[int],
+) -> Portfolio:
+    """A portfolio that knows a sample, with what was learnt of it as further opinions.
+
+    Args:
+        pool: the rows.
+        opinions: of before the sample.
+        sample: what was measured.
+        by_mode: what each mode says of every row.
+        held: what modes say of the sample from fits that did not see it; modes without are not asked.
+        seed: of the draws.
+    """
+    learnt = [
+        Opinion(name=mode, said=by_mode[mode], weight=pool.shares.learnt, unseen=held[mode])
+        for mode in OPINIONATED
+        if mode in held
+    ]
+    every = [*opinions, *learnt]
+    portfolio = pool.portfolio(every, seed)
+    portfolio.update(sample.rows, sample.labels, [one.unseen for one in every])
+    return portfolio
 
 
 def fit_residual_on(pool: Pool, sample: Sample, seed: int) -> Residual:
@@ -198,7 +208,10 @@ def _residual(pool: Pool, sample: Sample, seed: int) -> Scores:
     return fit_residual_on(pool, sample, seed).predict(pool.frame, pool.columns)
 
 
-_SAMPLE_FREE: Mapping[str, Callable[[Pool], Scores]] = {"zero-shot": Pool.zero_shot, "copy": Pool.copy}
+_SAMPLE_FREE: Mapping[str, Callable[[Pool, int], Scores]] = {
+    "zero-shot": lambda pool, seed: pool.zero_shot(seed),
+    "copy": lambda pool, _: pool.copy(),
+}
 _LEARNING: Mapping[str, Callable[[Pool, Sample, int], Scores]] = {
     "residual": _residual,
     "continue": lambda pool, sample, seed: fit_continued(pool, sample).predict(pool.frame),
@@ -211,7 +224,7 @@ _LEARNING: Mapping[str, Callable[[Pool, Sample, int], Scores]] = {
 def rank(mode: str, pool: Pool, sample: Sample | None, seed: int) -> Scores:
     """Scores of every row of the pool under a mode; modes that learn need a sample of at least one row."""
     if mode in _SAMPLE_FREE:
-        return _SAMPLE_FREE[mode](pool)
+        return _SAMPLE_FREE[mode](pool, seed)
     if sample is None or not len(sample.rows):
         raise ValueError(f"mode {mode} needs target samples; without any use {' or '.join(SAMPLE_FREE)}")
     return _LEARNING[mode](pool, sample, seed)

@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.across_devices import across_devices
+from haotuner.transfer.calibrate import Calibration, chosen, folds_for, scores_of
 from haotuner.transfer.choose_mode import ModeChoice
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.evaluate import (
@@ -28,11 +29,13 @@ from haotuner.transfer.evaluate import (
     without_relatives,
 )
 from haotuner.transfer.learning_curve import learning_curve
+from haotuner.transfer.opinions import SHARES
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 
 SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs
 Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
+Settings: TypeAlias = dict[tuple[str, str], Calibration]  # by target and split
 Given = TypeVar("Given")
 Asked = TypeVar("Asked")
 
@@ -50,7 +53,8 @@ class SeedsOfTarget:
         """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
         asked = self.evaluation
         counts, seeds = (",".join(map(str, numbers)) for numbers in (asked.counts, self.seeds))
-        return f"simulate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds}"
+        shares = ",".join(f"{value:g}" for value in asdict(asked.shares or SHARES).values())
+        return f"simulate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds} shares {shares}"
 
 
 def report(
@@ -88,7 +92,8 @@ def report(
             f"no family was measured on two devices, with two kernels of one task on one; the store has {found}"
             + (f"; left out: {left}" if left else "")
         )
-    jobs = {job.key: job for job in _jobs(read, shared, tuple(counts), seeds, tell)}
+    settings = _settings(read, shared, processes=processes, tell=tell, kept=kept, keep=keep)
+    jobs = {job.key: job for job in _jobs(read, shared, tuple(counts), seeds, settings, tell)}
     answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
     curves = {
         f"learning curve {t.family} {t.device.id}": (t.family, t.device.id) for name in shared for t in _ranked(read, name)
@@ -102,10 +107,13 @@ def report(
     for family in shared:
         devices = {table.device.id: _facts(table) for table in read.of(family)}
         document["families"][family] = {"devices": devices, "splits": {}}
-    for family, split, target in [key for key in runs if key[1] == "device" and not _has_relatives(read, key[0], key[2])]:
-        runs[family, "architecture", target] = runs[family, split, target]  # no relatives: the same sources
+    for family, split, target in [
+        key for key in runs if key[1] == "device" and _nothing_more_out(read, key[0], key[2], settings)
+    ]:
+        runs[family, "architecture", target] = runs[family, split, target]
     for (family, split, target), of_seeds in sorted(runs.items()):
-        document["families"][family]["splits"].setdefault(split, {})[target] = report_of(of_seeds)
+        of_target = report_of(of_seeds) | {"settings": settings[target, split].told()}
+        document["families"][family]["splits"].setdefault(split, {})[target] = of_target
     for family in shared:
         facts = document["families"][family]
         facts["across"] = {
@@ -177,22 +185,42 @@ def _curve(read: DeviceTables, job: tuple[str, str]) -> dict[str, list[float]]:
     return learning_curve(*table_of(read, *job))
 
 
-def _has_relatives(read: DeviceTables, family: str, target: str) -> bool:
-    """Whether a source of a target is of its architecture: else leaving the architecture out leaves out nothing more."""
+def _settings(read: DeviceTables, families: Sequence[str], **working: Any) -> Settings:
+    """What the folds inside choose for every target and split. Of new configurations there is no fold: as for the device."""
+    splits = {split: "architecture" if split == "architecture" else "device" for split in SPLITS}
+    targets = sorted({table.device.id for name in families for table in _ranked(read, name)})
+    inside = {(target, split): folds_for(read, target, splits[split]) for target in targets for split in splits}
+    jobs = {fold.key: fold for folds in inside.values() for fold in folds}
+    answers = answers_of(scores_of, read, jobs, **working)
+    return {key: chosen({fold: answers[fold.key]["found"] for fold in folds}) for key, folds in inside.items()}
+
+
+def _nothing_more_out(read: DeviceTables, family: str, target: str, settings: Settings) -> bool:
+    """Whether leaving the architecture out is what leaving the device out is: the same sources and the same settings."""
     own = architecture(table_of(read, family, target)[0].device)
-    return sum(architecture(table.device) == own for table in read.of(family)) > 1
+    alone = sum(architecture(table.device) == own for table in read.of(family)) == 1
+    return alone and settings[target, "architecture"].shares == settings[target, "device"].shares
 
 
 def _jobs(
-    read: DeviceTables, families: Iterable[str], counts: tuple[int, ...], seeds: int, tell: Callable[[str], None]
+    read: DeviceTables,
+    families: Iterable[str],
+    counts: tuple[int, ...],
+    seeds: int,
+    settings: Settings,
+    tell: Callable[[str], None],
 ) -> Iterator[SeedsOfTarget]:
     for family in families:
         for split in SPLITS:
             for table in sorted(read.of(family), key=len, reverse=True):  # the long ones first
-                asked = Evaluation(target=table.device.id, counts=counts, split=split, seeds=seeds)
+                if not table.groups():
+                    tell(f"left out: {family} on {table.device.id}: no task has two measured kernels to rank")
+                    continue
+                shares = settings[table.device.id, split].shares
+                asked = Evaluation(target=table.device.id, counts=counts, split=split, seeds=seeds, shares=shares)
                 others = [other for other in read.of(family) if other is not table]
-                if split == "architecture" and not _has_relatives(read, family, table.device.id):
-                    continue  # the same sources as with the device out
+                if split == "architecture" and _nothing_more_out(read, family, table.device.id, settings):
+                    continue
                 lacking = why_unscorable(*without_relatives(table, others, split), split, range(seeds))
                 if lacking:
                     tell(f"left out: {family} on {table.device.id}, {split}: {lacking}")

@@ -1,39 +1,40 @@
-"""Simulate: one search on one target whose records are known, from no measurement to the last sample count, scored."""
+"""Simulate: one run of transfer on a target whose records are known, from no measurement to the last count, scored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
-from haotuner.cost.model import Analytic, Scores
-from haotuner.transfer.choose_mode import ModeChoice, choose_mode
+from haotuner.cost.model import Scores
+from haotuner.transfer.choose_mode import ModeChoice, choose_mode, held_out
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 from haotuner.transfer.modes import (
     GUIDED,
+    HEAD,
     LEARNING,
     SAMPLE_FREE,
     STARTED,
     Pool,
     Sample,
     fit_residual_on,
+    informed,
     make_pool,
     rank,
-    shared_head,
+    with_heads,
 )
 from haotuner.transfer.nearness import priors_of
-from haotuner.transfer.opinions import COPY_OF, single_opinions
-from haotuner.transfer.samples import next_batch, program_units, unaided_batch
+from haotuner.transfer.opinions import ANALYSIS, COPY_OF, SHARES, Shares, single_opinions
+from haotuner.transfer.samples import grow, unaided_batch
 from haotuner.transfer.sources import learn_sources, measured_by
 from haotuner.transfer.started import Ranks
 from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
 
 REACH = (0.95, 0.97, 0.99)
+MOST_HEADS = 16  # tasks whose heads are portfolios once there are samples; of more the best of all are shared out
 LONGEST_WALK = 512  # measurements after which a search that has not arrived counts as this many
 Point = dict[str, float]
-Pick = Callable[..., Rows]  # (opinions, taken, count) -> the rows to measure next
 Leg = tuple[Rows, Rows]  # rows sampled in the order they were measured, and the walk down the ranking learnt from them
 
 
@@ -50,7 +51,12 @@ class SimulatedRun:
 
 
 def simulate(
-    target: DeviceTable, tables: Sequence[DeviceTable], counts: Sequence[int], seed: int, start: Ranks | None = None
+    target: DeviceTable,
+    tables: Sequence[DeviceTable],
+    counts: Sequence[int],
+    seed: int,
+    start: Ranks | None = None,
+    shares: Shares = SHARES,
 ) -> SimulatedRun:
     """One run; the seed decides forests, folds and random samples.
 
@@ -61,13 +67,13 @@ def simulate(
     """
     sources = learn_sources(tables, target.device, seed=seed)
     known = measured_by(tables, target.trials)
-    pool, scores = make_pool(sources, tables, target, known=known, start=start), TargetScores.of(target)
-    done = SimulatedRun(baselines=_baselines(target, tables, known, scores, seed))
+    single, scores = single_opinions(target, tables, known, seed), TargetScores.of(target)
+    pool = make_pool(sources, tables, target, known=known, single=single, shares=shares, start=start)
+    done = SimulatedRun(baselines=_baselines(target, tables, single, scores, seed))
     if start is not None:
         done.baselines["start"] = scores.score(start.predict(target.frame))
-    can_copy = not np.isnan(pool.copied).all()
     for mode in SAMPLE_FREE:
-        if mode != "copy" or can_copy:
+        if mode != "copy" or not np.isnan(known).all():
             done.modes[mode] = {0: scores.score(rank(mode, pool, None, seed))}
     _transfer_arm(done, pool, scores, target, counts, seed)
     _scratch_arm(done, pool, scores, target, counts, seed)
@@ -78,27 +84,25 @@ def simulate(
 def _transfer_arm(
     done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
 ) -> None:
-    pick = _sampler(pool, target, pool.analysis(), pool.sources.level().spread, [seed, 2])
     choice = choose_mode(pool, None, seed)
-    said, opinions = rank(choice.mode, pool, None, seed), pool.opinions()
-    consensus = opinions[-1]
     if 0 in counts:
-        done.chosen[0], done.choices[0] = scores.score(said), choice
-    taken = NOTHING
+        done.chosen[0], done.choices[0] = scores.score(rank(choice.mode, pool, None, seed)), choice
+    opinions, rng = pool.opinions(), np.random.default_rng([seed, 2])
+    portfolio, drawn = pool.portfolio(opinions, [seed, 2]), NOTHING
     learning = LEARNING if pool.start is None else (*LEARNING, STARTED)
     legs: dict[str, list[Leg]] = {mode: [] for mode in (*learning, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
-        batch = pick(opinions=opinions, taken=taken, count=count - len(taken))
-        taken = np.concatenate([taken, batch])
+        drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
+        taken = portfolio.rows
         sample = Sample(rows=taken, labels=target.labels[taken])
         residual = fit_residual_on(pool, sample, seed)
         by_mode = {mode: rank(mode, pool, sample, seed) for mode in learning if mode != "residual"}
         by_mode["residual"] = residual.predict(pool.frame, pool.columns)
-        choice = _with_note(choose_mode(pool, sample, seed, residual), count, len(target))
+        held = held_out(pool, sample, seed, residual)
+        choice = _with_note(choose_mode(pool, sample, seed, held), count, len(target))
+        portfolio = informed(pool, opinions, sample, by_mode, held, [seed, 2, count])
         said = by_mode[choice.mode] if choice.mode in by_mode else rank(choice.mode, pool, None, seed)
-        said = shared_head(said, (said, *(by_mode[mode] for mode in choice.level)), pool.tasks, taken)
-        # one opinion owes nothing to the sources, so misleading ones cannot keep the search away from the best
-        opinions = [said, by_mode["from-scratch"], consensus]
+        said = with_heads(said, [portfolio.best(HEAD * min(len(scores.groups), MOST_HEADS))])
         if count in counts:
             for mode in legs.keys() - {"chosen"}:
                 done.modes.setdefault(mode, {})[count] = scores.score(by_mode[mode], taken)
@@ -122,54 +126,39 @@ def _scratch_arm(
     done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
 ) -> None:
     """From scratch: the first samples by chance, later ones by the model of the samples before."""
-    rng = np.random.default_rng([seed, 4])
-    _alone(done, "from-scratch", partial(unaided_batch, rows=len(target), rng=rng), pool, scores, target, counts, seed)
+    rng, taken = np.random.default_rng([seed, 4]), NOTHING
+    opinions: list[Scores] = []
+    legs: list[Leg] = []
+    for count, more in _steps(counts):
+        batch = unaided_batch(opinions=opinions, taken=taken, count=count - len(taken), rows=len(target), rng=rng)
+        taken = np.concatenate([taken, batch])
+        said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
+        opinions = [said]
+        if count in counts:
+            done.modes.setdefault("from-scratch", {})[count] = scores.score(said, taken)
+        legs.append((taken, scores.walk(said, taken, more)))
+    _note_legs(done, "from-scratch", scores, legs)
 
 
 def _guided_arm(
     done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
 ) -> None:
     """The same with samples chosen as transfer chooses its own, helped by the analysis only."""
-    analysis = Analytic().predict(pool.frame)
-    pick = _sampler(pool, target, analysis, float(analysis.std()), [seed, 3])
-    _alone(done, GUIDED, pick, pool, scores, target, counts, seed)
-
-
-def _alone(
-    done: SimulatedRun,
-    name: str,
-    pick: Pick,
-    pool: Pool,
-    scores: TargetScores,
-    target: DeviceTable,
-    counts: Sequence[int],
-    seed: int,
-) -> None:
-    opinions: list[Scores] = []
-    taken = NOTHING
+    rng = np.random.default_rng([seed, 3])
+    analysis = [one for one in pool.opinions() if one.name == ANALYSIS]
+    portfolio, drawn = pool.portfolio(analysis, [seed, 3]), NOTHING
     legs: list[Leg] = []
     for count, more in _steps(counts):
-        batch = pick(opinions=opinions, taken=taken, count=count - len(taken))
-        taken = np.concatenate([taken, batch])
-        said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
-        opinions = [said]
+        drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
+        taken = portfolio.rows
+        sample = Sample(rows=taken, labels=target.labels[taken])
+        said = rank("from-scratch", pool, sample, seed)
+        held = held_out(pool, sample, seed, modes=("from-scratch",))
+        portfolio = informed(pool, analysis, sample, {"from-scratch": said}, held, [seed, 3, count])
         if count in counts:
-            done.modes.setdefault(name, {})[count] = scores.score(said, taken)
+            done.modes.setdefault(GUIDED, {})[count] = scores.score(said, taken)
         legs.append((taken, scores.walk(said, taken, more)))
-    _note_legs(done, name, scores, legs)
-
-
-def _sampler(pool: Pool, target: DeviceTable, analysis: Scores, spread: float, seed: Sequence[int]) -> Pick:
-    """``next_batch`` on a target; what is left to say is who has an opinion, what is taken, and how many rows to add."""
-    return partial(
-        next_batch,
-        analysis=analysis,
-        spread=spread,
-        places=program_units(pool.frame),
-        tasks=pool.tasks,
-        measure=target.labels.item,
-        rng=np.random.default_rng(seed),
-    )
+    _note_legs(done, GUIDED, scores, legs)
 
 
 def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -198,10 +187,10 @@ def _note_legs(done: SimulatedRun, mode: str, scores: TargetScores, legs: Sequen
 
 
 def _baselines(
-    target: DeviceTable, tables: Sequence[DeviceTable], known: Scores, scores: TargetScores, seed: int
+    target: DeviceTable, tables: Sequence[DeviceTable], single: Mapping[str, Scores], scores: TargetScores, seed: int
 ) -> dict[str, Point]:
     """Every opinion alone, the copy of the nearest source by its own name as well, and chance."""
-    found = {name: scores.score(said) for name, said in single_opinions(target, tables, known, seed).items()}
+    found = {name: scores.score(said) for name, said in single.items()}
     nearest = tables[int(np.argmax(priors_of([table.device for table in tables], target.device)))].device.id
     if COPY_OF + nearest in found:
         found["copy"] = found[COPY_OF + nearest]

@@ -13,15 +13,18 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
-from haotuner.cli.output import say
+from haotuner.cli.output import say, tell
+from haotuner.cli.transfer_input import caches_in
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.records.clblast import is_winners_file
 from haotuner.records.export import FORMATS, export
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.jsonl import load_jsonl
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.mapping import named
+from haotuner.records.miopen import is_find_database
 from haotuner.records.store import RecordStore
 from haotuner.words.device import Device
 from haotuner.words.record import Timed
@@ -48,7 +51,9 @@ class _Refused:
 
 @records_app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to read; gzipped ones too.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files to read, gzipped ones too; of a folder all that fit.")
+    ],
     db: _Db,
     form: Annotated[str, typer.Option("--format", help="kernel-tuner, or jsonl as written by export.")] = "kernel-tuner",
     device: Annotated[
@@ -67,7 +72,8 @@ def import_(
     """
     outcomes: list[dict[str, Any]] = []
     failures: list[_Refused] = []
-    for one in _imported(files, _loader(form, device, mapping), db):
+    load, every = _loader(form, device, mapping), [one for path in files for one in _files_of(path, form)]
+    for one in _imported(every, load, db):
         outcomes.append(one.document() if isinstance(one, _Refused) else {**asdict(one), "path": str(one.path)})
         if isinstance(one, _Refused):
             failures.append(one)
@@ -76,7 +82,7 @@ def import_(
     if json_output:
         say(json.dumps({"files": outcomes}, indent=1))
     if failures:
-        raise _together(failures, len(files))
+        raise _together(failures, len(every))
 
 
 @records_app.command("export")
@@ -155,6 +161,25 @@ def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Pat
     if mapping:
         named(mapping)
     return partial(load_kernel_tuner, find_device=_absent_too, device=device, mapping=mapping)
+
+
+def _files_of(path: Path, form: str) -> list[Path]:
+    """The path itself, or of a folder the files of that format; those that hold no records are told about.
+
+    Raises:
+        UsageError: a folder without any.
+    """
+    if not path.is_dir():
+        return [path]
+    found = caches_in(path) if form == "kernel-tuner" else sorted(path.rglob("*.jsonl"))
+    for one in sorted(one for one in path.rglob("*") if one.is_file() and one not in found):
+        if is_find_database(one):
+            tell(f"{one}: times of whole solvers, not of kernels: not stored; `haotuner transfer solvers --data` reads it")
+        elif is_winners_file(one):
+            tell(f"{one}: winners without times: nothing to store; `haotuner transfer winners --data` reads it")
+    if not found:
+        raise UsageError(f"{path}: no file of format {form} in this folder")
+    return found
 
 
 def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) -> Iterator[Imported | _Refused]:

@@ -14,12 +14,14 @@ from haotuner.cli.output import say, tell
 from haotuner.cli.place import check_place
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import keeping, telling
-from haotuner.cli.transfer_input import counts_of, device_tables, known_device, known_families, read_store
+from haotuner.cli.transfer_input import caches_in, counts_of, device_tables, known_device, known_families, read_store
+from haotuner.cli.transfer_shapes import shapes
 from haotuner.cli.transfer_solvers import solvers
 from haotuner.cli.transfer_winners import winners
 
 # LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others; say how well that works.", no_args_is_help=True)
+transfer_app.command()(shapes)
 transfer_app.command()(solvers)
 transfer_app.command()(winners)
 
@@ -118,11 +120,15 @@ def report(
     ] = None,
     db: Annotated[str | None, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Kernel Tuner's cache files, instead of a store.")
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="Public files: Kernel Tuner's caches, MIOpen's and CLBlast's tables."),
     ] = None,
     family: _Family = None,
     seeds: _Seeds = 20,
     samples: Annotated[str, typer.Option("--samples", help="Target sample counts.")] = "0,16,32,64,128",
+    problems: Annotated[
+        int, typer.Option("--problems", min=0, help="Of MIOpen's, score so many a device, at random; 0: all.")
+    ] = 4000,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; default: one a core.")] = 0,
     numbers: Annotated[
         Path | None,
@@ -134,8 +140,10 @@ def report(
 ) -> None:
     """Score transfer on every device left out in turn, its whole architecture left out, and half of the configurations.
 
-    Prints a summary; with --out it also writes a page of every mode.
+    Prints a summary; with --out it also writes a page of every mode. Without --family, a folder's tables of solvers and of
+    winners are judged as well.
     """
+    from haotuner.cli.transfer_folder import others_in, sections
     from haotuner.cli.transfer_page import page
     from haotuner.cli.transfer_summary import summary
     from haotuner.transfer import report as reports
@@ -143,6 +151,15 @@ def report(
     if out is not None:
         check_place(out)
     counts = counts_of("--samples", samples)
+    others = others_in(data, quiet=quiet, verbose=verbose) if data is not None and data.is_dir() and not family else None
+    if others and data is not None and not caches_in(data):  # nothing to make records of
+        with telling(quiet=quiet, verbose=verbose) as told:
+            document = others.judged(problems, told)
+        lines = "\n".join(sections(document, devices=out is not None))
+        if out is not None:
+            out.write_text(lines + "\n", encoding="utf-8")
+        say(json.dumps(document, indent=1) if json_output else lines)
+        return
     read = device_tables(db, data, quiet=quiet, verbose=verbose)
     known_families(read, family)
     with telling(quiet=quiet, verbose=verbose) as told, keeping(numbers) as (kept, keep):
@@ -156,15 +173,17 @@ def report(
             kept=kept,
             keep=keep,
         )
+        judged = others.judged(problems, told) if others else {}
     asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
     source = "--db URL" if data is None else "--data FOLDER"
     if out is not None:
         command = f"haotuner transfer report {source} --out {out.name}{asked}"
-        out.write_text(page(document, command), encoding="utf-8")
+        more = "".join(f"{line}\n" for line in sections(judged, devices=True))
+        out.write_text(page(document, command) + more, encoding="utf-8")
     if json_output:
-        say(json.dumps(document, indent=1))
+        say(json.dumps({**document, **judged}, indent=1))
     elif not quiet or out is None:
-        say(summary(document))
+        say("\n".join([summary(document), *sections(judged, devices=False)]))
         if out is not None:
             tell(f"{out}: {len(document['families'])} families, {document['work_s']:.0f} s of work")
 

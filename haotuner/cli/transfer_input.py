@@ -12,6 +12,7 @@ from haotuner.cli.output import tell
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.records.clblast import is_winners_file
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.words.device import Device
 from haotuner.words.record import Record
@@ -48,7 +49,7 @@ def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
         raise UsageError(f"--data {folder} is no folder; name one that holds Kernel Tuner's cache files (*.json, *.json.gz)")
     found: list[Record] = []
     refused: list[str] = []
-    for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz"))):
+    for path in caches_in(folder):
         try:
             found += load_kernel_tuner(path, find_device=known_device).records
         except HaotunerError as error:
@@ -59,6 +60,12 @@ def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
     for reason in () if quiet else refused:
         tell(f"left out: {reason}")
     return _read(found, quiet=quiet, verbose=verbose)
+
+
+def caches_in(folder: Path) -> list[Path]:
+    """Files of a folder and those below it that may be Kernel Tuner's caches, sorted: JSON that is no table of winners."""
+    found = sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz")))
+    return [path for path in found if path.is_file() and not is_winners_file(path)]
 
 
 def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTables:

@@ -29,6 +29,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
             yield ""
             yield f"{family}, {_HEAD[split]}"
             yield columns([*_rows(reports, facts["across"][split], counts)])
+            yield from _settings(reports)
         yield ""
         yield f"{family}, zero-shot by the number of source devices (mean over sets of sources)"
         yield columns([*_curves(facts.get("learning_curves", {}))])
@@ -64,6 +65,15 @@ def _rows(reports: Mapping[str, Any], across: Mapping[str, Any], counts: list[st
         *(f"{across[name][count]['mean']:.3f}" for name in (SCRATCH, GUIDED) for count in sampled),
     )
     yield ("worst", *(f"{across['chosen'][count]['least']:.3f}" for count in counts), *([""] * (3 + 2 * len(sampled))))
+
+
+def _settings(reports: Mapping[str, Any]) -> Iterator[str]:
+    """What the folds inside chose for whom, and how many they were."""
+    by_choice: dict[str, list[str]] = {}
+    for target, report in reports.items():
+        by_choice.setdefault(report["settings"]["chosen"], []).append(f"{target} ({len(report['settings']['folds'])} folds)")
+    for choice, targets in by_choice.items():
+        yield f"settings chosen inside, {choice}: {', '.join(targets)}"
 
 
 def _with_interval(found: Mapping[str, Any]) -> str:

@@ -43,17 +43,16 @@ def winner_tables(folder: Path, *, quiet: bool, verbose: bool) -> Winners | None
     Raises:
         UsageError: no folder.
     """
-    from haotuner.records.clblast import is_winners, read_winners
+    from haotuner.records.clblast import is_winners_file, read_winners
 
     if not folder.is_dir():
         raise UsageError(f"--data {folder} is no folder")
     for path in sorted(path for path in folder.rglob("*.json") if path.is_file()):
+        if not is_winners_file(path):
+            continue
         try:
-            with path.open("rb") as file:
-                if not is_winners(file.read(4000).decode("utf-8", errors="replace")):
-                    continue
             found = read_winners(path)
-        except (OSError, HaotunerError) as error:
+        except HaotunerError as error:
             if not quiet:
                 tell(f"left out: {error}")
             continue

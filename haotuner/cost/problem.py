@@ -12,6 +12,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 _FOREIGN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z]+[0-9]{1,10})+")
+_FILTER = re.compile(r"_fw[0-9]+")  # imported convolutions name their filter's width so, and no op of ours does
 _EXTENT = re.compile(r"_([a-z]+)([0-9]+)")
 
 
@@ -35,7 +36,7 @@ class Foreign:
 
 def problem_of(text: str) -> Problem:
     """The problem a record's ``op`` names; UsageError if the text is neither an op nor a foreign problem."""
-    if text.partition("_")[0].partition(":")[0] in KINDS:
+    if text.partition("_")[0].partition(":")[0] in KINDS and not _FILTER.search(text):
         return Op.parse(text)
     if not _FOREIGN.fullmatch(text):
         raise UsageError(f"records of {text!r}: neither an op nor a name with extents such as conv2d_w4096_h4096")

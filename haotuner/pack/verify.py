@@ -15,6 +15,7 @@ from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
 from haotuner.pack.manifest import read_level, read_levels, read_manifest
 from haotuner.pack.op import PackOp
+from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
 from haotuner.words.op import Op
@@ -112,33 +113,48 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
 def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Any], Any]:
     """A function of (inputs, out) that serves the op; a dense weight is bound once, here."""
     if is_convolution(op.kind):
-        bound = pack.op(op.name).bind(inputs["weight"])
-        return lambda given, out: bound(given["x"], out=out)
+        constants = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
+        found, names = pack.op(op.name).bind(inputs["weight"], **constants), [o.name for o in op.extra if o.role == "input"]
+        return lambda given, out: found(given["x"], out=out, **{name: given[name] for name in names})
     if op.kind != "dense":
         return lambda given, out: pack.op(op.name).run(out=out, **given)
-    linear = pack.op(op.name).bind(inputs["weight"])
-    return lambda given, out: linear(given["x"], out=out)
+    bound = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
+    linear = pack.op(op.name).bind(inputs["weight"], **bound)
+    passed = [o.name for o in op.extra if o.role == "input"]
+    return lambda given, out: linear(given["x"], out=out, **{name: given[name] for name in passed})
 
 
 def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator, most_flops: float) -> list[str]:
     """The promise of a batch-invariant pack: rows of a large batch are the bits of a small one, from either end."""
     from haotuner.runtime.pack import Pack
 
+    if op.kind == "batch_matmul":
+        return check_product_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
     shapes = [shape["m"] for shape in _shapes(op, Op.parse(op.name), rng, most_flops)]
     x = rng.standard_normal((max(shapes), op.k), dtype=np.float32)
+    sizes = {"m": max(shapes), "n": op.n}
+    drawn = {o.name: rng.standard_normal([sizes[axis] for axis in o.dims], dtype=np.float32) for o in op.extra}
+    if "low" in drawn:
+        drawn["low"], drawn["high"] = -np.abs(drawn["low"]), np.abs(drawn["high"])
+    passed = [o.name for o in op.extra if o.role == "input"]
     whole = None
     problems = []
     for threads in counts:
         with Pack(path, threads) as pack:
-            linear = pack.op(op.name).bind(weight.T.copy() if op.weight == "kn" else weight)
-            whole = linear(x) if whole is None else whole
+            linear = _call(pack, op, {"weight": weight.T.copy() if op.weight == "kn" else weight, **drawn})
+
+            def part(rows: slice, call: Callable[[Mapping[str, Any], Any], Any] = linear) -> Any:
+                given = {"x": x[rows]} | {name: drawn[name][rows] for name in passed}
+                return call(given, np.empty((len(given["x"]), op.n), np.float32))
+
+            whole = part(slice(None)) if whole is None else whole
             problems += [
                 f"{op.name} m={m} threads={threads}: not the bits of a batch of {len(x)}, which the pack promises"
                 for m in shapes
-                if not (np.array_equal(linear(x[:m]), whole[:m]) and np.array_equal(linear(x[-m:]), whole[-m:]))
+                if not (np.array_equal(part(slice(m)), whole[:m]) and np.array_equal(part(slice(-m, None)), whole[-m:]))
             ]
     return problems
 
@@ -152,7 +168,8 @@ def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, mo
     call, problems = _call(pack, op, weights), []
     for shape in shapes:
         inputs = judge.draw(meaning, shape, rng)
-        inputs |= {name: value for name, value in weights.items() if name == "weight"}
+        bound = {operand.name for operand in op.inputs if operand.role == "constant"}
+        inputs |= {name: value for name, value in weights.items() if name in bound}
         apart = {o.name: inputs[o.name] if o.compact else judge.spaced(inputs[o.name], 3) for o in op.inputs}
         out = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
         call(apart, out.inner)

@@ -24,6 +24,15 @@ def is_winners(text: str) -> bool:
     return '"parameters"' in head and '"kernel"' in head and '"cache"' not in head
 
 
+def is_winners_file(path: Path) -> bool:
+    """Whether a file begins like such a table; False too where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return is_winners(file.read(4000).decode("utf-8", errors="replace"))
+    except OSError:
+        return False
+
+
 def read_winners(path: Path) -> Winners:
     """Every usable row of one file; what is left out is counted.
 

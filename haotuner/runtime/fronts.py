@@ -11,8 +11,13 @@ from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
+from haotuner.runtime.products import ProductOp
 
-FRONTS: dict[str, Callable[..., Any]] = {"dense": DenseOp, **{kind.name: ConvOp for kind in CONVOLUTIONS}}
+FRONTS: dict[str, Callable[..., Any]] = {
+    "dense": DenseOp,
+    "batch_matmul": ProductOp,
+    **{kind.name: ConvOp for kind in CONVOLUTIONS},
+}
 PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp, "grouped": GroupedOp}  # whose weight stays on a device
 
 

@@ -1,4 +1,4 @@
-"""PyTorch: a pack's ops as ``torch.ops.haotuner.*``, and models whose ``nn.Linear`` layers are served from a pack.
+"""PyTorch: a pack's ops as ``torch.ops.haotuner.*``, and models whose linears and convolutions are served from a pack.
 
     print(haotuner.torch.ops_of(model))                           # which ops the model needs: `haotuner tune --op …`
     print(haotuner.torch.swap(model, pack))                       # in place; what was replaced, what was left and why
@@ -12,12 +12,14 @@ A pack infers: gradients are refused.
 
 from __future__ import annotations
 
+from haotuner.torch.convolution import PackedConvolution
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
 from haotuner.torch.placed import PlacedLayer
 from haotuner.torch.swap import Swapped, ops_of, swap, swap_linears
 
 __all__ = [
+    "PackedConvolution",
     "PackedLinear",
     "PlacedLayer",
     "Registered",

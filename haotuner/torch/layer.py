@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.torch.ops import Registered, packed_tensor
@@ -20,10 +21,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     A deep copy shares the packed weight. Pickled, it becomes the ``nn.Linear`` that it stands for: swap again after loading.
     """
 
-    def __init__(self, linear: Linear, registered: Registered | None = None) -> None:
+    def __init__(self, linear: Linear | Convolution, registered: Registered | None = None) -> None:
         super().__init__()
-        op = linear.bound.op
-        self.in_features, self.out_features = op.k, op.n
+        self.in_features, self.out_features = self._sizes(linear)
         self.dtype = torch.float32  # of results outside autocast; the packed weight stays float32
         self._linear = linear
         self._registered = registered  # the operator lives as long as this
@@ -39,7 +39,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def weight(self) -> torch.Tensor:
-        """A new tensor ``(out_features, in_features)``: the weight is kept packed only, and unpacked when it is read."""
+        """A new tensor, of a linear ``(out_features, in_features)``: the weight is kept packed, unpacked when it is read."""
         return torch.from_numpy(self._linear.weight()).to(self.dtype)
 
     @property
@@ -84,6 +84,13 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def __copy__(self) -> PackedLinear:
         return self.__deepcopy__({})
 
+    def _sizes(self, linear: Any) -> tuple[int, int]:
+        """Features that come in and go out."""
+        return linear.bound.op.k, linear.bound.op.n
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return self.out_features, self.in_features
+
     def _show(self) -> None:
         """Buffers that share the bound linear's memory: what the registered operator takes in a compiled model."""
         self.packed = packed_tensor(self._linear)
@@ -110,7 +117,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """As ``nn.Linear`` does; both are packed anew, and later calls see both or neither."""
-        wanted: dict[str, tuple[int, ...]] = {"weight": (self.out_features, self.in_features)}
+        wanted: dict[str, tuple[int, ...]] = {"weight": self._weight_shape()}
         if self.row is not None:
             wanted["bias"] = (self.out_features,)
         given = {key: state_dict[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state_dict}

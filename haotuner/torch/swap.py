@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from haotuner.runtime.pack import Pack
+from haotuner.torch.attention import PackedAttention, unserved
+from haotuner.torch.convolution import KINDS, PackedConvolution, prefers_last, reason_of, spec_of
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, share_threads
@@ -38,11 +40,12 @@ class Swapped:
 
 
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
-    """Replace, in place, every plain ``nn.Linear`` whose sizes the pack holds.
+    """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
-    They are float32 on the CPU, or of a dtype that the pack holds on the device that it was opened for. Packs on the CPU
-    then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``;
-    without it compiled models break the graph at each layer. The model only infers from then on.
+    The projections of ``nn.MultiheadAttention`` are linears, too. All are float32 on the CPU, or of a dtype that the pack
+    holds on the device that it was opened for. Packs on the CPU then compute on torch's threads (``share_threads``). Pass
+    ``registered`` to compile the model with ``torch.compile``; without it compiled models break the graph at each layer.
+    The model only infers from then on.
     """
     if pack.gpu is None:
         share_threads(pack)
@@ -50,11 +53,14 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     made: dict[int, torch.nn.Module] = {}
     replaced: list[str] = []
     left: dict[str, str] = {}
+    if pack.gpu is None:
+        replaced += _swap_attention(model, pack, registered)
     for name, parent, key, child in _layers(model):
         reason = _reason(parent, child, place)
-        op = "" if reason else Op.parse(_spec(child)).name
-        if not reason and op not in pack.ops:
-            reason = f"not in the pack: tune it with --op {_spec(child)}"
+        specs = [] if reason else _specs(child)
+        op = next((name for name in (Op.parse(spec).name for spec in specs) if name in pack.ops), "")
+        if not reason and not op:
+            reason = f"not in the pack: tune it with --op {specs[0]}"
         if reason:
             left[name] = reason
             continue
@@ -68,7 +74,36 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     return Swapped(tuple(replaced), left)
 
 
-def _served(pack: Pack, op: str, layer: torch.nn.Linear, registered: Registered | None) -> torch.nn.Module:
+def _swap_attention(model: torch.nn.Module, pack: Pack, registered: Registered | None) -> list[str]:
+    """Attention whose input projection the pack holds becomes one of layers; names of those projections."""
+    made: dict[int, torch.nn.Module] = {}
+    names: list[str] = []
+    for path, parent in list(model.named_modules()):
+        for key, child in list(parent._modules.items()):
+            if not isinstance(child, torch.nn.MultiheadAttention) or unserved(child):
+                continue
+            if id(child) not in made:
+                op = Op.parse(_spec(_projection(child))).name
+                if op not in pack.ops:
+                    continue
+                made[id(child)] = PackedAttention(child, PackedLinear.of(pack, op, _projection(child), registered))
+            setattr(parent, key, made[id(child)])
+            names.append(".".join(filter(None, (path, key, "in_proj_weight"))))
+            keep_working(parent)
+    return names
+
+
+def _projection(attention: torch.nn.MultiheadAttention) -> torch.nn.Linear:
+    """The layer that an attention's input projection is; it shares the parameters."""
+    weight, bias = attention.in_proj_weight, attention.in_proj_bias
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight, layer.bias = weight, bias
+    return layer.train(attention.training)
+
+
+def _served(pack: Pack, op: str, layer: torch.nn.Module, registered: Registered | None) -> torch.nn.Module:
+    if type(layer) in KINDS:
+        return PackedConvolution.served_by(pack, op, layer, registered)
     if pack.gpu is None:
         return PackedLinear.of(pack, op, layer, registered)
     if registered is None:
@@ -82,17 +117,21 @@ def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | No
 
 
 def ops_of(model: torch.nn.Module, *example: Any) -> dict[str, int]:
-    """``{--op spec: times}`` of the linears that ``swap`` could serve, the most frequent first.
+    """``{--op spec: times}`` of the linears and convolutions that ``swap`` could serve, the most frequent first.
 
     ``times`` counts layers; with ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it
     counts their calls in that run.
     """
     found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}
+    attention = [
+        child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
+    ]
+    found |= {f"attention {place}": child for place, child in enumerate(attention)}
     if not example:
-        return dict(Counter(_spec(child) for child in found.values()).most_common())
+        return dict(Counter(spec for child in found.values() for spec in _wanted(child)).most_common())
     counts: Counter[str] = Counter()
     hooks = [
-        child.register_forward_pre_hook(lambda module, _: counts.update([_spec(module)]))
+        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module)))
         for child in {id(child): child for child in found.values()}.values()
     ]
     try:
@@ -123,25 +162,48 @@ def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:
     return isinstance(child, torch.nn.Linear) or weight.dim() > 1
 
 
+def _specs(layer: Any) -> list[str]:
+    """The ops that can serve a layer, the one for how its images lie in memory first."""
+    if type(layer) not in KINDS:
+        return [_spec(layer)]
+    last = prefers_last(layer)
+    return [spec_of(layer, last=last), spec_of(layer, last=not last)]
+
+
 def _spec(layer: Any) -> str:
+    if type(layer) in KINDS:
+        return spec_of(layer, last=prefers_last(layer))
     dtype = _DTYPES[layer.weight.dtype]
     return f"dense:n={layer.out_features},k={layer.in_features}" + ("" if dtype == "fp32" else f",dtype={dtype}")
+
+
+def _wanted(layer: Any) -> list[str]:
+    """The ops that a run of a layer needs."""
+    if isinstance(layer, torch.nn.MultiheadAttention):
+        return [_spec(_projection(layer)), _spec(layer.out_proj)]
+    return [_spec(layer)]
 
 
 def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
     """Why a layer stays torch's whatever a pack in that place (None: the layer's) holds; empty if it may be served."""
     if isinstance(layer, torch.nn.MultiheadAttention):
-        return "attention's input projection is no layer of its own"
+        if place is None or place != "cpu":
+            return "attention's input projection is no layer of its own"
+        return unserved(layer) or f"not in the pack: tune it with --op {_spec(_projection(layer))}"
     if isinstance(parent, torch.nn.MultiheadAttention):
-        return "attention reads its output projection's weight itself"
-    if type(layer) is not torch.nn.Linear:
-        return f"{type(layer).__name__} is not served, only nn.Linear itself"
+        return "attention reads its output projection's weight itself, unless its input projection is served"
+    if type(layer) is not torch.nn.Linear and type(layer) not in KINDS:
+        return f"{type(layer).__name__} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
+    if type(layer) in KINDS and (why := reason_of(layer)):
+        return why
     if layer._forward_hooks or layer._forward_pre_hooks:
         return "it has hooks"
     weight = layer.weight
     if type(weight) is not torch.nn.Parameter:
         return f"its weight is a {type(weight).__name__}, not a plain parameter"
     on_cpu = place == "cpu" or (place is None and weight.device.type == "cpu")
+    if type(layer) in KINDS and not on_cpu:
+        return "convolutions are served on the CPU only"
     if weight.dtype not in _DTYPES or (on_cpu and weight.dtype != torch.float32):
         taken = "float32" if on_cpu else "float32, float16 or bfloat16"
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes {taken}"

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.microkernels.cpu.conv import channels_last
-from haotuner.ops.convolution import is_convolution
+from haotuner.microkernels.cpu.epilogue import with_epilogue
+from haotuner.ops.convolution import is_convolution, windows
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -22,7 +24,19 @@ from haotuner.words.op import Op
 from haotuner.words.traffic import Traffic
 
 FP32_BYTES = 4
-ROWS, PIXELS = (1, 2, 4), (1, 4, 8)  # that conv_direct.c has programs for
+MOST_TAPS, MOST_STRIDE = 16, 4
+ROWS, PIXELS = (1, 4), (1, 4, 8)  # that conv_direct.c has programs for
+
+
+def is_direct(op: Op) -> bool:
+    """Whether a convolution is computed without a product: depthwise, by a window whose lines find room; as conv_phase.c."""
+    if "transpose" in op.kind or int(op.option("groups")) != op["c"]:
+        return False
+    if channels_last(op):
+        return op["f"] == op["c"]
+    sides = windows(op.kind, dict(op.static), op.all_options())
+    few = all(side.taps <= MOST_TAPS and side.stride <= MOST_STRIDE for side in sides.values())
+    return few and sides["w"].dilation <= MOST_STRIDE and ("h" not in sides or sides["h"].dilation <= 1)
 
 
 class CpuConvDirect:
@@ -34,9 +48,7 @@ class CpuConvDirect:
 
     def serves(self, op: Op) -> bool:
         """Depthwise convolutions in fp32; with channels last those of one feature a channel."""
-        if not is_convolution(op.kind) or "transpose" in op.kind or op.dtype != "fp32" or op.epilogue or not op.dynamic:
-            return False
-        return int(op.option("groups")) == op["c"] and (not channels_last(op) or op["f"] == op["c"])
+        return is_convolution(op.kind) and op.dtype == "fp32" and bool(op.dynamic) and is_direct(op)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the programs come for vectors of 16, 8 and 4 lanes."""
@@ -46,7 +58,8 @@ class CpuConvDirect:
         """Every number of rows, or of pixels, at a time."""
         last, lanes = channels_last(op), device.wave_width
         for rows in PIXELS if last else ROWS:
-            yield MicroKernel(self.name, (("cl", int(last)), ("mr", rows), ("nr", lanes), ("pw", lanes), ("vl", lanes)))
+            params = (("cl", int(last)), ("mr", rows), ("nr", lanes), ("pw", lanes), ("vl", lanes))
+            yield with_epilogue(MicroKernel(self.name, params), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Sums, what is loaded, and a weight."""
@@ -90,8 +103,8 @@ class CpuConvDirect:
         return None
 
     def fuses(self, step: str) -> bool:
-        """None: the runtime's loops begin with the bias."""
-        return False
+        """All: they follow while the output is in cache (``epilogue.py``)."""
+        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """A module without a function: the runtime has the program."""

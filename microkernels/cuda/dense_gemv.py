@@ -23,7 +23,6 @@ from haotuner.microkernels.cuda.dense import (
     grouped_tile,
     module_of,
     resident_blocks,
-    rounded_registers,
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
@@ -75,7 +74,7 @@ class CudaGemv(CudaDense):
         else:
             loads = self.ahead(kernel) * (c * v + -(-bm * v // 2))
         return Footprint(
-            registers_per_thread=rounded_registers(bm * c + loads + ADDRESS_REGISTERS),
+            registers_per_thread=self.registers(bm * c + loads + ADDRESS_REGISTERS),
             shared_bytes=kernel["wk"] * bm * bn * 4,
             threads=kernel["wn"] * kernel["wk"] * WARP,
         )

@@ -22,7 +22,6 @@ from haotuner.microkernels.cuda.dense import (
     grouped_tile,
     module_of,
     resident_blocks,
-    rounded_registers,
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
@@ -73,7 +72,7 @@ class CudaMma(CudaDense):
         stage = (kernel["bm"] + kernel["bn"]) * kernel["bk"]
         addresses = ADDRESS_REGISTERS + max(0, stage // (threads * WIDEST_VECTOR) - FREE_LOADS)
         return Footprint(
-            registers_per_thread=rounded_registers(accumulators + fragments + addresses),
+            registers_per_thread=self.registers(accumulators + fragments + addresses),
             shared_bytes=max(kernel["st"] * stage * self.bytes_per_element(), pieces.staged_bytes(threads // WARP, columns)),
             threads=threads,
         )

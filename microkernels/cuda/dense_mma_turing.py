@@ -21,7 +21,6 @@ from haotuner.microkernels.cuda.dense import (
     grouped_tile,
     module_of,
     resident_blocks,
-    rounded_registers,
     sm_number,
     vector_elements,
 )
@@ -86,7 +85,7 @@ class CudaMmaTuring(CudaMma):
         buffers = 2 * (kernel["bm"] + kernel["bn"]) * kernel["bk"] * self.bytes_per_element()
         registers = rows * columns // WARP + fragments + self.held(kernel) + ADDRESS_REGISTERS
         return Footprint(
-            registers_per_thread=rounded_registers(registers),
+            registers_per_thread=self.registers(registers),
             shared_bytes=max(buffers, pieces.staged_bytes(threads // WARP, columns)),
             threads=threads,
         )

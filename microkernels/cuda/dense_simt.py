@@ -22,7 +22,6 @@ from haotuner.microkernels.cuda.dense import (
     grouped_tile,
     module_of,
     resident_blocks,
-    rounded_registers,
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
@@ -72,7 +71,7 @@ class CudaSimt(CudaDense):
         threads = bm // tm * (bn // tn)
         loads = -(-bm * bk // (threads * kernel["v"])) + -(-bn * bk // (threads * kernel["v"]))
         return Footprint(
-            registers_per_thread=rounded_registers(tm * tn + tm + tn + loads * (kernel["v"] + 1) + ADDRESS_REGISTERS),
+            registers_per_thread=self.registers(tm * tn + tm + tn + loads * (kernel["v"] + 1) + ADDRESS_REGISTERS),
             shared_bytes=2 * (bm + bn) * bk * self.bytes_per_element(),
             threads=threads,
         )

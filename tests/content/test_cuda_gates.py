@@ -8,7 +8,7 @@ import pytest
 
 from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.unit import device_unit
-from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA
+from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA, grouped
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed
 
 EVERY = 40  # of each dtype and device, by seed; `python -m tests.bench.cuda_gates FOLDER` takes all
@@ -30,6 +30,13 @@ KERNELS = {
 @pytest.mark.usefixtures("tools")
 def test_the_largest_tiles_keep_to_the_gates(arch, tmp_path):
     assert checked(KERNELS[arch], arch, tmp_path) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", KERNELS)
+@pytest.mark.usefixtures("tools")
+def test_finding_the_group_of_a_block_leaves_main_loops_as_they_are(arch, tmp_path):
+    assert checked([grouped(kernel) for kernel in KERNELS[arch]], arch, tmp_path) == {}
 
 
 @pytest.mark.slow

@@ -54,7 +54,15 @@ def test_a_device_that_no_code_is_built_for_is_selected_for_and_says_so(
     assert "cuda_gemv_fp32: " in answer.out and "cuda_simt_fp32__" in answer.out
 
 
-def test_an_op_whose_instructions_a_device_lacks_is_refused(cache: Path, tmp_path: Path) -> None:
-    answer = asked("v100", "dense:n=2304,k=768,dtype=fp16,weight=kn", cache, tmp_path)
+@pytest.mark.parametrize("op", ["dense:n=2304,k=768,dtype=fp16,weight=kn", "grouped:g=8,n=2304,k=768,dtype=fp16"])
+def test_where_a_device_lacks_tensor_cores_of_ours_cuda_cores_are_left(op: str, cache: Path, tmp_path: Path) -> None:
+    document = asked("v100", op, cache, tmp_path, "--json").json()
+    (family,) = document["families"]
+    assert family["name"].endswith("gemv_fp16")
+    assert document["without"] and all("instructions refused" in why for why in document["without"].values())
+
+
+def test_an_op_that_no_family_computes_is_refused(cache: Path, tmp_path: Path) -> None:
+    answer = asked("v100", "dense:n=2304,k=768,dtype=int32", cache, tmp_path)
     assert answer.code == 2
-    assert "instructions refused" in answer.err and "Traceback" not in answer.err
+    assert "no family computes" in answer.err and "Traceback" not in answer.err

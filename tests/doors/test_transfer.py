@@ -67,8 +67,8 @@ def test_report_writes_a_page_and_prints_one_json_document(
     document = json.loads(capsys.readouterr().out)
     assert set(document["families"]["cpu_dense_fp32"]["splits"]["device"]) == set(IDS)
     assert "haotuner transfer report --db URL --out page --seeds 1 --samples 0,16" in page.read_text()
-    # two splits and a learning curve each, and the architecture left out where another device is of it
-    assert len((tmp_path / "numbers").read_text().splitlines()) == 3 * len(IDS) + 2
+    # two splits and a learning curve each, the architecture left out where another device is of it, a fold a pair
+    assert len((tmp_path / "numbers").read_text().splitlines()) == 3 * len(IDS) + 2 + 6
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers", "page"]
 
 

@@ -45,3 +45,32 @@ def test_a_folder_without_files_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert run(["transfer", "solvers", "--data", str(tmp_path)]) == 2
     assert "holds no find database of MIOpen" in capsys.readouterr().err
     assert run(["transfer", "solvers", "--data", str(tmp_path / "none")]) == 2
+
+
+def test_a_report_of_a_folder_of_mixed_files_judges_what_is_there(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.md"
+    assert run(["transfer", "report", "--data", str(folder), "--out", str(out), "--problems", "10", "-q"]) == 0
+    assert "| **gfx803-36** (10 problems) |" in capsys.readouterr().out
+    assert "## Choice of a solver" in out.read_text(encoding="utf-8")
+    assert run(["transfer", "report", "--data", str(folder), "--problems", "10", "-q", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"solvers"}
+
+
+def test_an_import_says_what_of_a_folder_holds_no_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    winners = {"kernel": "Xgemm", "parameters": [], "rows": []}
+    (folder / "xgemm.json").write_text(json.dumps(winners), encoding="utf-8")
+    assert run(["records", "import", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]) == 2
+    said = capsys.readouterr().err
+    assert "times of whole solvers, not of kernels" in said and "winners without times" in said
+    assert "no file of format kernel-tuner in this folder" in said and not (folder / "r.db").exists()
+    cache = {
+        "device_name": "NVIDIA RTX A4000", "kernel_name": "d", "problem_size": [25000, 2048, 1],
+        "tune_params_keys": ["block_size_x", "block_size_y", "tile_size_x", "tile_size_y", "tile_stride_x", "tile_stride_y"],
+        "cache": {"a": {"block_size_x": 8, "block_size_y": 64, "tile_size_x": 1, "tile_size_y": 1, "tile_stride_x": 0,
+                        "tile_stride_y": 0, "time": 150.0}},
+    }  # fmt: skip
+    (folder / "dedispersion.json").write_text(json.dumps(cache), encoding="utf-8")
+    assert run(["records", "import", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]) == 0
+    assert "1 rows of dedispersion_s25000_d2048_c1536 on a4000" in capsys.readouterr().out

@@ -10,9 +10,10 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.hw_profiles.find import find_device
+from haotuner.transfer.calibrate import CANDIDATES, Fold, chosen, folds_for
 from haotuner.transfer.evaluate import Evaluation, evaluate_family, without_relatives
 from haotuner.transfer.learning_curve import SUBSETS, learning_curve
-from haotuner.transfer.opinions import best_single
+from haotuner.transfer.opinions import SHARES, best_single
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.report import report
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read, tables
@@ -75,8 +76,38 @@ def test_a_report_has_every_split_and_reuses_runs_with_the_same_sources(document
         "architecture": {"wide", "cousin", "narrow"},
         "device-and-configs": {"wide", "cousin", "narrow"},
     }
-    assert facts["splits"]["architecture"]["narrow"] == facts["splits"]["device"]["narrow"]
-    assert facts["splits"]["architecture"]["wide"] != facts["splits"]["device"]["wide"]
+    out, alone = facts["splits"]["architecture"], facts["splits"]["device"]
+    assert out["narrow"]["modes"] == alone["narrow"]["modes"] and out["wide"]["modes"] != alone["wide"]["modes"]
+
+
+def test_folds_never_see_the_outer_target_nor_with_its_architecture_out_a_relative(three: DeviceTables) -> None:
+    architectures = {table.device.id: architecture(table.device) for table in three.tables}
+    for outer in architectures:
+        for fold in folds_for(three, outer, "device"):
+            assert outer not in (fold.target, *fold.sources) and fold.target not in fold.sources and fold.sources
+        for fold in folds_for(three, outer, "architecture"):
+            assert architectures[outer] not in {architectures[name] for name in (fold.target, *fold.sources)}
+            assert architectures[fold.target] not in {architectures[name] for name in fold.sources}
+    assert {(fold.target, fold.sources) for fold in folds_for(three, "narrow", "device")} == {
+        ("wide", ("cousin",)), ("cousin", ("wide",)),
+    }  # fmt: skip
+
+
+def test_the_settings_that_the_folds_prove_are_chosen_and_told() -> None:
+    folds = [Fold(family=FAMILY, target=name, sources=("other",)) for name in ("one", "two")]
+    level = [0.9] * len(CANDIDATES)
+    better = [*level[:-1], 0.95]
+    assert chosen({folds[0]: level, folds[1]: better}).shares == CANDIDATES[-1]
+    assert chosen({fold: level for fold in folds}).shares == chosen({}).shares == SHARES, "unless proved, the default"
+    assert chosen({folds[0]: level, folds[1]: [*level[:-1], 0.901]}).shares == SHARES
+    told = chosen({fold: better for fold in folds}).told()
+    assert told["folds"] == {f"{FAMILY} one": 0.95, f"{FAMILY} two": 0.95} and "halving" in told["chosen"]
+
+
+def test_a_report_names_what_was_chosen_on_which_folds(document: dict[str, Any]) -> None:
+    for target, found in document["families"][FAMILY]["splits"]["device"].items():
+        assert found["settings"]["chosen"] and f"{FAMILY} {target}" not in found["settings"]["folds"]
+        assert len(found["settings"]["folds"]) == 2
 
 
 def test_means_over_targets_lie_within_their_intervals_and_above_the_worst(document: dict[str, Any]) -> None:

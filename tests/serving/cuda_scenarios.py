@@ -18,11 +18,22 @@ from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
 from haotuner.errors import PackClosed
-from tests.serving.cuda_doors import crowd, early, older_load, older_maps, older_still
+from tests.serving.cuda_bad_inputs import captures, extents, lost
+from tests.serving.cuda_doors import (
+    crowd,
+    early,
+    misuses,
+    older_load,
+    older_maps,
+    older_still,
+    other_driver,
+    other_major,
+    other_shared,
+)
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
-from tests.serving.cuda_packs import LAST, WGMMA
+from tests.serving.cuda_packs import LAST, PICKS, WGMMA
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
 from tests.serving.cuda_torch import torch_fakes, torch_groups
@@ -67,6 +78,24 @@ def alignment(path: str) -> None:
         served.call(served.device.upload(x, **how), y)
         served.judge(y, x, what)
     assert served.stats()["fallbacks"] == 2
+    if served.pick in PICKS:
+        overlapping(served)
+
+
+def overlapping(served: Served) -> None:
+    """Rows of x that overlap are read by a kernel without tensor maps; a single row has no stride."""
+    before = served.stats()["fallbacks"]
+    x = served.device.upload(served.rows(33), strides=(8, 1))
+    y = served.out(33)
+    served.call(x, y)
+    served.judge(y, served.device.download(x, served.pick.dtype), "overlapping rows")
+    assert served.stats()["fallbacks"] == before + (served.pick is WGMMA)
+    served.linear.prepare(served.stream)
+    before = served.stats()["fallbacks"]
+    one, y = served.rows(1), served.out(1)
+    served.call(served.device.upload(one, strides=(served.op.k + 1, 1)), y)
+    served.judge(y, one, "one row")
+    assert served.stats()["fallbacks"] == before
 
 
 def stored(path: str) -> None:
@@ -280,6 +309,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
         forked, grouped, grouped_refusals, frameworks, counted, failing, preparing, torch_fakes, torch_groups, several,
         faults, allocating, too_old, early, crowd, older_load, older_maps, older_still,
+        other_major, other_shared, other_driver, misuses, extents, lost, captures,
     )
 }  # fmt: skip
 

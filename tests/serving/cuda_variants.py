@@ -8,24 +8,38 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import PICKS, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import (
+    GROUPED_FP32,
+    GROUPED_HOPPER,
+    KN_HOPPER,
+    PICKS,
+    SIMT,
+    Pick,
+    build_pack,
+    document,
+    packed_op,
+)
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
 
 SCENARIOS = (
-    "refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted", "forked",
-    "preparing", "frameworks", "allocating",
+    "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
+    "forked", "preparing", "frameworks", "allocating",
 )  # fmt: skip
-OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "threads")
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
+                 "threads")  # fmt: skip
+QUICK = SCENARIOS[:6]  # a second's worth, which notices most
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
+# Picks beside PICKS, which go through all of the above, and what they are for.
+MORE = {KN_HOPPER: ("stored",), GROUPED_HOPPER: ("grouped", "grouped_refusals"), GROUPED_FP32: ("grouped",)}
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -59,17 +73,18 @@ class Variants:
         if not self._built_before:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-        self._packs = {pick.arch: self._built(pick) for pick in PICKS}
-        self._cubins = {pick.arch: next((folder / "code").glob(f"*{pick.arch}/unit.cubin")) for pick in PICKS}
+        every = (*PICKS, *MORE)
+        self._packs = {pick.op: self._built(pick) for pick in every}
+        self._cubins = {pick.op: folder / "code" / f"{pick.op}-{pick.arch}" / "unit.cubin" for pick in every}
         timed = [
             source for source in timing_library.SOURCES if source.name not in {Path(name).name for name in PACK_SOURCES}
         ]
         self._sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES} | {one.name: one for one in timed}
         self._objects = {name: self._whole(path, folder / f"{name}.o") for name, path in self._sources.items()}
-        for pick in PICKS:
-            data = folder / f"data_{pick.arch}.c"
-            data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.arch], pick.arch))
-            self._whole(data, folder / f"data_{pick.arch}.o")
+        for pick in every:
+            data = folder / f"data_{pick.op}.c"
+            data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.op], pick.arch))
+            self._whole(data, folder / f"data_{pick.op}.o")
         self._client = {path.name: path for path in LIBRARY} | {"drive_cuda.c": HERE / "drive_cuda.c"}
         self._client_objects = {n: self._whole(path, folder / f"c_{n}.o", watched=True) for n, path in self._client.items()}
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
@@ -81,13 +96,13 @@ class Variants:
         """End the process that scenarios are forked from."""
         self._forking.close()
 
-    def whole(self) -> None:
+    def whole(self, *, quick: bool = False) -> None:
         """All tests pass with nothing left out; AssertionError says what did not."""
         for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
-            why = self.noticed(source, source.read_text())
+            why = self.noticed(source, source.read_text(), quick=quick)
             assert not why, f"with nothing left out: {why}"
 
-    def noticed(self, source: Path, text: str) -> str:
+    def noticed(self, source: Path, text: str, *, quick: bool = False) -> str:
         """What fails where a source has this text: the first thing that did, or nothing."""
         name = source.name
         mutant, out = self.folder / "mutant.c", self.folder / "mutant.o"
@@ -97,7 +112,7 @@ class Variants:
         except RuntimeError as error:
             return f"compiler: {str(error).strip().splitlines()[0][-120:]}"
         try:
-            return next((why for why in self._looks(source, name, out) if why), "")
+            return next((why for why in self._looks(source, name, out, quick) if why), "")
         except RuntimeError as error:  # it does not link
             return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
 
@@ -125,53 +140,57 @@ class Variants:
                     return f"{test}: {failed[0][:120] if failed else done.stdout[-120:]}"
         return ""
 
-    def _looks(self, source: Path, name: str, mutant: Path) -> Iterator[str]:
+    def _looks(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[str]:
         packed = name in {Path(one).name for one in PACK_SOURCES}
         if packed:
-            for pick in PICKS:
-                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, name)
+            opening = OF_THE_DRIVER if name in OPENING else ()
+            full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
+            for pick, scenarios in ({SIMT: QUICK} if quick else full).items():
+                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, scenarios)
+        if packed and quick:
+            return
         if packed or source.parent == CLIB:
             watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
             client = self._client_objects | ({} if packed else {name: watched})
-            for pick in PICKS:
+            for pick in (SIMT,) if quick else PICKS:
                 pack = self._pack(pick, self._watched | ({name: watched} if packed else {}), *WATCHED)
                 yield self._driven(list(client.values()), pack, pick)
         if name in TIMING:
-            for pick in PICKS:
+            for pick in (SIMT,) if quick else PICKS:
                 yield self._timed(name, mutant, pick)
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str) -> Path:
-        library, pack = self.folder / "mutant.so", self.folder / f"mutant-{pick.arch}"
-        parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.arch}.o"]
+        library, pack = self.folder / "mutant.so", self.folder / f"mutant-{pick.op}"
+        parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
         self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
         write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
         return pack
 
-    def _served(self, pack: Path, pick: Pick, name: str) -> str:
-        for scenario in (*SCENARIOS, *(OF_THE_DRIVER if name in OPENING else ())):
+    def _served(self, pack: Path, pick: Pick, scenarios: Sequence[str]) -> str:
+        for scenario in scenarios:
             why = self._forking.call(
                 "tests.serving.cuda_scenarios", scenario, str(pack), environment=self._where(pick), seconds=SECONDS
             )
             if why:
-                return f"{scenario} on {pick.arch}: {why}"
+                return f"{scenario} of {pick.op}: {why}"
         return ""
 
     def _timed(self, name: str, mutant: Path, pick: Pick) -> str:
         objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
         library = self.folder / "timing.so"
         self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", library])
-        for scenario in ("timing", "unended"):
-            words = (str(self._cubins[pick.arch]), pick.op, str(library))
+        for scenario in ("timing", "unended", "parted"):
+            words = (str(self._cubins[pick.op]), pick.op, str(library))
             where = self._where(pick, noise=0.0)
             why = self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=SECONDS)
             if why:
-                return f"{scenario} on {pick.arch}: {why}"
+                return f"{scenario} of {pick.op}: {why}"
         return ""
 
     def _driven(self, objects: list[Path], pack: Path, pick: Pick) -> str:
         program = self.folder / "mutant-drive"
         self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program, "-lm", "-ldl"])
-        for mode, fail in (("threads", ""), ("together", SLOWLY)):
+        for mode, fail in (("threads", ""), ("together", f"{SLOWLY},cuModuleGetFunction:2=2")):
             where = self._where(pick, bare=True, fail=fail)
             try:
                 done = subprocess.run(
@@ -185,7 +204,7 @@ class Variants:
         return ""
 
     def _built(self, pick: Pick) -> Path:
-        out = self.folder / f"whole-{pick.arch}"
+        out = self.folder / f"whole-{pick.op}"
         return out if out.exists() else build_pack(out, pick, self.folder / "code")
 
     def _where(self, pick: Pick, *, noise: float = 0.01, bare: bool = False, fail: str = "") -> dict[str, str]:

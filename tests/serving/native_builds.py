@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from haotuner.backends.cpu.pack_source import PACK_SOURCES, PackedAny, pack_data
+from haotuner.backends.cpu.pack_source import PackedAny, pack_data, sources_of
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.pack.write import write_pack
@@ -62,7 +62,7 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
     code, data = out.parent / f"{out.name}_kernels.c", out.parent / f"{out.name}_data.c"
     code.write_text(text)
     data.write_text(pack_data(ops))
-    everything = [code, data, *sources, *(NATIVE / name for name in PACK_SOURCES)]
+    everything = [code, data, *sources, *(NATIVE / name for name in sources_of(ops))]
     library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g", *flags)
     write_pack(out, library, document(ops, level), lambda _: None)
     return out

@@ -26,6 +26,8 @@ SPECS = (
     "conv2d:c=6,f=10,r=3,s=2,pad=0.3.2.1,stride=3.2,dilation=1.2,groups=2,layout=nhwc",
     "conv2d:c=5,f=19,r=1,s=1,stride=2",
     "conv2d:c=8,f=16,r=5,s=5,groups=8,layout=nhwc,pad=2",
+    "conv2d:c=40,f=33,r=1,s=1,layout=nhwc",
+    "conv1d:c=36,f=20,s=3,dilation=2,pad=2,layout=nwc",
     "conv2d:c=4,f=4,r=3,s=3,groups=4,pad=7",
     "conv2d:c=19,f=19,r=3,s=3,groups=19,pad=1,layout=nhwc",
     "conv2d:c=3,f=6,r=5,s=5,stride=2,pad=2,groups=3",

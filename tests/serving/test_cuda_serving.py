@@ -54,8 +54,12 @@ def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 
 
+DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
+           "misuses")  # fmt: skip
+
+
 @BOTH
-@pytest.mark.parametrize("scenario", ["early", "crowd", "older_load", "older_maps", "older_still"])
+@pytest.mark.parametrize("scenario", DRIVERS)
 def test_drivers_that_are_not_as_they_should_be(folder, pick, scenario):
     run(folder, pick, scenario)
 
@@ -85,6 +89,12 @@ def test_weights_stored_kn_are_served(folder, pick):
 @pytest.mark.parametrize("pick", GROUPED_PICKS, ids=lambda pick: pick.op)
 def test_rows_in_groups_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "grouped", "grouped_refusals")
+
+
+@BOTH
+@pytest.mark.parametrize("scenario", ["extents", "lost", "captures"])
+def test_what_no_server_should_do_is_said_and_leaves_nothing_behind(folder, pick, scenario):
+    run(folder, pick, scenario)
 
 
 def test_a_fork_is_refused(folder):

@@ -5,7 +5,9 @@ Every call of the driver is made to fail once; it must be said in words, and the
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, 
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.launch import reduce_symbol
 from haotuner.words.op import Op
+from tests.serving.cuda_doors import lacking
 from tests.serving.cuda_packs import PICKS, Pick, family
 from tests.standin.client import Driver
 
@@ -33,14 +36,14 @@ OPENING = (
 class Timed:
     """A library with one product on the device: kernels, operands, several weights."""
 
-    def __init__(self, cubin: Path, pick: Pick) -> None:
+    def __init__(self, cubin: Path, pick: Pick, units: int = 0) -> None:
         self.driver = Driver()
-        for name, nth in OPENING:
+        for name, nth in () if units else OPENING:
             self.driver.fail(name, "2", nth)
             with pytest.raises(Refusal, match=r"\(2\)"):
                 TimingLibrary(0)
             self.driver.fail(name, "")
-        self.library = TimingLibrary(0)
+        self.library = TimingLibrary(0, units)
         self.pick, op = pick, Op.parse(pick.op)
         self.n, self.k = op["n"], op["k"]
         self.module = self.library.load(cubin)
@@ -214,10 +217,10 @@ def lost(timed: Timed) -> None:
         assert raised.value.fatal
 
 
-def _begin(cubin: str, op: str, library: str) -> Timed:
+def _begin(cubin: str, op: str, library: str, units: int = 0) -> Timed:
     if library:
         timing_library.built = lambda folder: Path(library)
-    return Timed(Path(cubin), next(pick for pick in PICKS if pick.op == op))
+    return Timed(Path(cubin), next(pick for pick in PICKS if pick.op == op), units)
 
 
 def timing(cubin: str, op: str, library: str = "") -> None:
@@ -227,6 +230,61 @@ def timing(cubin: str, op: str, library: str = "") -> None:
         TimingLibrary(9)
     for scenario in (copies, times, fails, lost):
         scenario(timed)
+
+
+PART = 16  # multiprocessors, a multiple of what any of the devices can be split into
+PARTING = (
+    "cuDeviceGetDevResource", "cuDevSmResourceSplitByCount", "cuDevResourceGenerateDesc", "cuGreenCtxCreate",
+    "cuCtxFromGreenCtx", "cuGreenCtxStreamCreate",
+)  # fmt: skip
+
+
+def apart(look: Callable[[], object]) -> None:
+    """In a process of its own, since a driver is opened once; CUDA must not have begun here."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            look()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def parted(cubin: str, op: str, library: str = "") -> None:
+    """A part of a device: refused by older drivers, each of its calls may fail, and then it computes what the whole does."""
+    if library:
+        timing_library.built = lambda folder: Path(library)
+
+    def old(symbol: str) -> None:
+        if symbol:
+            lacking(symbol)
+        else:
+            os.environ["STANDIN_DRIVER"] = "12030"
+        with pytest.raises(Refusal, match="a part of a device wants a driver for CUDA 12.4 or later"):
+            TimingLibrary(0, PART)
+
+    for symbol in ("", *PARTING):
+        apart(lambda symbol=symbol: old(symbol))  # type: ignore[misc]
+    driver = Driver()
+    with pytest.raises(Refusal, match=f"has no part of {PART + 1} multiprocessors; .* ask for cuda:0/"):
+        TimingLibrary(0, PART + 1)
+    for name, nth in (("cuDeviceGet", 1), *((name, 1) for name in PARTING)):
+        driver.fail(name, "2", nth)
+        with pytest.raises(Refusal, match=r"CUDA_ERROR_OUT_OF_MEMORY \(2\)"):
+            TimingLibrary(0, PART)
+            raise AssertionError(f"call {nth} of {name} failed, and nobody was told")
+        driver.fail(name, "")
+    timed = _begin(cubin, op, library, PART)
+    assert timed.library.device.units == PART
+    call = timed.call((0, ROWS))
+    timed.library.run(call)
+    timed.judge()
+    assert timed.library.once_us(call) > 0
 
 
 def unended(cubin: str, op: str, library: str = "") -> None:
@@ -240,4 +298,4 @@ def unended(cubin: str, op: str, library: str = "") -> None:
 
 
 if __name__ == "__main__":
-    {"timing": timing, "unended": unended}[sys.argv[1]](*sys.argv[2:])
+    {"timing": timing, "unended": unended, "parted": parted}[sys.argv[1]](*sys.argv[2:])

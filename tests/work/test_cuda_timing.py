@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("timing")
 
 
-@pytest.mark.parametrize("scenario", ["timing", "unended"])
+@pytest.mark.parametrize("scenario", ["timing", "unended", "parted"])
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
 def test_a_timing_process_is_right_and_says_what_the_driver_refuses(folder, pick, scenario):
     if not (folder / pick.arch).exists():

@@ -10,7 +10,7 @@ from typing import Any
 from haotuner.backends.backend import Choice, CompileObject, Follow
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
-from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, SLICED_SERVING
+from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, PRODUCT_SERVING, SLICED_SERVING
 from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.processes import BUILDING, TIMING, process
@@ -37,7 +37,8 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
 _TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
 _MEASURING = ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py", "timer_conv.py", "setting.py")
-_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py")
+_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ class CpuBackend:
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [TIMING_SOURCES / name for name in _TIMING]
         timed += [_HERE / name for name in _MEASURING]
-        timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING}]
+        timed += [RUNTIME_SOURCES / name for name in {*DENSE_SERVING, *SLICED_SERVING, *CONV_SERVING, *PRODUCT_SERVING}]
         return fingerprint(device, policy, self.toolchain(), timed)
 
     def toolchain(self) -> dict[str, str]:
@@ -127,7 +128,7 @@ class CpuBackend:
         """So many tiles over one block of columns, hot, as they are behind another region."""
         nr, n = kernel["nr"], op["n"]
         columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
-        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
+        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype, epilogue=op.epilogue)
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
         trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)

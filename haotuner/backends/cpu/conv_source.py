@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.ops.convolution import Window, windows
 from haotuner.words.op import Op
 
@@ -48,7 +49,7 @@ def packed_floats(op: Op, lanes: int) -> int:
     def apart(floats: int) -> int:
         return (-(-floats // _LINE) | 1) * _LINE
 
-    if groups == op["c"] and not wide.transposed and (not last or op["f"] == op["c"]):  # kinds/conv_direct.c
+    if is_direct(op):
         taps = tall.taps * wide.taps
         return op["f"] * (taps if last else apart(taps))
     total = 0

@@ -15,6 +15,7 @@ from haotuner.backends.cpu.compile import (
     object_code,
 )
 from haotuner.backends.cpu.pack_sliced import kernel_row
+from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
@@ -24,7 +25,12 @@ from haotuner.words.kernel import MicroKernel
 # What is timed is what is served.
 DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
-_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", ".h")
+PRODUCT_SERVING = (
+    "pool.c",
+    "check.c",
+    *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", ".h")),
+)
+_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
 CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS))
 
 
@@ -38,8 +44,15 @@ def is_convolution(kernel: MicroKernel) -> bool:
     return kernel.family.startswith("cpu_conv_")
 
 
+def is_product(kernel: MicroKernel) -> bool:
+    """Whether the loops of batch_matmul run the kernel (``native/kinds/product_run.c``)."""
+    return kernel.family.startswith("cpu_batch_matmul_")
+
+
 def _loops(kernel: MicroKernel) -> str:
-    return "dense" if is_dense(kernel) else "conv" if is_convolution(kernel) else "sliced"
+    return (
+        "dense" if is_dense(kernel) else "conv" if is_convolution(kernel) else "product" if is_product(kernel) else "sliced"
+    )
 
 
 def measuring_library(
@@ -57,16 +70,17 @@ def measuring_library(
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         table, code = Path(scratch) / "kernels.c", Path(scratch) / "kernels.o"
         compile_object(kernels, arch, code)
-        if loops != {"sliced"}:
+        if not loops & {"sliced", "product"}:
             count = f"const int ht_kernel_count = {len(kernels)};\n"
             table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
             clock, serving = ("timing.c", DENSE_SERVING) if loops == {"dense"} else ("timing_conv.c", CONV_SERVING)
             sources = [TIMING_SOURCES / name for name in (clock, "watch.c")]
             sources += [RUNTIME_SOURCES / name for name in serving if name.endswith(".c")]
         else:
-            table.write_text(_sliced_table(kernels, family_of))
+            table.write_text(product_table(kernels) if loops == {"product"} else _sliced_table(kernels, family_of))
             sources = [TIMING_SOURCES / name for name in ("timing_sliced.c", "watch.c")]
-            sources += [RUNTIME_SOURCES / name for name in SLICED_SERVING]
+            loops_of = PRODUCT_SERVING if loops == {"product"} else SLICED_SERVING
+            sources += [RUNTIME_SOURCES / name for name in loops_of if name.endswith(".c")]
         toolchain.link([code], [table, *sources], [*TIMING_INCLUDES], out)
 
 
@@ -82,9 +96,10 @@ def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Fam
     names = [kernel.name for kernel in kernels]
     lines = ['#include "kinds/sliced.h"']
     lines += [f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names]
-    lines.append("const ht_sliced_kernel ht_sliced_kernels[] = {")
+    lines.append("static const ht_sliced_kernel kernels[] = {")
     for kernel in kernels:
         family = family_of(kernel.family)
         tile = family.tile(kernel)
         lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes)))
-    return "\n".join([*lines, "};", f"const int ht_sliced_kernel_count = {len(kernels)};", ""])
+    lines += ["};", "static const ht_sliced data = {kernels};"]
+    return "\n".join([*lines, *timed("ht_sliced_kind", "data", len(kernels)), ""])

@@ -10,20 +10,28 @@ from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
 from haotuner.backends.cpu.pack_dense import Entry, PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny, head, row
 from haotuner.backends.toolchain import Toolchain
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
-CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct"))
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *CONV)
+CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
+PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *PRODUCT)
+CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 
+def sources_of(ops: Sequence[PackedAny]) -> tuple[str, ...]:
+    """The runtime's sources that a pack of these ops needs."""
+    return PACK_SOURCES + (CONV_SOURCES if any(is_convolution(op.kind) for op in ops) else ())
+
+
 def pack_data(ops: Sequence[PackedAny]) -> str:
     """``pack_data.c``: kernels, plans and ops of a pack, and one exported function an op."""
-    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h")]
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/dense.h", "kinds/sliced.h", "kinds/product.h")]
     text += sorted({line for op in ops for line in op.declarations().splitlines()})
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.tables(index)]
@@ -48,4 +56,4 @@ def pack_library(
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
         data.write_text(pack_data(ops))
         compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)
-        toolchain.link([code], [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], [RUNTIME_SOURCES], out)
+        toolchain.link([code], [data, *(RUNTIME_SOURCES / name for name in sources_of(ops))], [RUNTIME_SOURCES], out)

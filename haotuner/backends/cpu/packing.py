@@ -6,10 +6,11 @@ from math import prod
 
 from haotuner.backends.backend import Choice
 from haotuner.backends.cpu.conv_source import packed_floats
-from haotuner.backends.cpu.measuring import is_convolution, is_dense
+from haotuner.backends.cpu.measuring import is_convolution, is_dense, is_product
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_dense import PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny
+from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.setting import Setting
 from haotuner.plan.cells import CellTable
@@ -22,6 +23,8 @@ def packed(choice: Choice, device: Device) -> PackedAny:
     """The op as ``pack_data`` takes it; ValueError where a table is not of the kind that its loops look up."""
     if is_convolution(choice.kernels[0]):
         return _conv(choice)
+    if is_product(choice.kernels[0]):
+        return PackedProduct.of(choice.op, choice.ranges, _tiled(choice), _cell_plans(choice))
     return _dense(choice, device) if is_dense(choice.kernels[0]) else _sliced(choice)
 
 
@@ -57,12 +60,16 @@ def _dense(choice: Choice, device: Device) -> PackedOp:
 
 
 def _sliced(choice: Choice) -> PackedSliced:
-    kernels = []
-    for kernel in choice.kernels:
-        tile = choice.family.tile(kernel)
-        kernels.append(SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel))
+    return PackedSliced.of(choice.op, choice.ranges, _tiled(choice), _cell_plans(choice))
 
-    return PackedSliced.of(choice.op, choice.ranges, kernels, _cell_plans(choice))
+
+def _tiled(choice: Choice) -> list[SlicedKernel]:
+    """The kernels with their tiles."""
+    tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
+    return [
+        SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel)
+        for kernel, tile in zip(choice.kernels, tiles, strict=True)
+    ]
 
 
 def _cell_plans(choice: Choice) -> list[SlicedPlan]:

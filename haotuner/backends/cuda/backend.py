@@ -16,8 +16,8 @@ from haotuner.backends.cuda.timer import CudaTimer
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint
 from haotuner.backends.toolchain import Toolchain
-from haotuner.errors import NothingLegal, UsageError
-from haotuner.hw_profiles.driver import query_driver
+from haotuner.errors import EnvironmentMissing, NothingLegal, UsageError
+from haotuner.hw_profiles.driver import driver_version, query_driver
 from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.isolate.child import Child
@@ -91,6 +91,12 @@ class CudaBackend:
                 f"--device {asked}: tuning measures on a GPU of this host, cuda:0 or cuda:N, or a part of one, cuda:0/64; "
                 f"add --zero-measure for a pack from predictions for {device.id}"
             )
+        driver = driver_version() or 0
+        if measures and (lacking := ways.driver_lacks(device.arch, driver)):
+            raise EnvironmentMissing(
+                f"--device {asked}: the host lacks {lacking}; it serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
+                f"update the NVIDIA driver, or compile with a CUDA {driver // 1000} toolkit"
+            )
 
     def lacking(self, device: Device) -> str:
         """A GPU of the architecture and its driver."""
@@ -99,7 +105,7 @@ class CudaBackend:
             return f"a GPU that runs {device.arch} ({seen.detail})"
         here = [gpu.arch for gpu in gpu_devices(Host.here()) if isinstance(gpu, Device)]
         if any(runs(device.arch, arch) for arch in here):
-            return ""
+            return ways.driver_lacks(device.arch, driver_version() or 0)
         return f"a GPU that runs {device.arch} (it has {', '.join(here) or 'none'})"
 
     def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 
+from haotuner.errors import EnvironmentMissing
 from haotuner.words.composition import SERIAL, in_parts, sum_parts
+from haotuner.words.cuda_arch import driver_words, needed_driver
 from haotuner.words.op import Op
 
 OLDEST = 75  # compute capability 7.5: what CUDA 13 still builds for
@@ -39,6 +41,20 @@ def compilers() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def driver_lacks(arch: str, driver: int) -> str:
+    """Which driver the code that is compiled here needs, where this host's is older (0: none); else nothing."""
+    from haotuner.backends.cuda.device_code import find_compiler
+
+    try:
+        compiler = find_compiler(arch).name
+    except EnvironmentMissing:  # said where one is needed
+        return ""
+    needed = needed_driver(arch, int(compiler.split()[-1].partition(".")[0]))
+    if not driver or driver >= needed:
+        return ""
+    return f"a driver for CUDA {driver_words(needed)}, as {compiler} compiles for {arch}"
 
 
 def compiler_words(arch: str) -> dict[str, str]:

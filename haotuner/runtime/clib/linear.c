@@ -61,6 +61,23 @@ static ht_status pack_weight(ht_linear* linear, const DLTensor* given, ht_error*
   return HT_OK;
 }
 
+/* Of a kind whose weight the pack itself lays out. */
+static int packs_itself(const ht_op* op) { return op->pack->door->version >= 5 && op->pack->door->packed_floats(op->index) > 0; }
+
+static ht_status pack_behind_door(ht_linear* linear, const DLTensor* given, ht_error* error) {
+  const ht_op* op = linear->op;
+  int64_t floats = op->pack->door->packed_floats(op->index);
+  float* packed = ht_arena_take(&op->pack->arena, (size_t)floats * sizeof *packed, &linear->chunk);
+  if (packed == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the packed weight of %s", op->facts.name);
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = op->pack->door->pack(op->index, given, packed, &kind, text, sizeof text);
+  linear->weight_shape[0] = floats;
+  linear->weight_strides[0] = 1;
+  linear->weight = (DLTensor){packed, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, linear->weight_shape, linear->weight_strides, 0};
+  return answer(rc, kind, text, error);
+}
+
 static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* error) {
   int64_t n = linear->op->facts.n;
   if (given->shape[0] != n)
@@ -106,11 +123,12 @@ ht_status ht_prepare(const ht_linear* linear, void* stream, ht_error* error) {
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
   if (op == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or out is NULL");
   *out = NULL;
-  if (strcmp(op->facts.kind, "dense") != 0 && strcmp(op->facts.kind, "grouped") != 0)
+  int itself = packs_itself(op);
+  if (strcmp(op->facts.kind, "dense") != 0 && strcmp(op->facts.kind, "grouped") != 0 && !itself)
     return ht_refuse(error, HT_BAD_VALUE, "%s binds no weight; call it with ht_run", op->facts.name);
   if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
   int placed = op->pack->device >= 0;
-  ht_status status = placed ? HT_OK : check("weight", weight, 2, error);
+  ht_status status = placed ? HT_OK : check("weight", weight, itself && weight != NULL ? weight->ndim : 2, error);
   if (status == HT_OK && bias != NULL && !placed) status = check("bias", bias, 1, error);
   if (status != HT_OK) return status;
   ht_linear* linear = calloc(1, sizeof *linear);
@@ -118,7 +136,8 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
   linear->op = op;
   linear->setting = op->pack->door->setting(op->index, placed && !op->pack->planned ? 2 : op->pack->threads);
   atomic_fetch_add_explicit(&op->pack->holders, 1, memory_order_relaxed);
-  status = placed ? bind_placed(linear, weight, bias, error) : pack_weight(linear, weight, error);
+  if (placed) status = bind_placed(linear, weight, bias, error);
+  else status = itself ? pack_behind_door(linear, weight, error) : pack_weight(linear, weight, error);
   if (status == HT_OK && bias != NULL && !placed) status = copy_bias(linear, bias, error);
   if (status == HT_OK) *out = linear;
   else ht_linear_free(linear);
@@ -139,9 +158,9 @@ ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* st
   ht_pack* pack = op->pack;
   if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
   if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
-  if (strcmp(op->facts.kind, "dense") == 0 || strcmp(op->facts.kind, "grouped") == 0)
+  if (strcmp(op->facts.kind, "dense") == 0 || strcmp(op->facts.kind, "grouped") == 0 || packs_itself(op))
     return ht_refuse(error, HT_BAD_VALUE, "%s takes a packed weight; bind it with ht_bind", op->facts.name);
-  if (count != op->facts.operands)
+  if (count < op->facts.operands || count > HT_MAX_OPERANDS) /* behind the output may come what the op can do without */
     return ht_refuse(error, HT_BAD_VALUE, "%s takes %d tensors, the output last; got %d", op->facts.name,
                      (int)op->facts.operands, count);
   const char* kind = NULL;

@@ -73,8 +73,18 @@ static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y
   return queue_groups(op, x, bound, y, NULL, setting, stream, kind, text, size);
 }
 
+static int64_t packed_floats(int op) {
+  const ht_op* o = &ht_ops[op];
+  return o->kind->packed_floats == NULL ? 0 : o->kind->packed_floats(o);
+}
+
+static int pack(int op, const DLTensor* w, float* packed, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_ops[op].kind->pack(&ht_ops[op], w, packed, &error), op, &error, kind, text, size);
+}
+
 static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
-                       queue_groups};
+                       queue_groups, packed_floats, pack};
 
 __attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */
 

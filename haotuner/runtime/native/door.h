@@ -7,15 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 4 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
-#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; otherwise the same, so that new members come last */
+#define HT_DOOR_VERSION 5 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; 4: no weight is packed behind it; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
 typedef struct ht_door_op {
   const char* name;
-  int64_t n, k, panels, pw; /* the packed weight is [panels][k][pw], zero beyond column n */
+  int64_t n, k, panels, pw; /* the packed weight is [panels][k][pw], zero beyond column n; of a convolution n is its features */
   int32_t weight_kn;        /* users store the weight as (k, n) */
-  const char* kind;         /* of operator; all numbers above are 0 unless it is dense */
+  const char* kind;         /* of operator; all other numbers above are 0 unless it is dense */
   int32_t operands;         /* tensors that `run` takes, the output last; behind it the optional ones */
   int64_t bound_bytes;      /* 0, or of what `bind` fills: the weight stays where it is, on a device */
 } ht_door_op;
@@ -40,6 +40,9 @@ typedef struct {
   /* Since 4: as `queue`, of a grouped op. */
   int (*queue_groups)(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* offsets, int64_t setting,
                       void* stream, const char** kind, char* text, size_t size);
+  /* Since 5, of ops whose weight the pack lays out: floats that it takes, 0 of others; and the work. `call` takes it as one axis. */
+  int64_t (*packed_floats)(int op);
+  int (*pack)(int op, const DLTensor* w, float* packed, const char** kind, char* text, size_t size);
 } ht_door;
 
 #endif /* HT_DOOR_H_ */

@@ -150,7 +150,10 @@ static void* begin(void* unused) {
   ht_pack* pack;
   ht_op* op;
   pthread_barrier_wait(&all_ready);
-  if (ht_pack_open_on(pack_path, 0, &pack, &error) != HT_OK) fprintf(stderr, "%s\n", error.text), exit(4);
+  if (ht_pack_open_on(pack_path, 0, &pack, &error) != HT_OK) { /* a failure that the tests planned; the next try is right */
+    CHECK(strstr(error.text, "CUDA_ERROR_OUT_OF_MEMORY (2)") != NULL);
+    CHECK(ht_pack_open_on(pack_path, 0, &pack, &error) == HT_OK);
+  }
   CHECK(ht_op_find(pack, op_name, &op, &error) == HT_OK);
   ht_pack_close(pack);
   return unused;

@@ -1,12 +1,13 @@
-/* Times a kernel of a kind without loops of its own through the code that serves it (kinds/sliced.c, check.c, pool.c). Part of
- * measuring libraries only. */
+/* Times a kernel of a kind whose plans are by cells through the code that serves it (kinds/sliced.c or the kind's own loops, check.c,
+ * pool.c). Part of measuring libraries only. */
 #include <string.h>
 
 #include "kinds/sliced.h"
 #include "sampling.h"
 
-extern const ht_sliced_kernel ht_sliced_kernels[]; /* generated: the candidates in this library */
-extern const int ht_sliced_kernel_count;
+extern const ht_kind* const ht_timed_kind; /* generated: the candidates in this library, as the kind has them in a pack */
+extern const void* const ht_timed_data;
+extern const int ht_timed_count;
 
 enum { /* the job: one int64 vector, then of each operand its role, type code, bits, rank, and HT_MAX_AXES axes */
   JOB_KERNEL, JOB_AXIS, JOB_LEAST_TILES, JOB_THREADS, JOB_COPIES, JOB_SAMPLE_NS, JOB_LIMIT_NS, JOB_LEAST, JOB_AXES, JOB_OPERANDS,
@@ -41,7 +42,7 @@ HT_EXPORT int __tvm_ffi_ht_time_sliced(void* self, const TVMFFIAny* args, int32_
   int32_t operands_count = count - 2;
   const int64_t* job = t[operands_count]->data;
   if (job[JOB_OPERANDS] != operands_count || job[JOB_AXES] < 1 || job[JOB_AXES] > HT_MAX_AXES) return fail("not so many operands");
-  if (job[JOB_KERNEL] < 0 || job[JOB_KERNEL] >= ht_sliced_kernel_count) return fail("no such kernel in this library");
+  if (job[JOB_KERNEL] < 0 || job[JOB_KERNEL] >= ht_timed_count) return fail("no such kernel in this library");
   int threads = (int)job[JOB_THREADS];
   if (threads < 1 || threads > HT_MAX_THREADS) return fail("as many threads as a pool never has");
   ht_axis axes[HT_MAX_AXES];
@@ -69,11 +70,10 @@ HT_EXPORT int __tvm_ffi_ht_time_sliced(void* self, const TVMFFIAny* args, int32_
     }
     if (sliced.bytes[i] > sliced.bytes[widest]) widest = i;
   }
-  ht_sliced data = {.kernels = ht_sliced_kernels};
   ht_sliced_entry entry = {.kernel = (uint8_t)job[JOB_KERNEL], .axis = (uint8_t)job[JOB_AXIS], .least = (uint16_t)job[JOB_LEAST_TILES]};
   ht_plan plan = {.threads = threads, .table = {.dims = 1, .count = {1}}, .data = &entry};
-  ht_op op = {.name = "candidate", .kind = &ht_sliced_kind, .axis_count = (int32_t)job[JOB_AXES], .operand_count = operands_count,
-              .plan_count = 1, .kernel_count = ht_sliced_kernel_count, .axes = axes, .operands = operands, .plans = &plan, .data = &data};
+  ht_op op = {.name = "candidate", .kind = ht_timed_kind, .axis_count = (int32_t)job[JOB_AXES], .operand_count = operands_count,
+              .plan_count = 1, .kernel_count = ht_timed_count, .axes = axes, .operands = operands, .plans = &plan, .data = ht_timed_data};
   sliced.op = &op;
   sliced.plan = &plan;
   ht_error error;

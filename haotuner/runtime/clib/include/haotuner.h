@@ -68,6 +68,8 @@ ht_status ht_op_find(ht_pack* pack, const char* name, ht_op** out, ht_error* err
  * On a device: a compact weight and bias of the op's dtype there (of a grouped op (g, n, k) and (g, n)), which are not copied and must outlive the linear, what was queued
  * with it, and every graph that captured a call. Not while a stream is captured. */
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error);
+/* Of a convolution: a contiguous weight as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s); ht_call then takes
+ * images in the layout of the op, and out as large as the convolution makes them. */
 void ht_linear_free(ht_linear* linear);
 
 /* out (..., n) = x (..., k) . weight^T + bias. Rows evenly spaced, inner stride 1, out apart from x. Allocates nothing.
@@ -90,7 +92,9 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
                           ht_error* error);
 
 /* Compute an op of another kind than dense, which binds no weight: its operands in the op's order, the output last. Any thread
- * may call; nothing may call while or after the pack is closed. Allocates nothing. */
+ * may call; nothing may call while or after the pack is closed. Allocates nothing.
+ * batch_matmul takes x, w, y and after them, each NULL or left out where it is not wanted, bias, scale and mask:
+ * y = (x . w) * scale + bias + mask. Matrices are the last two axes; those before count them and are broadcast, at any strides. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
 /* Counts since the library was mapped, over all handles of this process. */

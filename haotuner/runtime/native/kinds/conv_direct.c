@@ -3,9 +3,16 @@
 
 #include "conv.h"
 
+#define HT_DIRECT_FLOATS (24 * 1024) /* lines of one plane: twice the L1 of most server cores, since each is used at once */
+#define HT_DIRECT_COLUMNS 256       /* of a strip of the output */
+#define HT_DIRECT_TAPS 16            /* of a line: what ht_conv_is_direct lets through */
+
+static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_FLOATS];
+
 #define HT_TARGET __attribute__((target("avx512f")))
 #define HT_WIDE(name) name##_16
 #define HT_N 16
+#define HT_SPECIAL 1
 #define HT_V __m512
 #define HT_LOAD(p) _mm512_loadu_ps(p)
 #define HT_BITS(low, high) ((__mmask16)(((1u << (high)) - 1) & ~((1u << (low)) - 1)))
@@ -24,6 +31,7 @@ HT_TARGET static inline __m512 even_16(const float* p, int64_t low, int64_t high
 #undef HT_TARGET
 #undef HT_WIDE
 #undef HT_N
+#undef HT_SPECIAL
 #undef HT_V
 #undef HT_LOAD
 #undef HT_PART
@@ -35,6 +43,7 @@ HT_TARGET static inline __m512 even_16(const float* p, int64_t low, int64_t high
 #define HT_TARGET __attribute__((target("avx2,fma")))
 #define HT_WIDE(name) name##_8
 #define HT_N 8
+#define HT_SPECIAL 1
 #define HT_V __m256
 #define HT_LOAD(p) _mm256_loadu_ps(p)
 #define HT_PART(p, low, high) part_8(p, low, high)
@@ -57,6 +66,7 @@ HT_TARGET static inline __m256 even_8(const float* p, int64_t low, int64_t high)
 #undef HT_TARGET
 #undef HT_WIDE
 #undef HT_N
+#undef HT_SPECIAL
 #undef HT_V
 #undef HT_LOAD
 #undef HT_PART
@@ -68,6 +78,7 @@ HT_TARGET static inline __m256 even_8(const float* p, int64_t low, int64_t high)
 #define HT_TARGET
 #define HT_WIDE(name) name##_4
 #define HT_N 4
+#define HT_SPECIAL 0
 #define HT_V __m128
 #define HT_LOAD(p) _mm_loadu_ps(p)
 #define HT_PART(p, low, high) part_4(p, low, high, 1)
@@ -93,9 +104,16 @@ typedef struct {
   const ht_kernel* kernel;
   const ht_conv_call* call;
   int64_t all, chunks; /* planes, channels first; rows of all images, channels last */
+  atomic_int failed;
 } direct_job;
 
-static void run_planes(const direct_job* j, int64_t first, int64_t last) {
+/* The epilogue of `rows` output rows from one on. */
+static void finish(direct_job* j, ht_conv_part part, int64_t rows) {
+  for (int64_t i = 0; i < rows && j->kernel->epilogue != NULL; ++i, ++part.p)
+    if (ht_conv_finish(j->conv, j->kernel, j->call, &part) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+}
+
+static void run_planes(direct_job* j, int64_t first, int64_t last) {
   const ht_conv* conv = j->conv;
   const ht_conv_call* call = j->call;
   int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
@@ -103,28 +121,32 @@ static void run_planes(const direct_job* j, int64_t first, int64_t last) {
     int64_t b = at / conv->features, f = at % conv->features;
     const float *x = call->x + b * call->xb + f / each * call->xc, *w = call->weight + f * stride;
     float* y = call->y + b * call->yb + f * call->yf;
-    (conv->lanes == 16 ? plane_16 : conv->lanes == 8 ? plane_8 : plane_4)(call, conv, x, w, call->bias == NULL ? 0 : call->bias[f], y, j->kernel->mr);
+    (conv->lanes == 16 ? plane_16 : conv->lanes == 8 ? plane_8 : plane_4)(call, conv, x, w, call->bias == NULL ? 0 : call->bias[f], y, j->kernel->mr,
+                                                                            room_memory);
+    finish(j, (ht_conv_part){b, f, 0, 0, 1, call->q, 1}, call->p);
   }
 }
 
-static void run_rows(const direct_job* j, int64_t first, int64_t last) {
+static void run_rows(direct_job* j, int64_t first, int64_t last) {
   const ht_conv_call* call = j->call;
   int lanes = j->conv->lanes;
   for (int64_t at = first; at < last; ++at) {
     int64_t b = at / call->p, p = at % call->p;
     float* y = call->y + b * call->yb + p * call->yh;
     (lanes == 16 ? row_16 : lanes == 8 ? row_8 : row_4)(call, j->conv, call->x + b * call->xb, call->weight, p, y, j->kernel->mr);
+    finish(j, (ht_conv_part){b, 0, p, 0, j->conv->features, call->q, 1}, 1);
   }
 }
 
 static void run_chunk(void* arg, int64_t index) {
-  const direct_job* j = arg;
+  direct_job* j = arg;
   int64_t first = j->all * index / j->chunks, last = j->all * (index + 1) / j->chunks;
   (j->conv->last ? run_rows : run_planes)(j, first, last);
 }
 
-void ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
-  direct_job j = {conv, kernel, call, call->batch * (conv->last ? call->p : conv->features), 1};
+int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
+  direct_job j = {.conv = conv, .kernel = kernel, .call = call, .all = call->batch * (conv->last ? call->p : conv->features), .chunks = 1};
+  atomic_init(&j.failed, 0);
   if (threads > 1) {
     j.chunks = 4 * (int64_t)threads; /* enough for a free thread to help a late one */
     if (j.chunks > j.all) j.chunks = j.all;
@@ -132,4 +154,5 @@ void ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_c
   } else {
     run_chunk(&j, 0);
   }
+  return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

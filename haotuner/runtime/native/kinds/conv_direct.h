@@ -3,83 +3,96 @@
  * HT_V: a vector; HT_N: its lanes; HT_LOAD(p), HT_PART(p, low, high): lanes [low, high) and zeros; HT_STORE(p, v, n): the first n;
  * HT_EVERY(p): a number in all lanes; HT_FMA(a, b, c); HT_EVEN(p, low, high): every other element from p on. */
 
-/* Channels first: `rows` output rows from p on of one plane, all columns. Every line of the image that is loaded serves all rows
- * whose window it lies in. */
-HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(const ht_conv_call* call, const ht_conv* conv, const float* x,
-                                                                             const float* w, float bias, float* y, int64_t p, int rows,
-                                                                             int r, int s, int down, int across, int thick, int broad) {
-  const int64_t left = conv->wide.before, top = p * down - conv->tall.before;
-  const int lines = (rows - 1) * down + (r - 1) * thick + 1;
-  for (int64_t q = 0; q < call->q; q += HT_N) {
-    HT_V sums[4];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i) sums[i] = HT_EVERY(&bias);
-    int64_t first = q * across - left, reach = (HT_N - 1) * across + (s - 1) * broad;
-    int inside = first >= 0 && first + reach + (across == 2) < call->w;
-#pragma GCC unroll 16
-    for (int line = 0; line < lines; ++line) {
-      int64_t at = top + line;
-      if (at < 0 || at >= call->h) continue;
-      const float* row = x + at * call->xh;
-#pragma GCC unroll 16
-      for (int u = 0; u < s; ++u) {
-        int64_t from = first + u * broad;
+/* Channels first. Lines of the image that a strip of the output needs, padded: every `across`-th element one after the other, so
+ * that taps of all strides load whole vectors. `length`: floats of one such part of a line. */
+HT_TARGET static void HT_WIDE(lines_of)(const ht_conv_call* call, const float* x, int64_t top, int64_t lines, int64_t left, int across,
+                                        int64_t length, float* out) {
+  for (int64_t at = top; at < top + lines; ++at) {
+    const float* row = x + at * call->xh;
+    for (int part = 0; part < across; ++part)
+      for (int64_t j = 0; j < length; j += HT_N, out += HT_N) {
+        int64_t from = j * across + part - left;
+        int64_t low = from < 0 ? -from : 0, high = at < 0 || at >= call->h || from >= call->w ? 0 : call->w - from, most = HT_N * across;
+        low = low < most ? low : most;
+        high = high < most ? high : most;
         HT_V v;
-        if (across == 1) {
-          if (inside) v = HT_LOAD(row + from);
-          else {
-            int64_t low = from < 0 ? -from : 0, high = call->w - from;
-            v = HT_PART(row + from, low < HT_N ? low : HT_N, high < 0 ? 0 : high < HT_N ? high : HT_N);
-          }
-        } else if (across == 2) {
-          int64_t low = from < 0 ? -from : 0, high = call->w - from;
-          v = HT_EVEN(row + from, low < 2 * HT_N ? low : 2 * HT_N, high < 0 ? 0 : high < 2 * HT_N ? high : 2 * HT_N);
-        } else {
+        if (across == 1) v = HT_PART(row + from, low, high);
+        else if (across == 2) v = HT_EVEN(row + from, low, high);
+        else {
           float lanes[HT_N];
-          for (int j = 0; j < HT_N; ++j) {
-            int64_t column = from + (int64_t)j * across;
-            lanes[j] = column >= 0 && column < call->w ? row[column] : 0;
-          }
+          for (int i = 0; i < HT_N; ++i) lanes[i] = i * across >= low && i * across < high ? row[from + i * across] : 0;
           v = HT_LOAD(lanes);
         }
-#pragma GCC unroll 16
+        HT_STORE(out, v, HT_N);
+      }
+  }
+}
+
+/* `rows` output rows of `count` columns. Every line that is loaded serves all rows whose window it lies in. `at`: of each tap of a
+ * line, where it begins; `line`: from one line to the next. */
+HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(rows_of)(const float* x, int64_t line, const int64_t* at,
+                                                                             const float* w, float bias, float* y, int64_t stride,
+                                                                             int64_t count, int rows, int r, int s, int down, int thick) {
+  const int lines = (rows - 1) * down + (r - 1) * thick + 1;
+  for (int64_t q = 0; q < count; q += HT_N) {
+    HT_V sums[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) sums[i] = HT_EVERY(&bias);
+#pragma GCC unroll 11
+    for (int k = 0; k < lines; ++k)
+#pragma GCC unroll 5
+      for (int u = 0; u < s; ++u) {
+        HT_V v = HT_LOAD(x + k * line + at[u] + q);
+#pragma GCC unroll 4
         for (int i = 0; i < rows; ++i) { /* thick times t is the line within the row's window */
-          int within = line - i * down;
+          int within = k - i * down;
           if (within < 0 || within > (r - 1) * thick || within % thick != 0) continue;
           sums[i] = HT_FMA(HT_EVERY(w + within / thick * s + u), v, sums[i]);
         }
       }
-    }
-    int64_t count = call->q - q < HT_N ? call->q - q : HT_N;
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i) HT_STORE(y + (p + i) * call->yh + q, sums[i], count);
+    int64_t n = count - q < HT_N ? count - q : HT_N;
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) HT_STORE(y + i * stride + q, sums[i], n);
   }
 }
 
 HT_TARGET static void HT_WIDE(plane)(const ht_conv_call* call, const ht_conv* conv, const float* x, const float* w, float bias, float* y,
-                                     int most) {
+                                     int most, float* room) {
   const ht_window *tall = &conv->tall, *wide = &conv->wide;
-  int square = tall->dilation == 1 && wide->dilation == 1 && tall->taps == wide->taps && tall->stride == wide->stride;
-  int size = square && tall->stride <= 2 && (tall->taps == 3 || tall->taps == 5) ? tall->taps * 10 + tall->stride : 0;
-  for (int64_t p = 0; p < call->p;) {
-    int rows = call->p - p >= 4 && most >= 4 ? 4 : call->p - p >= 2 && most >= 2 ? 2 : 1;
-#define HT_ROWS(n, r, st)                                                             \
-  case r * 100 + st * 10 + n:                                                         \
-    HT_WIDE(rows_of)(call, conv, x, w, bias, y, p, n, r, r, st, st, 1, 1);            \
+  int across = wide->stride;
+  int square = tall->dilation == 1 && tall->taps == wide->taps && tall->stride <= 2 && (tall->taps == 3 || tall->taps == 5);
+  int size = HT_SPECIAL && square ? tall->taps * 10 + tall->stride : 0;
+  int64_t at[HT_DIRECT_TAPS], reach = (int64_t)tall->dilation * (tall->taps - 1);
+  int64_t behind = ((int64_t)wide->dilation * (wide->taps - 1)) / across + 1;
+  for (int64_t q = 0; q < call->q; q += HT_DIRECT_COLUMNS) {
+    int64_t count = call->q - q < HT_DIRECT_COLUMNS ? call->q - q : HT_DIRECT_COLUMNS;
+    int64_t length = (count + behind + 2 * HT_N - 1) / HT_N * HT_N, line = length * across;
+    for (int u = 0; u < wide->taps; ++u) at[u] = u * wide->dilation % across * length + (int64_t)u * wide->dilation / across;
+    int64_t strip = (HT_DIRECT_FLOATS / line - reach - 1) / tall->stride + 1;
+    for (int64_t p = 0, rows; p < call->p; p += rows) {
+      rows = call->p - p < strip ? call->p - p : strip;
+      int64_t top = p * tall->stride - tall->before;
+      HT_WIDE(lines_of)(call, x, top, (rows - 1) * tall->stride + reach + 1, wide->before - q * across, across, length, room);
+      for (int64_t i = 0, now; i < rows; i += now) {
+        now = rows - i >= 4 && most >= 4 ? 4 : 1;
+        const float* from = room + i * tall->stride * line;
+        float* to = y + (p + i) * call->yh + q;
+#define HT_ROWS(n, r, st)                                                                 \
+  case r * 100 + st * 10 + n:                                                             \
+    HT_WIDE(rows_of)(from, line, at, w, bias, to, call->yh, count, n, r, r, st, 1);       \
     break;
-    switch (size / 10 * 100 + size % 10 * 10 + rows) {
-      HT_ROWS(4, 3, 1) HT_ROWS(2, 3, 1) HT_ROWS(1, 3, 1) HT_ROWS(4, 3, 2) HT_ROWS(2, 3, 2) HT_ROWS(1, 3, 2)
-      HT_ROWS(4, 5, 1) HT_ROWS(2, 5, 1) HT_ROWS(1, 5, 1) HT_ROWS(4, 5, 2) HT_ROWS(2, 5, 2) HT_ROWS(1, 5, 2)
-      default:
-        rows = 1;
-        if (wide->stride == 1)
-          HT_WIDE(rows_of)(call, conv, x, w, bias, y, p, 1, tall->taps, wide->taps, tall->stride, 1, tall->dilation, wide->dilation);
-        else
-          HT_WIDE(rows_of)(call, conv, x, w, bias, y, p, 1, tall->taps, wide->taps, tall->stride, wide->stride, tall->dilation,
-                           wide->dilation);
-    }
+        switch (size / 10 * 100 + size % 10 * 10 + (int)now) {
+#if HT_SPECIAL
+          HT_ROWS(4, 3, 1) HT_ROWS(1, 3, 1) HT_ROWS(4, 3, 2) HT_ROWS(1, 3, 2)
+          HT_ROWS(4, 5, 1) HT_ROWS(1, 5, 1) HT_ROWS(4, 5, 2) HT_ROWS(1, 5, 2)
+#endif
+          default:
+            now = 1;
+            HT_WIDE(rows_of)(from, line, at, w, bias, to, call->yh, count, 1, tall->taps, wide->taps, tall->stride, tall->dilation);
+        }
 #undef HT_ROWS
-    p += rows;
+      }
+    }
   }
 }
 

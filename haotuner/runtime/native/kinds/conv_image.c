@@ -4,7 +4,7 @@
 
 #include "conv.h"
 
-/* One line, and `count` lines of `length` elements `gap` apart in memory. */
+/* One line, and `count` lines of `length` elements: those of [low, high) lie `gap` apart in memory, the others are zero. */
 #define HT_TARGET __attribute__((target("avx512f")))
 #define HT_WIDE(name) name##_16
 HT_TARGET static inline void line_16(float* to, const float* from, int64_t length) {
@@ -15,26 +15,33 @@ HT_TARGET static inline void line_16(float* to, const float* from, int64_t lengt
   _mm512_mask_storeu_ps(to + i, rest, _mm512_maskz_loadu_ps(rest, from + i));
 }
 
-HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length, int64_t gap) {
-  if (gap == 1) {
-    for (int64_t i = 0; i < count; ++i) line_16(to + i * step, from + i * stride, length);
-  } else if (gap == 2) { /* every other element of two vectors */
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    for (int64_t i = 0; i < count; ++i) {
-      const float* source = from + i * stride;
-      float* target = to + i * step;
-      for (int64_t j = 0; j < length; j += 16) {
-        int64_t left = length - j, floats = 2 * left - 1;
-        __mmask16 kept = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
-        __mmask16 low = floats >= 16 ? 0xffff : (__mmask16)((1u << floats) - 1);
-        __mmask16 high = floats >= 32 ? 0xffff : floats <= 16 ? 0 : (__mmask16)((1u << (floats - 16)) - 1);
-        __m512 a = _mm512_maskz_loadu_ps(low, source + 2 * j), b = _mm512_maskz_loadu_ps(high, source + 2 * j + 16);
-        _mm512_mask_storeu_ps(target + j, kept, _mm512_permutex2var_ps(a, even, b));
+static inline uint64_t ones(int64_t count) { return count <= 0 ? 0 : count >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1; }
+
+HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t low, int64_t high,
+                               int64_t length, int64_t gap) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  if (gap > 2) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < length; ++j) to[i * step + j] = j >= low && j < high ? from[i * stride + j * gap] : 0;
+    return;
+  }
+  for (int64_t j = 0; j < length; j += 16) { /* masks are those of all lines */
+    __mmask16 there = (__mmask16)(ones(high - j) & ~ones(low - j)), kept = (__mmask16)ones(length - j);
+    const float* source = from + j * gap;
+    float* target = to + j;
+    if (gap == 1 && there == 0xffff) {
+      for (int64_t i = 0; i < count; ++i) _mm512_storeu_ps(target + i * step, _mm512_loadu_ps(source + i * stride));
+    } else if (gap == 1) {
+      for (int64_t i = 0; i < count; ++i)
+        _mm512_mask_storeu_ps(target + i * step, kept, _mm512_maskz_loadu_ps(there, source + i * stride));
+    } else { /* every other element of two vectors: lane l comes from element 2 l */
+      uint64_t pairs = ones(2 * (high - j) - 1) & ~ones(2 * (low - j));
+      __mmask16 first = (__mmask16)pairs, second = (__mmask16)(pairs >> 16);
+      for (int64_t i = 0; i < count; ++i) {
+        __m512 a = _mm512_maskz_loadu_ps(first, source + i * stride), b = _mm512_maskz_loadu_ps(second, source + i * stride + 16);
+        _mm512_mask_storeu_ps(target + i * step, kept, _mm512_permutex2var_ps(a, even, b));
       }
     }
-  } else {
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t j = 0; j < length; ++j) to[i * step + j] = from[i * stride + j * gap];
   }
 }
 #include "conv_image.h"
@@ -48,12 +55,15 @@ HT_TARGET static void lines_16(float* to, int64_t step, const float* from, int64
     for (; i + lanes <= length; i += lanes) *(vector*)(to + i) = *(const vector*)(from + i);                                     \
     for (; i < length; ++i) to[i] = from[i];                                                                                     \
   }                                                                                                                              \
-  HT_TARGET static void lines_##lanes(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length, \
-                                      int64_t gap) {                                                                             \
+  HT_TARGET static void lines_##lanes(float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t low,    \
+                                      int64_t high, int64_t length, int64_t gap) {                                               \
     for (int64_t i = 0; i < count; ++i) {                                                                                        \
-      if (gap == 1) line_##lanes(to + i * step, from + i * stride, length);                                                      \
+      float* line = to + i * step;                                                                                               \
+      for (int64_t j = 0; j < low; ++j) line[j] = 0;                                                                             \
+      if (gap == 1 && low < high) line_##lanes(line + low, from + i * stride + low, high - low);                                 \
       else                                                                                                                       \
-        for (int64_t j = 0; j < length; ++j) to[i * step + j] = from[i * stride + j * gap];                                      \
+        for (int64_t j = low; j < high; ++j) line[j] = from[i * stride + j * gap];                                               \
+      for (int64_t j = high; j < length; ++j) line[j] = 0;                                                                       \
     }                                                                                                                            \
   }
 
@@ -72,4 +82,8 @@ HT_LINES(4)
 void ht_conv_image(const ht_image* image, int lanes, float* out) {
   if (image->conv->last) (lanes == 16 ? last_16 : lanes == 8 ? last_8 : last_4)(image, out);
   else (lanes == 16 ? first_16 : lanes == 8 ? first_8 : first_4)(image, out);
+}
+
+void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length) {
+  (lanes == 16 ? lines_16 : lanes == 8 ? lines_8 : lines_4)(to, step, from, stride, count, 0, length, length, 1);
 }

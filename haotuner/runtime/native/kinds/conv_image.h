@@ -25,15 +25,9 @@ HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
         int64_t low = x >= 0 ? 0 : (-x + move - 1) / move, high = x >= call->w ? 0 : (call->w - x + move - 1) / move;
         if (high > length) high = length;
         if (y < 0 || y >= call->h || low >= high) low = high = length; /* nothing of the image: all zero */
-        const float* from = image + c * call->xc + y * call->xh + (x + low * move) * call->xw;
+        const float* from = image + c * call->xc + y * call->xh + x * call->xw;
         int64_t step = per_channel * width;
-        if (low > 0 || high < length)
-          for (int64_t i = c; i < c_end; ++i) {
-            float* zero = to + (i - c) * step;
-            for (int64_t j = 0; j < low; ++j) zero[j] = 0;
-            for (int64_t j = high; j < length; ++j) zero[j] = 0;
-          }
-        if (low < high) HT_WIDE(lines)(to + low, step, from, call->xc, c_end - c, high - low, move * call->xw);
+        HT_WIDE(lines)(to, step, from, call->xc, c_end - c, low, high, length, move * call->xw);
       }
       at += length;
     }

@@ -60,7 +60,12 @@ void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_
 }
 
 int ht_conv_is_direct(const ht_conv* conv) {
-  return !conv->transposed && conv->groups == conv->channels && (!conv->last || conv->features == conv->channels);
+  /* Lines of a strip of 256 columns must find room, whatever stride and dilation (conv_direct.c); other windows are products.
+   * conv_direct.py says the same. */
+  const ht_window *tall = &conv->tall, *wide = &conv->wide;
+  int small = conv->last || (wide->taps <= 16 && tall->taps <= 16 && wide->stride <= 4 && tall->stride <= 4 && wide->dilation <= 4 &&
+                             tall->dilation <= 1);
+  return small && !conv->transposed && conv->groups == conv->channels && (!conv->last || conv->features == conv->channels);
 }
 
 int64_t ht_conv_direct_stride(const ht_conv* conv) { return apart((int64_t)conv->tall.taps * conv->wide.taps); }

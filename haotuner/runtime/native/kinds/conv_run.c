@@ -8,6 +8,7 @@
 #define IMAGE_FLOATS (72 * 1024)
 #define RESULT_FLOATS (40 * 1024)
 #define ROWS_MOST 96 /* pixels of a block, channels last: the weight streams past once for so many (setting.py) */
+#define SHORTEST_RUN 32 /* terms: shorter ones are laid out, since a call of a micro-kernel costs some 20 ns */
 #define PANEL_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
 
 static _Thread_local _Alignas(64) float image_memory[IMAGE_FLOATS + 64];
@@ -76,16 +77,29 @@ static void put(const job* j, const float* from, int64_t stride, int64_t feature
     float* to = place(j, feature, pixel + at);
     int64_t gap = wide->step * call->yw;
     if (j->conv->last)
-      for (int64_t i = 0; i < length; ++i) memcpy(to + i * gap, from + (at + i) * stride, (size_t)features * sizeof *to);
+      ht_conv_lines(j->conv->lanes, to, gap, from + at * stride, stride, length, features);
+    else if (gap == 1)
+      ht_conv_lines(j->conv->lanes, to, call->yf, from + at, stride, features, length);
     else
-      for (int64_t f = 0; f < features; ++f) {
-        const float* line = from + f * stride + at;
-        if (gap == 1) memcpy(to + f * call->yf, line, (size_t)length * sizeof *to);
-        else
-          for (int64_t i = 0; i < length; ++i) to[f * call->yf + i * gap] = line[i];
-      }
+      for (int64_t f = 0; f < features; ++f)
+        for (int64_t i = 0; i < length; ++i) to[f * call->yf + i * gap] = from[f * stride + at + i];
     at += length;
   }
+}
+
+/* The epilogue on pixels that were written, a row of the output at a time. */
+static int finish(const job* j, int64_t feature, int64_t features, int64_t pixel, int64_t pixels) {
+  const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
+  int rc = 0;
+  for (int64_t at = 0; at < pixels && rc == 0 && j->kernel->epilogue != NULL;) {
+    int64_t row = (pixel + at) / wide->count, column = (pixel + at) % wide->count, length = wide->count - column;
+    if (length > pixels - at) length = pixels - at;
+    ht_conv_part part = {row / tall->count, feature, tall->first + row % tall->count * tall->step, wide->first + column * wide->step,
+                         features, length, wide->step};
+    rc = ht_conv_finish(j->conv, j->kernel, j->call, &part);
+    at += length;
+  }
+  return rc;
 }
 
 static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, int64_t features, int64_t pixels) {
@@ -154,45 +168,107 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
       for (int64_t i = 0; i < last - f; ++i) memset(y + i * ldy, 0, (size_t)pixels * sizeof *y);
     if (j->call->bias != NULL) add_bias(j, y, ldy, all + f, last - f, pixels);
     if (!direct) put(j, y, ldy, all + f, last - f, pixel, pixels);
+    if (rc == 0) rc = finish(j, all + f, last - f, pixel, pixels);
   }
   return (int)rc;
 }
 
-/* Channels last: features [first, first + count) of a group, a multiple of the tile but at the group's end. */
-static int chunk_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
+/* Channels last: `count` features of row tiles; those beyond the last whole tile by its program, or by one that computes more. */
+static int features_across(const job* j, tile_call c, int64_t count) {
   const ht_kernel* k = j->kernel;
-  int64_t all = group * j->features, tiles = up(pixels, k->mr);
   int64_t whole = count / k->nr, rest = count - whole * k->nr;
-  int narrow = rest > 0 && k->tail != NULL && rest <= k->nt;
-  int64_t wide = whole * k->nr + (rest == 0 ? 0 : narrow ? k->nt : k->nr); /* what the tiles compute */
-  int direct = j->in_place && pixels % k->mr == 0 && wide == count;
-  int64_t most = direct ? tiles : RESULT_FLOATS / (wide * k->mr), rc = 0; /* row tiles at a time */
-  if (most < 1) return -1; /* blocks are made so that one fits */
+  c.groups = whole;
+  int rc = whole > 0 ? run_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
+  if (rc != 0 || rest == 0) return rc;
+  c.w += whole * k->nr / j->conv->lanes * j->phase.stride;
+  c.y += whole * k->nr;
+  c.groups = 1;
+  return k->tail != NULL && rest <= k->nt ? run_tiles(k->tail, k->mr, k->nt, k->pw, &c) : run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+}
+
+/* Whether windows of `count` pixels from one on lie evenly spaced in the image, so that their rows are read where they are: terms
+ * follow one another for all taps of a line, or for the channels of one tap. The terms of one such run; 0 where they do not. */
+static int64_t run_in_place(const job* j, int64_t pixel, int64_t count) {
+  const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
+  const ht_conv_call* call = j->call;
+  if (tall->taps * wide->taps == 1 && tall->move == 1 && wide->move == 1 && tall->at == 0 && wide->at == 0 && tall->count == call->h &&
+      wide->count == call->w && (call->h == 1 || call->xh == call->w * call->xw) && (call->batch == 1 || call->xb == call->h * call->w * call->xw))
+    return j->channels;
+  int64_t q = pixel % wide->count, x = q * wide->move + wide->at, last = x + (count - 1) * wide->move;
+  int64_t low = wide->by < 0 ? (wide->taps - 1) * wide->by : 0, high = wide->by > 0 ? (wide->taps - 1) * wide->by : 0;
+  if (q + count > wide->count || x + low < 0 || last + high >= call->w || wide->taps == 0) return 0;
+  int64_t run = wide->by == 1 && call->xw == j->channels ? wide->taps * j->channels : j->channels;
+  return run >= SHORTEST_RUN ? run : 0;
+}
+
+/* The sums of row tiles from the image itself, a run of terms at a time. */
+static int rows_in_place(const job* j, tile_call c, int64_t run, int64_t group, int64_t pixel, int64_t count) {
+  const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
+  const ht_conv_call* call = j->call;
+  int64_t row = pixel / wide->count, b = row / tall->count, y0 = row % tall->count * tall->move + tall->at;
+  int64_t x0 = pixel % wide->count * wide->move + wide->at, rc = 0, line = wide->taps * j->channels;
+  const float* weight = c.w;
+  c.ldx = wide->move * call->xw;
+  c.add = 0;
+  for (int64_t k = 0; k < j->phase.depth && rc == 0; k += run) {
+    int64_t t = k / line, u = k % line / j->channels, y = y0 + t * tall->by;
+    if (y < 0 || y >= call->h) continue;
+    const float* x = call->x + b * call->xb + y * call->xh + (x0 + u * wide->by) * call->xw + group * j->channels;
+    for (int64_t from = 0; from < run && rc == 0; from += c.depth, c.add = 1) {
+      c.depth = run - from < j->part ? run - from : j->part;
+      c.x = x + from;
+      c.w = weight + (k + from) * j->conv->lanes;
+      rc = features_across(j, c, count);
+    }
+  }
+  return c.add ? (int)rc : 1; /* 1: no tap lies inside the image */
+}
+
+/* Channels last: features [first, first + count) of a group, a multiple of the tile but at the group's end. */
+static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
+  const ht_kernel* k = j->kernel;
+  int64_t all = group * j->features, tiles = up(pixels, k->mr), rest = count % k->nr;
+  int64_t wide = count - rest + (rest == 0 ? 0 : k->tail != NULL && rest <= k->nt ? k->nt : k->nr); /* what the tiles compute */
+  int even = pixels % k->mr == 0, direct = j->in_place && even && wide == count;
+  int64_t run = even ? run_in_place(j, pixel, pixels) : 0, rc = 0;
+  int64_t most = direct ? tiles : RESULT_FLOATS / (wide * k->mr); /* row tiles at a time */
+  if (most < 1) return -1;                                        /* blocks are made so that one fits */
   for (int64_t tile = 0; tile < tiles && rc == 0; tile += most) {
     int64_t now = tiles - tile < most ? tiles - tile : most, row = pixel + tile * k->mr;
     int64_t rows = now * k->mr < pixels - tile * k->mr ? now * k->mr : pixels - tile * k->mr;
     float* y = direct ? place(j, all + first, row) : result_memory;
     int64_t ldy = direct ? j->call->yw : wide;
-    for (int64_t from = 0; from < j->phase.depth && rc == 0; from += j->part) {
-      int64_t depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part, ldx = (up(depth, 16) | 1) * 16;
-      ht_image image = {j->conv, j->call, &j->phase, group * j->channels, row, rows, from, depth, ldx};
-      ht_conv_image(&image, j->conv->lanes, image_memory);
-      const float* w = j->call->weight + j->phase.offset + group * j->phase.group + from * j->conv->lanes;
-      tile_call c = {.x = image_memory, .ldx = ldx, .w = w + first / j->conv->lanes * j->phase.stride, .w_stride = j->phase.stride,
-                     .y = y, .ldy = ldy, .depth = depth, .tiles = now, .groups = whole, .add = from > 0};
-      if (whole > 0) rc = run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
-      if (rest == 0 || rc != 0) continue;
-      c.w += whole * k->nr / j->conv->lanes * j->phase.stride;
-      c.y += whole * k->nr;
-      c.groups = 1;
-      rc = narrow ? run_tiles(k->tail, k->mr, k->nt, k->pw, &c) : run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+    const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + first / j->conv->lanes * j->phase.stride;
+    tile_call c = {.w = weight, .w_stride = j->phase.stride, .y = y, .ldy = ldy, .tiles = now};
+    int empty = j->phase.depth == 0;
+    if (run > 0) {
+      rc = rows_in_place(j, c, run, group, row, count);
+      empty = rc == 1;
+      rc = empty ? 0 : rc;
     }
-    if (j->phase.depth == 0)
-      for (int64_t i = 0; i < rows; ++i) memset(y + i * ldy, 0, (size_t)count * sizeof *y);
+    for (int64_t from = 0; from < j->phase.depth && rc == 0 && run == 0; from += j->part) {
+      c.depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
+      c.ldx = (up(c.depth, 16) | 1) * 16;
+      ht_image image = {j->conv, j->call, &j->phase, group * j->channels, row, rows, from, c.depth, c.ldx};
+      ht_conv_image(&image, j->conv->lanes, image_memory);
+      c.x = image_memory;
+      c.w = weight + from * j->conv->lanes;
+      c.add = from > 0;
+      rc = features_across(j, c, count);
+    }
+    for (int64_t i = 0; i < rows && empty; ++i) memset(y + i * ldy, 0, (size_t)count * sizeof *y);
     if (j->call->bias != NULL) add_bias(j, y, ldy, all + first, count, rows);
     if (!direct) put(j, y, ldy, all + first, count, row, rows);
+    if (rc == 0) rc = finish(j, all + first, count, row, rows);
   }
   return (int)rc;
+}
+
+/* Whole row tiles, which may be read and written in place, then what is left of one. */
+static int chunk_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
+  int64_t whole = pixels / j->kernel->mr * j->kernel->mr;
+  int rc = whole > 0 ? rows_last(j, group, pixel, whole, first, count) : 0;
+  return rc != 0 || whole == pixels ? rc : rows_last(j, group, pixel + whole, pixels - whole, first, count);
 }
 
 /* Chunks in the order of groups, blocks of pixels, spans of features. */
@@ -238,8 +314,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
   job j = {.conv = conv, .kernel = kernel, .call = call, .channels = conv->channels / conv->groups, .features = conv->features / conv->groups};
   if (share == HT_WHOLE) threads = 1;
   if (ht_conv_is_direct(conv)) {
-    ht_conv_run_direct(conv, kernel, call, threads);
-    return 0;
+    return ht_conv_run_direct(conv, kernel, call, threads);
   }
   if (threads == 1) share = HT_WHOLE;
   atomic_init(&j.failed, 0);

@@ -1,0 +1,53 @@
+"""batch_matmul's micro-kernels as C source: the programs of their tiles, and how each computes a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from haotuner.microkernels.cpu.product import MOST_ROWS, MOST_VECTORS, program_name, programs
+from haotuner.words.kernel import MicroKernel
+
+
+def product_declarations(kernels: Sequence[MicroKernel]) -> list[str]:
+    """C declarations of every program that the kernels need."""
+    names = sorted({program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)})
+    return [f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names]
+
+
+def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
+    """C source of ``data<suffix>``, an ``ht_product``. ValueError if the kernels are of several layouts or vector widths."""
+    alike = {(kernel["vl"], kernel["xk"], kernel["wk"]) for kernel in kernels}
+    if len(alike) != 1:
+        raise ValueError(f"kernels of one op have one layout and one width of vectors, these have {sorted(alike)}")
+    (lanes, x_across, w_across) = alike.pop()
+    known = {tile: program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)}
+    lines = [f"static const ht_kernel_fn tiles{suffix}[HT_PRODUCT_VECTORS * HT_PRODUCT_ROWS] = {{"]
+    for vectors in range(1, MOST_VECTORS + 1):
+        row = [known.get((rows, vectors)) for rows in range(1, MOST_ROWS + 1)]
+        lines.append(f"  {', '.join(f'__tvm_ffi_{name}' if name else 'NULL' for name in row)},")
+    lines += ["};", f"static const ht_product_kernel kernels{suffix}[] = {{"]
+    for kernel in kernels:
+        lines.append(f'  {{"{kernel.name}", {kernel["mr"]}, {kernel["nv"]}, {kernel["pk"]}, {kernel["kb"]}}},')
+    lines += [
+        "};",
+        f'_Static_assert(HT_PRODUCT_ROWS == {MOST_ROWS} && HT_PRODUCT_VECTORS == {MOST_VECTORS}, "a table of tiles");',
+    ]
+    return [
+        *lines,
+        f"static const ht_product data{suffix} = {{tiles{suffix}, {lanes}, {x_across}, {w_across}, kernels{suffix}}};",
+    ]
+
+
+def product_table(kernels: Sequence[MicroKernel]) -> str:
+    """C source of a measuring library's candidates."""
+    lines = ['#include "kinds/product.h"', *product_declarations(kernels), *product_data(kernels, "")]
+    return "\n".join([*lines, *timed("ht_product_kind", "data", len(kernels)), ""])
+
+
+def timed(kind: str, data: str, count: int) -> list[str]:
+    """What ``native/timing_sliced.c`` finds the candidates by."""
+    return [
+        f"const ht_kind* const ht_timed_kind = &{kind};",
+        f"const void* const ht_timed_data = &{data};",
+        f"const int ht_timed_count = {count};",
+    ]

@@ -1,0 +1,48 @@
+/* batch_matmul: Y[b] = X[b] . W[b] for matrices at any strides, both factors known with the call. */
+#ifndef HT_PRODUCT_H_
+#define HT_PRODUCT_H_
+
+#include "kinds/sliced.h"
+
+/* Axes and operands of the op, by place. */
+enum { HT_PRODUCT_B = 0, HT_PRODUCT_M = 1, HT_PRODUCT_N = 2, HT_PRODUCT_K = 3 };
+enum { HT_PRODUCT_X = 0, HT_PRODUCT_W = 1, HT_PRODUCT_Y = 2, HT_PRODUCT_BIAS = 3, HT_PRODUCT_SCALE = 4, HT_PRODUCT_MASK = 5 };
+
+/* Tiles of 1 to so many rows, and 1 to so many vectors of columns, have a program each (microkernels/cpu/product.py). */
+#define HT_PRODUCT_ROWS 14
+#define HT_PRODUCT_VECTORS 4
+
+typedef struct { /* how a call is computed */
+  const char* name;
+  int32_t rows, vectors; /* of a tile at most; an extent is cut evenly into tiles up to it */
+  int32_t packs;         /* W is copied a block at a time; 0: read where it is, if its columns lie side by side */
+  int32_t k_block;       /* terms of the sum computed at a time; 0: all */
+} ht_product_kernel;
+
+typedef struct {
+  const ht_kernel_fn* tiles; /* the program of r rows and v vectors is at (v - 1) * HT_PRODUCT_ROWS + r - 1; NULL: no kernel needs it */
+  int32_t lanes;             /* of a vector */
+  int32_t x_across, w_across; /* stored (k, m), (n, k) */
+  const ht_product_kernel* kernels;
+} ht_product;
+
+/* product_check.c: fills call->product, all strides in elements; 0, or -1 with *error filled. */
+int ht_product_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error);
+
+/* product_run.c: compute it; 0, or -1 when a program refused its arguments. */
+int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads);
+
+/* product_pack.c: `to[i * width + j]` = `from[i * down + j * right]` for `rows` i and `columns` j, 0 for the j from there to width. */
+void ht_product_pack(float* to, int64_t width, const float* from, int64_t down, int64_t right, int64_t rows, int64_t columns, int lanes);
+
+typedef struct { /* what is done to finished elements, y = y * scale + bias + mask: pointers to the first one's, NULL where nothing is */
+  const float *scale, *bias, *mask;
+  int64_t bias_right, mask_down, mask_right;
+} ht_product_beside;
+
+/* product_after.c: to `rows` x `columns` of y. One way to compute an element, wherever it lies in its row. */
+void ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, int lanes);
+
+extern const ht_kind ht_product_kind;
+
+#endif /* HT_PRODUCT_H_ */

@@ -1,0 +1,261 @@
+/* batch_matmul: one call. Threads share pieces of the output: matrices, and rows or columns of each where the plan says so. In a
+ * piece, a block of W (columns x terms) is copied as the programs read it, or read where it is, and rows pass over it; every
+ * element is one sum in the order of its terms, however it is cut. */
+#include <string.h>
+
+#include "product.h"
+
+#define W_FLOATS (32 * 1024) /* 128 KiB of a block of W: half of the smallest private L2 of server cores */
+#define X_FLOATS (16 * 1024) /* of X, where its strides are none that the programs read */
+#define ROWS 128             /* of a block: their terms stay in L2 beside W's */
+#define TERMS 1024           /* of a block at most, so that a block of W has columns enough for a tile, one of X rows */
+#define WIDEST (HT_PRODUCT_VECTORS * 16)
+
+_Static_assert(W_FLOATS >= TERMS / 2 * WIDEST && X_FLOATS >= TERMS * HT_PRODUCT_ROWS, "blocks hold a tile");
+
+/* Of each thread: too large for the stack of a server's own threads. */
+static _Thread_local struct {
+  _Alignas(64) float w[W_FLOATS];
+  _Alignas(64) float x[X_FLOATS];
+  _Alignas(64) float y[ROWS * WIDEST];
+} room;
+
+typedef struct {
+  const ht_product* product;
+  const ht_product_kernel* kernel;
+  const ht_call* call;
+  int axis;
+  int64_t pieces, chunks; /* of a matrix along the axis; of all matrices */
+  atomic_int failed;
+} job;
+
+typedef struct { /* an extent in even tiles: `wide` of `size` units, then `narrow` of a unit less */
+  int64_t size, wide, narrow;
+} cut;
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static cut cut_of(int64_t units, int64_t most) {
+  int64_t tiles = up(units, most), size = up(units, tiles);
+  return (cut){size, units - tiles * (size - 1), tiles * size - units};
+}
+
+typedef struct { /* what one call of a program reads and writes */
+  const float *x, *w;
+  float* y;
+  int64_t x_tile, x_stride, w_group, w_stride, y_stride, depth;
+} operands;
+
+static int call_tile(const job* j, int64_t rows, int64_t vectors, const operands* o, int64_t tiles, int64_t groups, int add) {
+  ht_kernel_fn fn = j->product->tiles[(vectors - 1) * HT_PRODUCT_ROWS + rows - 1];
+  TVMFFIAny args[12], result = {.type_index = kTVMFFINone};
+  const int64_t numbers[9] = {o->x_tile, o->x_stride, o->w_group, o->w_stride, o->y_stride, o->depth, tiles, groups, add};
+  void* const pointers[3] = {(void*)o->x, (void*)o->w, o->y};
+  for (int i = 0; i < 12; ++i) {
+    args[i].type_index = i < 3 ? kTVMFFIOpaquePtr : kTVMFFIInt;
+    args[i].zero_padding = 0;
+    if (i < 3) args[i].v_ptr = pointers[i];
+    else args[i].v_int64 = numbers[i - 3];
+  }
+  return fn == NULL ? -1 : fn(NULL, args, 12, &result);
+}
+
+typedef struct { /* one block: rows [row, row + rows) of a matrix, `columns` of it from `column` on, `depth` terms from `from` on */
+  const float *x, *w;
+  float* y; /* at the block's first element */
+  int64_t x_down, x_right, w_down, w_right, y_down;
+  int64_t rows, columns, from, depth;
+  int packed; /* W lies in `room` already */
+} block;
+
+/* Columns in even groups of vectors. Those before the last, narrower one are written where they belong; of that one what is past the
+ * end of a row goes through `room`, and its W is always a copy, with zeros there. */
+typedef struct {
+  cut groups;
+  int64_t last;  /* vectors of the group that holds a part of one; 0: there is none */
+  int64_t whole; /* columns before it */
+} columns_cut;
+
+static columns_cut cut_columns(const job* j, int64_t columns) {
+  int64_t lanes = j->product->lanes;
+  columns_cut found = {cut_of(up(columns, lanes), j->kernel->vectors), 0, columns};
+  if (columns % lanes == 0) return found;
+  found.last = found.groups.narrow > 0 ? found.groups.size - 1 : found.groups.size;
+  if (found.groups.narrow > 0) --found.groups.narrow;
+  else --found.groups.wide;
+  found.whole = (found.groups.wide * found.groups.size + found.groups.narrow * (found.groups.size - 1)) * lanes;
+  return found;
+}
+
+/* W of the block where the programs read it: groups one after the other, each (depth, width). */
+static void pack_w(const job* j, const block* b, const columns_cut* c, int all) {
+  int64_t lanes = j->product->lanes, column = 0;
+  float* to = room.w;
+  for (int kind = 0; kind < 3; ++kind) {
+    int64_t vectors = kind == 0 ? c->groups.size : kind == 1 ? c->groups.size - 1 : c->last;
+    int64_t count = kind == 0 ? c->groups.wide : kind == 1 ? c->groups.narrow : c->last > 0;
+    for (int64_t i = 0; i < count; ++i, column += vectors * lanes, to += vectors * lanes * b->depth)
+      if (all || kind == 2)
+        ht_product_pack(to, vectors * lanes, b->w + column * b->w_right, b->w_down, b->w_right, b->depth,
+                        least(vectors * lanes, b->columns - column), (int)lanes);
+  }
+}
+
+/* Tiles of one height over all columns of the block. */
+static int run_rows(const job* j, const block* b, const columns_cut* c, operands o, int64_t size, int64_t tiles, int all) {
+  int64_t lanes = j->product->lanes, column = 0;
+  int add = b->from > 0, rc = 0;
+  o.x_tile = size * (j->product->x_across ? 1 : o.x_stride);
+  float* y = o.y;
+  const float* packed = room.w;
+  for (int kind = 0; kind < 3 && rc == 0; ++kind) {
+    int64_t vectors = kind == 0 ? c->groups.size : kind == 1 ? c->groups.size - 1 : c->last;
+    int64_t count = kind == 0 ? c->groups.wide : kind == 1 ? c->groups.narrow : c->last > 0, width = vectors * lanes;
+    if (count == 0) continue;
+    int copy = all || kind == 2;
+    o.w = copy ? packed : b->w + column;
+    o.w_stride = copy ? width : b->w_down;
+    o.w_group = copy ? width * b->depth : width;
+    packed += count * width * b->depth;
+    if (kind < 2) {
+      o.y = y + column;
+      rc = call_tile(j, size, vectors, &o, tiles, count, add);
+    } else {
+      int64_t rows = size * tiles, there = b->columns - column, down = o.y_stride;
+      for (int64_t i = 0; add && i < rows; ++i) memcpy(room.y + i * width, y + i * down + column, (size_t)there * sizeof(float));
+      o.y = room.y;
+      o.y_stride = width;
+      rc = call_tile(j, size, vectors, &o, tiles, 1, add);
+      for (int64_t i = 0; i < rows; ++i) memcpy(y + i * down + column, room.y + i * width, (size_t)there * sizeof(float));
+    }
+    column += count * width;
+  }
+  return rc;
+}
+
+/* The rows of one block over columns that were made ready. */
+static int run_block(const job* j, const block* b, const columns_cut* c, int all, int copied) {
+  const ht_product* p = j->product;
+  operands o = {.x = b->x, .y = b->y, .x_stride = p->x_across ? b->x_right : b->x_down, .y_stride = b->y_down, .depth = b->depth};
+  if (copied) {
+    if (p->x_across) ht_product_pack(room.x, b->rows, b->x, b->x_right, b->x_down, b->depth, b->rows, p->lanes);
+    else ht_product_pack(room.x, b->depth, b->x, b->x_down, b->x_right, b->rows, b->depth, p->lanes);
+    o.x = room.x;
+    o.x_stride = p->x_across ? b->rows : b->depth;
+  }
+  cut rows = cut_of(b->rows, j->kernel->rows);
+  if (run_rows(j, b, c, o, rows.size, rows.wide, all) != 0) return -1;
+  if (rows.narrow == 0) return 0;
+  int64_t row = rows.wide * rows.size;
+  o.x += row * (p->x_across ? 1 : o.x_stride);
+  o.y += row * o.y_stride;
+  return run_rows(j, b, c, o, rows.size - 1, rows.narrow, all);
+}
+
+typedef struct { /* a box of the output of one matrix */
+  int64_t row, rows, column, columns;
+} box;
+
+static ht_product_beside beside_of(const ht_call* call, const int64_t* offsets, int64_t row, int64_t column) {
+  const ht_view* views = call->product.views;
+  const float* at[HT_MAX_OPERANDS];
+  for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i)
+    at[i] = views[i].data == NULL ? NULL
+                                  : (const float*)views[i].data + offsets[i] + row * views[i].strides[0] + column * views[i].strides[1];
+  return (ht_product_beside){at[HT_PRODUCT_SCALE],
+                             at[HT_PRODUCT_BIAS],
+                             at[HT_PRODUCT_MASK],
+                             views[HT_PRODUCT_BIAS].strides[1],
+                             views[HT_PRODUCT_MASK].strides[0],
+                             views[HT_PRODUCT_MASK].strides[1]};
+}
+
+/* `copied`: X has strides that the programs cannot read. */
+static int run_box(const job* j, const int64_t* offsets, box at) {
+  const ht_product* p = j->product;
+  const ht_view* views = j->call->product.views;
+  const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
+  int64_t lanes = p->lanes, widest = lanes * j->kernel->vectors, k = j->call->extents[HT_PRODUCT_K];
+  int all = j->kernel->packs || (w->strides[1] != 1 && at.columns > 1);
+  int64_t terms = j->kernel->k_block > 0 ? j->kernel->k_block : TERMS;
+  terms = least(terms, least(TERMS, W_FLOATS / widest));
+  if (k > terms) terms = up(k, up(k, terms));
+  int64_t depth = least(k, terms) > 0 ? least(k, terms) : 1, most = W_FLOATS / depth / widest * widest;
+  int64_t passes = up(at.columns, most), columns = up(up(at.columns, passes), widest) * widest;
+  int copied = (p->x_across ? x->strides[0] : x->strides[1]) != 1 && (p->x_across ? at.rows : depth) > 1;
+  int64_t tall = copied ? least(ROWS, X_FLOATS / depth) : ROWS, row_passes = up(at.rows, tall), rows = up(at.rows, row_passes);
+  rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
+  for (int64_t column = 0; column < at.columns; column += columns) {
+    block b = {.w_down = w->strides[0], .w_right = w->strides[1], .x_down = x->strides[0], .x_right = x->strides[1],
+               .y_down = y->strides[0], .columns = least(columns, at.columns - column)};
+    columns_cut c = cut_columns(j, b.columns);
+    for (b.from = 0; b.from < k || (k == 0 && b.from == 0); b.from += terms) {
+      b.depth = least(terms, k - b.from);
+      b.w = (const float*)w->data + offsets[HT_PRODUCT_W] + (at.column + column) * b.w_right + b.from * b.w_down;
+      if ((all || c.last > 0) && k > 0) pack_w(j, &b, &c, all);
+      for (int64_t row = at.row; row < at.row + at.rows; row += rows) {
+        b.rows = least(rows, at.row + at.rows - row);
+        b.x = (const float*)x->data + offsets[HT_PRODUCT_X] + row * b.x_down + b.from * b.x_right;
+        b.y = (float*)y->data + offsets[HT_PRODUCT_Y] + row * b.y_down + at.column + column;
+        if (k == 0)
+          for (int64_t i = 0; i < b.rows; ++i) memset(b.y + i * b.y_down, 0, (size_t)b.columns * sizeof(float));
+        else if (run_block(j, &b, &c, all, copied) != 0) return -1;
+        if (b.from + b.depth < k) continue;
+        ht_product_beside beside = beside_of(j->call, offsets, row, at.column + column);
+        ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, (int)lanes);
+      }
+    }
+  }
+  return 0;
+}
+
+/* Items are pieces of matrices, those of one matrix side by side; a chunk is a run of them. */
+static void run_chunk(void* arg, int64_t index) {
+  job* j = arg;
+  const ht_product_call* call = &j->call->product;
+  int64_t items = j->call->extents[HT_PRODUCT_B] * j->pieces;
+  for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
+    int64_t matrix = item / j->pieces, piece = item % j->pieces, offsets[HT_MAX_OPERANDS] = {0};
+    for (int a = call->batch_axes - 1; a >= 0; --a) {
+      int64_t at = matrix % call->batch[a];
+      matrix /= call->batch[a];
+      for (int i = 0; i <= HT_PRODUCT_MASK; ++i)
+        if (call->views[i].data != NULL) offsets[i] += at * call->views[i].strides[2 + a];
+    }
+    box all = {0, j->call->extents[HT_PRODUCT_M], 0, j->call->extents[HT_PRODUCT_N]};
+    if (j->axis == HT_PRODUCT_M || j->axis == HT_PRODUCT_N) { /* at whole tiles */
+      int rows = j->axis == HT_PRODUCT_M;
+      int64_t extent = rows ? all.rows : all.columns, unit = rows ? 1 : j->product->lanes, units = up(extent, unit);
+      int64_t first = units * piece / j->pieces * unit, last = least(extent, units * (piece + 1) / j->pieces * unit);
+      if (rows) all.row = first, all.rows = last - first;
+      else all.column = first, all.columns = last - first;
+    }
+    if (run_box(j, offsets, all) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+  }
+}
+
+int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
+  const ht_product* product = op->data;
+  const ht_sliced_entry* entry = (const ht_sliced_entry*)plan->data + ht_look_up(&plan->table, call->extents);
+  job j = {.product = product, .kernel = &product->kernels[entry->kernel], .call = call, .axis = entry->axis, .pieces = 1, .chunks = 1};
+  atomic_init(&j.failed, 0);
+  if (entry->axis == HT_WHOLE) threads = 1;
+  if (threads > 1) {
+    int64_t wanted = 4 * (int64_t)threads, matrices = call->extents[HT_PRODUCT_B]; /* enough for a free thread to help a late one */
+    if (j.axis != HT_PRODUCT_B) {
+      int64_t unit = j.axis == HT_PRODUCT_M ? j.kernel->rows : j.kernel->vectors * product->lanes;
+      j.pieces = least(up(wanted, matrices), up(call->extents[j.axis], unit));
+    }
+    j.chunks = least(wanted, matrices * j.pieces);
+  }
+  if (j.chunks == 1) run_chunk(&j, 0);
+  else ht_pool_run(run_chunk, &j, j.chunks, threads);
+  return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
+}
+
+static const char* kernel_name(const ht_op* op, int32_t index) { return ((const ht_product*)op->data)->kernels[index].name; }
+
+const ht_kind ht_product_kind = {
+    .name = "product", .check = ht_product_check, .run = ht_product_run, .kernel_name = kernel_name};

@@ -1,0 +1,106 @@
+"""ProductOp: a batch_matmul of an open pack, called with both factors and what is to be added beside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.ops.batch_matmul import BESIDE
+from haotuner.runtime.operator import Operator
+from haotuner.runtime.refusal import REFUSED, explain, read_only
+
+
+class ProductOp(Operator):
+    """``y = op.run(x, w)``, of matrices in the last two axes; the axes before them count matrices and are broadcast.
+
+    ``run(x, w, out=y, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``: a bias of the columns, a scale
+    that is a number or has the batch axes, a mask that is broadcast to the output. Every operand may have any strides, such
+    as a head's slice of (b, t, h, d); ``out`` must be contiguous in its last axis. Concurrent calls are allowed.
+    """
+
+    def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:
+        """The result, in ``out`` if that is given, else new and of x's kind.
+
+        TypeError or ValueError name the operand, what was expected and what was found; PackClosed after the pack was closed.
+        """
+        if not self._pack.is_open:
+            self._pack.library()
+        if not named and out is not None and len(operands) == 2 and not any(map(_is_negated, operands)):
+            try:  # the usual call; what is wrong with another is looked for below
+                self._call(self._setting, *operands, out)
+                return out
+            except REFUSED:
+                pass
+        beside = {name: _number(named.pop(name, None)) for name in BESIDE}
+        given = self._given(operands, named)
+        for name, value in (*given.items(), *beside.items()):
+            if _is_negated(value):
+                raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
+        if out is None:
+            out = self._fresh(given)
+        more = tuple(beside.values()) if any(value is not None for value in beside.values()) else ()
+        try:
+            self._call(self._setting, *given.values(), out, *more)
+        except REFUSED as error:
+            every = given | {name: value for name, value in beside.items() if value is not None}
+            frozen = {name: value.copy() for name, value in every.items() if read_only(value, "float32")}
+            if not frozen:
+                raise explain(
+                    self.name, {name: (value, "float32") for name, value in (*every.items(), ("y", out))}, error
+                ) from error
+            self.run(out=out, **(every | frozen))
+        return out
+
+    def _fresh(self, given: Mapping[str, Any]) -> Any:
+        """An output for these factors; what else is wrong with them is said by the call itself."""
+        shapes = []
+        for operand in self.entry.inputs:
+            shape = getattr(given[operand.name], "shape", None)
+            if shape is None or len(shape) < len(operand.dims) - 1:
+                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(given[operand.name]).__name__}")
+            shapes.append(tuple(int(extent) for extent in shape))
+        dims = [operand.dims for operand in self.entry.inputs]
+        try:
+            batch = _broadcast(shapes[0][:-2], shapes[1][:-2])
+        except ValueError:
+            raise ValueError(
+                f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
+            ) from None
+        size = (*batch, shapes[0][dims[0].index("m") - 3], shapes[1][dims[1].index("n") - 3])
+        first = next(iter(given.values()))
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(first, torch.Tensor):
+            if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
+                raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
+            return torch.empty(size, dtype=torch.float32)
+        try:
+            return np.empty(size, np.float32)
+        except (ValueError, MemoryError) as error:
+            raise UsageError(f"{self.name}: an output of {size} cannot be had: {error}") from error
+
+
+def _broadcast(x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+    """Batch axes of the product, aligned from the last one; ValueError if they do not go together."""
+    rank = max(len(x), len(w))
+    pairs = zip((1,) * (rank - len(x)) + tuple(x), (1,) * (rank - len(w)) + tuple(w), strict=True)
+    found = []
+    for a, b in pairs:
+        if a != b and 1 not in (a, b):
+            raise ValueError
+        found.append(b if a == 1 else a)
+    return tuple(found)
+
+
+def _is_negated(value: Any) -> bool:
+    """Whether it is a lazy negation of torch: DLPack hands out its numbers without the sign."""
+    negated = getattr(value, "is_neg", None)
+    return negated is not None and bool(negated())
+
+
+def _number(value: Any) -> Any:
+    """A plain number as an array of no axes."""
+    return np.full((), value, np.float32) if isinstance(value, (int, float)) and not isinstance(value, bool) else value

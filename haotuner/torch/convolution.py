@@ -1,0 +1,138 @@
+"""``PackedConvolution``: an ``nn.Conv1d``, ``nn.Conv2d`` or transposed one served from a pack, and the op that it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from haotuner.runtime.convolution import Convolution, weight_shape
+from haotuner.runtime.pack import Pack
+from haotuner.torch.layer import PackedLinear
+from haotuner.torch.ops import Registered
+
+# Layers that are served, and their kinds of operator. Subclasses are not: they may compute something else.
+KINDS: dict[type[torch.nn.Module], str] = {
+    torch.nn.Conv1d: "conv1d",
+    torch.nn.Conv2d: "conv2d",
+    torch.nn.ConvTranspose1d: "conv_transpose1d",
+    torch.nn.ConvTranspose2d: "conv_transpose2d",
+}
+
+
+def spec_of(layer: Any, *, last: bool) -> str:
+    """The ``--op`` spec of a convolution; ``last``: for images with channels last."""
+    kind = KINDS[type(layer)]
+    sides = len(layer.kernel_size)
+    words = [f"c={layer.in_channels}", f"f={layer.out_channels}"]
+    words += [f"{axis}={taps}" for axis, taps in zip(("r", "s")[-sides:], layer.kernel_size, strict=True)]
+    options = {
+        "stride": (_joined(layer.stride), "1"),
+        "pad": (_pads(layer), "0"),
+        "dilation": (_joined(layer.dilation), "1"),
+        "groups": (str(layer.groups), "1"),
+        "opad": (_joined(layer.output_padding), "0"),
+        "layout": ({1: "nwc", 2: "nhwc"}[sides] if last else "", ""),
+    }
+    return f"{kind}:{','.join([*words, *(f'{name}={value}' for name, (value, usual) in options.items() if value != usual)])}"
+
+
+def prefers_last(layer: Any) -> bool:
+    """Whether the layer's weight was put into torch's channels-last memory, as its images are then."""
+    weight = layer.weight
+    return weight.dim() == 4 and not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def reason_of(layer: Any) -> str:
+    """Why a convolution stays torch's whatever a pack holds; empty if it may be served."""
+    if layer.padding_mode != "zeros":
+        return f"it pads with padding_mode={layer.padding_mode!r}, and only zeros are served"
+    return ""
+
+
+def _joined(numbers: Any) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else ".".join(map(str, numbers))
+
+
+def _pads(layer: Any) -> str:
+    if layer.padding == "valid":
+        return "0"
+    if layer.padding == "same":  # torch pads one more behind where the sum is odd
+        reach = [dilation * (taps - 1) for dilation, taps in zip(layer.dilation, layer.kernel_size, strict=True)]
+        return _joined([*(r // 2 for r in reach), *(r - r // 2 for r in reach)])
+    return _joined(layer.padding)
+
+
+class PackedConvolution(PackedLinear):
+    """A convolution served from a pack; inference only. Takes any strides that torch's own layer takes.
+
+    Types, ``state_dict``, deep copies and pickles are as those of ``PackedLinear``. With an op of channels last the result
+    has torch's channels-last memory.
+    """
+
+    def __init__(self, served: Convolution, stands_for: dict[str, Any], registered: Registered | None = None) -> None:
+        self._stands_for = stands_for
+        self._last = served.bound.meaning.option("layout") in ("nhwc", "nwc")
+        super().__init__(served, registered)
+
+    @staticmethod
+    def served_by(pack: Pack, name: str, source: Any, registered: Registered | None = None) -> PackedConvolution:
+        """The layer that serves ``source`` by the pack's op ``name``."""
+        words = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "output_padding")
+        kept = {word: getattr(source, word) for word in words} | {"type": type(source)}
+        served = pack.op(name).bind(source.weight.detach().contiguous(), source.bias)
+        return PackedConvolution(served, kept, registered).train(source.training)  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor, output_size: Any = None) -> torch.Tensor:
+        """The convolution of ``x``, plus the bias."""
+        if output_size is not None:
+            raise ValueError(f"{self._linear.name}: output_size is not served; make the layer with output_padding instead")
+        return super().forward(x)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows."""
+        return f"{self.in_features}, {self.out_features}, op={self._linear.name}"
+
+    def _sizes(self, served: Any) -> tuple[int, int]:
+        meaning = served.bound.meaning
+        return meaning["c"], meaning["f"]
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        served: Any = self._linear
+        return weight_shape(served.bound.meaning)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        image = x.movedim(-self._sides(), -1) if self._last else x
+        if image.shape[-1] > 1 and image.stride(-1) != 1:
+            image = image.contiguous()
+        if self._operator is not None and torch.compiler.is_compiling():
+            found: torch.Tensor = self._operator(image, self.packed, self.row)
+        else:
+            found = self._linear(image)
+        return found.movedim(-1, -self._sides()) if self._last else found
+
+    def _sides(self) -> int:
+        """Axes of an image behind its batch, the channels among them."""
+        return 1 + len(self._stands_for["kernel_size"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedConvolution:
+        served: Any = self._linear
+        copy = PackedConvolution(served.twin(), self._stands_for, self._registered)
+        copy.dtype = self.dtype
+        memo[id(self)] = copy
+        return copy.train(self.training)  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (self._stands_for, self.weight, self.bias, self.training)
+
+
+def _unpacked(kept: dict[str, Any], weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Module:
+    words = {key: value for key, value in kept.items() if key != "type"}
+    kind = kept["type"]
+    if "Transpose" not in kind.__name__:
+        words.pop("output_padding")
+    layer = kind(**words, bias=bias is not None, device="meta", dtype=weight.dtype)
+    layer.weight = torch.nn.Parameter(weight)
+    if bias is not None:
+        layer.bias = torch.nn.Parameter(bias)
+    return layer.train(training)

@@ -1,0 +1,149 @@
+"""The batch_matmul family for CPUs: Y[b] = X[b] · W[b], both factors as they lie in memory or a block of W copied at a time.
+
+A micro-kernel is a tile of at most ``mr`` rows and ``nv`` vectors of columns, whether blocks of W are packed, and how many
+terms are summed at a time. Extents are cut evenly into tiles up to it, so it has a program of every smaller tile, too;
+micro-kernels share these programs (``product_tile.py``), and the runtime's loops call them (``native/kinds/product_run.c``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from haotuner.microkernels.cpu import product_demand
+from haotuner.microkernels.cpu.product_tile import FP32_BYTES, tile_program
+from haotuner.ops.batch_matmul import BATCH_MATMUL
+from haotuner.words.demand import Asked, Demand, Expectation
+from haotuner.words.device import Device
+from haotuner.words.family import Layout
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws, Question
+from haotuner.words.op import Op
+from haotuner.words.traffic import Traffic
+
+# Largest tiles: 14 rows of two vectors, or 6 of four, fill 32 registers. The runtime's table of programs is as large.
+MOST_ROWS, MOST_VECTORS = 14, 4
+# Fewer sums at once than this leave the multiply-adders waiting for their own results (latency 4, two start a cycle).
+LEAST_SUMS = 8
+K_BLOCKS = (
+    0,
+    256,
+)  # 0: as many terms as the runtime's blocks hold. 256 rows of a panel of three vectors are all of a 48 KiB L1
+
+
+class CpuProduct:
+    """Family ``cpu_batch_matmul_fp32``; parameters mr, nv (vectors), vl (lanes), pk (packs W), kb (terms a block), xk, wk.
+
+    ``xk`` and ``wk`` are 1 where X is stored (k, m) and W (n, k): with the latter W is always packed.
+    """
+
+    name = "cpu_batch_matmul_fp32"
+    backend = "cpu"
+    frontier = 24  # all are timed at three shapes in about ten seconds
+    kind = BATCH_MATMUL
+    shares_programs = True
+
+    def serves(self, op: Op) -> bool:
+        """batch_matmul in fp32, whatever is dynamic."""
+        return op.kind == self.kind.name and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic)
+
+    def suits(self, device: Device) -> bool:
+        """Any CPU: the points are made for the device's own vectors."""
+        return device.kind == "cpu"
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every largest tile, read in place or packed, with a long sum whole or in blocks."""
+        layout = op.option("layout")
+        for rows in range(1, MOST_ROWS + 1):
+            for vectors in range(1, MOST_VECTORS + 1):
+                for packs in (1,) if layout == "nt" else (0, 1):
+                    for block in K_BLOCKS:
+                        yield self.kernel(rows, vectors, device.wave_width, packs, block, layout)
+
+    def kernel(self, mr: int, nv: int, vl: int, pk: int, kb: int = 0, layout: str = "nn") -> MicroKernel:
+        """The micro-kernel of these parameters for an op of a layout."""
+        across = (("xk", int(layout == "tn")), ("wk", int(layout == "nt")))
+        return MicroKernel(self.name, (("mr", mr), ("nv", nv), ("vl", vl), ("pk", pk), ("kb", kb), *across))
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """SIMD registers held through the k loop, and bytes of L1 that one step touches."""
+        rows, vectors = kernel["mr"], kernel["nv"]
+        step_bytes = (rows + vectors * kernel["vl"]) * FP32_BYTES
+        return Footprint(registers_per_thread=rows * vectors + min(vectors, rows) + 1, shared_bytes=step_bytes)
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """The largest; smaller ones have programs of their own."""
+        extent = {"b": 1, "m": kernel["mr"], "n": kernel["nv"] * kernel["vl"]}
+        return Tile(extent=extent, edge={"b": "masked", "m": "tail", "n": "tail"}, step={"k": 1})
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Rows as there are; columns in whole vectors."""
+        return -(-extent // kernel["vl"]) * kernel["vl"] if axis == "n" else extent
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """Nothing is packed before a call."""
+        return ()
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Sums enough to keep the units busy, in tiles that the shapes can fill."""
+        return _LAWS
+
+    def demand(self, asked: Asked) -> Demand:
+        """See ``product_demand``."""
+        return product_demand.demand(asked)
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's."""
+        return None
+
+    def fuses(self, step: str) -> bool:
+        """None: the runtime adds what a call brings beside while the output is in cache."""
+        return False
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """TVM module of the programs that the kernel needs; they have names of their own, since kernels share them."""
+        import tvm
+
+        found = {}
+        for rows, vectors in programs(kernel):
+            name = program_name(kernel, rows, vectors)
+            found[name] = tile_program(
+                name, rows=rows, vectors=vectors, lanes=kernel["vl"], across=bool(kernel["xk"])
+            )  # fmt: skip
+        return tvm.IRModule(found)
+
+
+def programs(kernel: MicroKernel) -> Iterator[tuple[int, int]]:
+    """Rows and vectors of every tile that a call of the kernel may be cut into."""
+    for vectors in range(1, kernel["nv"] + 1):
+        for rows in range(1, kernel["mr"] + 1):
+            yield rows, vectors
+
+
+def program_name(kernel: MicroKernel, rows: int, vectors: int) -> str:
+    """Symbol of a tile's program."""
+    return f"cpu_product_{'t' if kernel['xk'] else 'n'}{kernel['vl']}_r{rows}_v{vectors}"
+
+
+def _sums(q: Question) -> tuple[float, float] | None:
+    rows = min(q.kernel["mr"], q.most.get("m", q.op["m"] if "m" not in q.op.dynamic else MOST_ROWS))
+    return float(min(LEAST_SUMS, rows * MOST_VECTORS)), float(q.kernel["mr"] * q.kernel["nv"])
+
+
+def _rows(q: Question) -> tuple[float, float] | None:
+    most = q.most["m"] if "m" in q.op.dynamic else q.op["m"]
+    return q.kernel["mr"], max(2, most)
+
+
+def _columns(q: Question) -> tuple[float, float] | None:
+    most = q.most["n"] if "n" in q.op.dynamic else q.op["n"]
+    return q.kernel["nv"], -(-most // q.kernel["vl"])
+
+
+def _depth(q: Question) -> tuple[float, float] | None:
+    most = q.most["k"] if "k" in q.op.dynamic else q.op["k"]
+    return q.kernel["kb"], max(0, most - 1)
+
+
+# In the order they are asked; a point counts against the first law it breaks.
+_LAWS: Laws = (("rows", _rows), ("columns", _columns), ("depth", _depth), ("sums", _sums))

@@ -1,0 +1,91 @@
+"""Demand of the batch_matmul family for CPUs on a core."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from haotuner.words.demand import Asked, CpuStream, Demand, MatmulTile, Staging, Tiles, Work
+
+_LINE_BYTES = 64.0  # every x86-64 and most Arm servers
+_BROADCAST_REGISTERS = 1.0  # holds the value of X that the current FMA uses
+_MOST_TERMS = 1024.0  # of a block, as native/kinds/product_run.c has it
+_ROWS = 128.0  # that pass over a block of W before the next, as there
+_ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs from the stack (dense_demand.py)
+
+
+def demand(asked: Asked) -> Demand:
+    """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or not.
+
+    Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows.
+    """
+    mr, vl = asked.param("mr"), asked.param("vl")
+    packs, across = np.maximum(asked.param("pk"), asked.param("wk")), asked.param("xk")
+    b, m, n, k = (asked.extents[axis] for axis in ("b", "m", "n", "k"))
+    size = float(asked.element_bytes)
+    wanted = asked.param("kb")
+    block = np.minimum(np.where(wanted > 0, wanted, _MOST_TERMS), np.maximum(k, 1.0))
+    units = np.ceil(n / vl)
+    groups, row_tiles = np.ceil(units / asked.param("nv")), np.ceil(m / mr)
+    rows, vectors = m / row_tiles, units / groups  # even tiles
+    width = vectors * vl
+    tiles = b * row_tiles * groups
+    blocks = np.ceil(k / block)
+    columns = units * vl
+    w_bytes, x_bytes, y_bytes = n * k * size, m * k * size, m * n * size
+    copied = packs * columns * k * size * 2.0  # read and written once for every matrix
+    panel = width * block * size
+    l1 = float(asked.device.l1_bytes or 32 * 2**10)
+    in_l1 = panel + rows * block * size <= l1
+    far = float(asked.cold) * b * (w_bytes + x_bytes) + b * y_bytes
+    near, mid = (
+        (rows + width) * size,
+        np.where(in_l1 & (row_tiles > 1), 0.0, width * size) + rows * size * size / _LINE_BYTES,
+    )
+    zero, one = np.zeros_like(m), np.ones_like(m)
+    sums = rows * vectors
+    return Demand(
+        work=Work(
+            flops={"simd": 2.0 * b * m * n * k},
+            least_bytes=b * (w_bytes + x_bytes + y_bytes),
+            far_bytes=far,
+            mid_bytes=mid * k * tiles + b * copied,
+            near_bytes=near * k * tiles + b * (copied + 2.0 * y_bytes * (blocks - 1.0)),
+        ),
+        tiles=Tiles(
+            count=tiles * blocks,
+            threads=one,
+            waves=one,
+            vector=vl,
+            registers=sums + np.minimum(vectors, rows) + _BROADCAST_REGISTERS,
+            shared_bytes=zero,
+            l1_set_bytes=panel + rows * block * size,
+            l2_set_bytes=panel * groups + np.minimum(m, _ROWS) * block * size,
+        ),
+        matmul=MatmulTile(
+            rows=m * b,
+            cols=n,
+            depth=k,
+            tile_rows=rows,
+            tile_cols=width,
+            computed_cols=columns,
+            wave_rows=rows,
+            wave_cols=width,
+            unroll=one,
+            depth_block=block,
+            streams=one + np.where(across > 0, 1.0, rows),
+            fmas=sums,
+            tensor_fmas=zero,
+            loads=vectors + rows + np.where(across > 0, 0.0, np.maximum(rows - _ROW_POINTERS, 0.0)),
+            checks=zero,
+            near_bytes=near,
+            mid_bytes=mid,
+            code=sums + vectors + rows,
+            line_ratio=np.where(
+                packs > 0, 1.0, np.minimum(width * size, n * size) / (np.ceil(width * size / _LINE_BYTES) * _LINE_BYTES)
+            ),
+            bank_ways=one,
+            flags=packs,
+        ),
+        staging=Staging(rows=zero, cols=packs, row_threads=one, col_threads=one, vector_cols=one, waits=zero),
+        stream=CpuStream.none(m),
+    )

@@ -1,0 +1,98 @@
+"""Races packs of kinds other than dense, and writes docs/results/operators.md, a section a kind.
+
+    python -m tests.bench.operators [SECTION ...] [--seconds-per-row 1] [--budget 30s] [--weights hot] [--threads 1]
+
+A section is a module ``operators_NAME.py`` with TITLE, CASES (``--op``, ``--shapes`` to tune, ``--shapes`` to race, or None)
+and PEERS. Sections that are not named stay as they are in the page. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.bench.cpu_dense import haotuner, machine
+
+SECTIONS = ("conv",)
+HEAD = """# Operators beside dense: races
+
+Made by `python -m tests.bench.operators`, each section by the command that it names. Ratios are the best peer's time at each
+shape over ours: more than 1 means that we are faster. Rows that other load may have shaped are marked.
+"""
+
+
+def main() -> None:
+    """Tune, race, write."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("sections", nargs="*", default=list(SECTIONS))
+    words.add_argument("--seconds-per-row", default="1")
+    words.add_argument("--budget", default="30s")
+    words.add_argument("--weights", default="hot")
+    words.add_argument("--threads", default="1")
+    words.add_argument("--out", type=Path, default=Path("docs/results/operators.md"))
+    asked = words.parse_args()
+    for name in asked.sections:
+        module = importlib.import_module(f"tests.bench.operators_{name}")
+        text = section(name, module, asked)
+        page = asked.out.read_text(encoding="utf-8") if asked.out.exists() else HEAD
+        asked.out.write_text(with_section(page, module.TITLE, text), encoding="utf-8")
+
+
+def with_section(page: str, title: str, text: str) -> str:
+    """The page with a section in place of the one of that title, or behind all others."""
+    parts = re.split(r"(?m)^(?=## )", page)
+    kept = [part for part in parts if not part.startswith(f"## {title}\n")]
+    return "\n\n".join(part.strip() for part in [*kept, text]) + "\n"
+
+
+def section(name: str, module: Any, asked: argparse.Namespace) -> str:
+    """Markdown of one kind: a row a shape, and the mean."""
+    command = f"python -m tests.bench.operators {name} --seconds-per-row {asked.seconds_per_row} --budget {asked.budget}"
+    command += f" --weights {asked.weights} --threads {asked.threads}"
+    rows: list[Any] = []
+    tuned: Any = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for place, (op, tune_at, race_at) in enumerate(module.CASES):
+            pack = str(Path(folder) / str(place))
+            words = (
+                "--threads",
+                asked.threads,
+                "--budget",
+                asked.budget,
+                "--weights",
+                asked.weights,
+                "--against",
+                "none",
+                "-q",
+            )
+            tuned = haotuner("tune", "--op", op, "--shapes", tune_at, "--out", pack, *words)
+            more = () if race_at is None else ("--shapes", race_at)
+            race = ("--against", module.PEERS, "--threads", asked.threads, "--weights", asked.weights)
+            found = haotuner("bench", pack, *more, *race, "--seconds-per-row", asked.seconds_per_row, "-q")
+            rows += found["rows"]
+    text = [f"## {module.TITLE}", "", f"`{command}`", "", machine(tuned), ""]
+    text += ["| op | shape | threads | ours us | GFLOP/s | best peer | best peer over ours | 95 % | |", "|" + "---|" * 9]
+    text += [row_text(row) for row in rows]
+    best = [row["best"]["ratio"] for row in rows if row["best"]]
+    mean = math.exp(sum(map(math.log, best)) / len(best)) if best else float("nan")
+    lost = sum(bool(row["best"] and row["best"]["high"] is not None and row["best"]["high"] < 0.95) for row in rows)
+    return "\n".join([*text, "", f"Geometric mean {mean:.2f}x over {len(best)} rows, {lost} of them lost."])
+
+
+def row_text(row: Any) -> str:
+    """One raced shape."""
+    best, shape = row["best"] or {"peer": "-", "ratio": float("nan"), "low": None, "high": None}, row["shape"]
+    span = "-" if best["low"] is None else f"{best['low']:.2f}..{best['high']:.2f}"
+    ours = "-" if row["ours_us"] is None else f"{row['ours_us']:.1f} | {row['gflops']:.0f}"
+    at = " ".join(f"{axis}={extent}" for axis, extent in shape.items())
+    note = "contended" if row["contended"] else ""
+    return f"| {row['op']} | {at} | {row['threads']} | {ours} | {best['peer']} | {best['ratio']:.2f}x | {span} | {note} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Held-out shapes of our own devices' records, as Markdown: `python -m tests.bench.shapes_held_out`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haotuner.cli.transfer_shapes import section
+from haotuner.transfer.held_out_shapes import evaluate_held_out
+from haotuner.transfer.reading import read_records
+from tests.bench.own_records import all_records
+
+
+def document() -> dict[str, Any]:
+    """Scores of every device whose records lie in this folder."""
+    own = all_records()
+    devices = {one.device.id: one.device for one in own}
+    read = read_records((record for one in own for record in one.records()), devices.__getitem__)
+    return evaluate_held_out(read.tables)
+
+
+if __name__ == "__main__":
+    print("\n".join(section(document())))

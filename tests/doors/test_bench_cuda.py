@@ -1,0 +1,80 @@
+"""`haotuner bench --device cuda:0` as a user runs it, over the stand-in driver: rows, our own contender, peers by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haotuner.bench.field import GPU
+from tests.conftest import has_gpu
+from tests.doors.command import Answer, command
+from tests.doors.command import environment as of_commands
+from tests.serving.cuda_packs import SIMT, build_pack
+from tests.serving.test_bench_gpu import Whole
+from tests.standin import environment as of_driver
+from tests.standin import toolchain_missing
+from tests.standin.devices import DEVICES
+
+pytestmark = [
+    pytest.mark.timeout(200),
+    pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}"),
+    pytest.mark.skipif(has_gpu(), reason="host: has a driver of its own"),
+]
+ROWS = ("--shapes", "m=3,150", "--weights", "cold,hot", "--seconds-per-row", "0.05")
+
+
+@pytest.fixture(scope="module")
+def raced(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A folder with a pack, and the environment of a host whose GPU has little cache: three of it are few weights."""
+    folder = tmp_path_factory.mktemp("race")
+    pick = Whole(arch=SIMT.arch, op=SIMT.op, kernels=SIMT.kernels, dtype=SIMT.dtype)
+    build_pack(folder / "pack", pick, folder / "code")
+    where = of_driver(folder / "images", device=pick.arch, sources=folder / "code", execute="demand")
+    small = replace(DEVICES[pick.arch], l2_mb=1)
+    return folder, {**of_commands(cache), **where, "STANDIN_DEVICES": small.text()}
+
+
+def bench(raced: tuple[Path, dict[str, str]], *words: str) -> Answer:
+    folder, environment = raced
+    done = subprocess.run(
+        command("bench", "pack", "--device", "cuda:0", *words), cwd=folder, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def test_rows_hold_ours_and_the_peers_that_are_absent_are_named(raced: tuple[Path, dict[str, str]]) -> None:
+    answer = bench(raced, *ROWS, "--json")
+    assert answer.code == 0, answer.err
+    found: dict[str, Any] = json.loads(answer.out)
+    told = [(row["op"], row["shape"]["m"], row["weights"]) for row in found["rows"]]
+    assert told == [(SIMT.op, 3, "cold"), (SIMT.op, 150, "cold"), (SIMT.op, 3, "hot"), (SIMT.op, 150, "hot")]
+    for row in found["rows"]:
+        assert row["ours_us"] > 0 and row["failed"] == {} and row["composition"].endswith("@serial")
+        assert row["peers_us"] == {}
+    assert set(found["missing"]) == set(GPU.peers)
+
+
+def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]]) -> None:
+    answer = bench(raced, "--shapes", "m=3", "--weights", "hot", "--seconds-per-row", "0.05")
+    assert answer.code == 0, answer.err
+    assert all(name in answer.out + answer.err for name in GPU.peers) and "m=3" in answer.out
+
+
+@pytest.mark.parametrize(
+    "words, code, told",
+    [
+        (("--against", "numpy"), 2, "no such peer"),
+        (("--threads", "2"), 2, "are for CPUs"),
+        (("--device", "cuda:5"), 2, "this host has cuda:0"),
+    ],
+)
+def test_what_cannot_be_raced_is_refused(raced: tuple[Path, dict[str, str]], words: Any, code: int, told: str) -> None:
+    answer = bench(raced, "--shapes", "m=3", *words)
+    assert (answer.code, told in answer.err, "Traceback" in answer.err) == (code, True, False), answer.err

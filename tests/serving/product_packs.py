@@ -1,0 +1,48 @@
+"""Packs of batch_matmul: every cell of shapes has a kernel and a way to share of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+from haotuner.backends.cpu.pack_product import PackedProduct
+from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.product import CpuProduct
+from haotuner.pack.write import write_pack
+from haotuner.words.op import Op
+from tests.serving.packs import document
+
+BOUNDS = (4, 9, 40)  # of n, or of m: the largest extent of each cell; the last goes on
+# Rows, vectors, packs, terms of a block: extents of a few dozens meet every tile and several blocks.
+TILES = ((3, 2, 0, 0), (5, 1, 1, 4), (2, 2, 1, 7))
+SHARES = ("n", "m", "b", None)
+
+
+def packed_product(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedProduct:
+    """Cells along n or m and along b, each with another kernel and another way to share."""
+    op, family = Op.parse(spec), CpuProduct()
+    layout = op.option("layout")
+    made = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]
+    tiles = [family.tile(kernel) for kernel in made]
+    kernels = [
+        SlicedKernel(name=k.name, tile={**t.extent, **t.step}, kernel=k) for k, t in zip(made, tiles, strict=True)
+    ]  # fmt: skip
+    first = next(axis for axis in ("n", "m", "k", "b") if axis in op.dynamic)
+    grid = {axis: BOUNDS if axis == first else (2, 40) if axis == "b" else (40,) for axis in op.dynamic}
+    cells = list(product(*(range(len(bounds)) for bounds in grid.values())))
+    entries = [SlicedEntry(kernel=at % len(kernels), axis=SHARES[at % len(SHARES)]) for at, _ in enumerate(cells)]
+    plans = [SlicedPlan(threads=count, grid=grid, entries=entries) for count in threads]
+    return PackedProduct.of(op, dict.fromkeys(op.dynamic, (1, 40)), kernels, plans)
+
+
+def product_pack(out: Path, specs: Sequence[str], lanes: int, arch: str) -> Path:
+    """A pack of these ops with real micro-kernels."""
+    ops = [packed_product(spec, lanes) for spec in specs]
+    library = out.with_suffix(".so")
+    pack_library(ops, arch, Toolchain.find(), library)
+    write_pack(out, library, document(ops, arch), lambda _: None)
+    library.unlink()
+    return out

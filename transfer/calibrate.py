@@ -1,0 +1,114 @@
+"""Calibrate: how far each kind of opinion is believed, chosen on devices that are left out of the sources in turn.
+
+Nested: what is chosen for a target has never seen it. With its architecture left out, no relative of it is in any fold
+either, and in each fold the whole architecture of the inner target is out. Folds of all families count, so that a family of
+three devices need not choose by two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from haotuner.hw_profiles.architecture import architecture
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.modes import make_pool
+from haotuner.transfer.opinions import SHARES, Shares, single_opinions
+from haotuner.transfer.reading import DeviceTables, table_of
+from haotuner.transfer.sources import learn_sources, measured_by
+from haotuner.transfer.target_scores import TargetScores
+
+KEY = "best@10"
+# Coarse, as a dozen devices cannot tell finer ones apart; the first is the default, and it wins ties.
+CANDIDATES: tuple[Shares, ...] = (
+    SHARES, replace(SHARES, analysis=0.5), replace(SHARES, halving=4.0), replace(SHARES, halving=16.0),
+)  # fmt: skip
+DRAWS = 3  # portfolios of each fold and candidate: one alone moves by 0.02
+PROOF = 0.005  # by which another candidate must beat the default in the mean of the folds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """An inner target and the sources it may learn from."""
+
+    family: str
+    target: str
+    sources: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Text that tells the fold from every other one of the same records."""
+        return f"fold {self.family} {self.target} from {','.join(self.sources)}"
+
+
+def folds_for(read: DeviceTables, target: str, split: str) -> list[Fold]:
+    """The folds in which an outer target, and with the split ``architecture`` every relative of it, takes no part."""
+    related = split == "architecture"
+    outer = {architecture(table.device) for table in read.tables if table.device.id == target}
+    found = []
+    for family in read.families():
+        tables = [t for t in read.of(family) if t.device.id != target and not (related and architecture(t.device) in outer)]
+        for inner in tables:
+            others = [t for t in tables if t is not inner]
+            if related:
+                others = [t for t in others if architecture(t.device) != architecture(inner.device)]
+            if others and inner.groups():
+                found.append(Fold(family=family, target=inner.device.id, sources=tuple(t.device.id for t in others)))
+    return found
+
+
+def scores_of(read: DeviceTables, fold: Fold) -> list[float]:
+    """Zero-shot best@10 of each candidate on the inner target of a fold."""
+    target, others = table_of(read, fold.family, fold.target)
+    return scores_on(target, [table for table in others if table.device.id in fold.sources])
+
+
+def scores_on(target: DeviceTable, sources: Sequence[DeviceTable]) -> list[float]:
+    """Zero-shot best@10 of each candidate on a target."""
+    scores, known = TargetScores.of(target), measured_by(sources, target.trials)
+    single = single_opinions(target, sources, known, 0)
+    pool = make_pool(learn_sources(sources, target.device, seed=0), sources, target, known=known, single=single)
+    return [
+        float(np.mean([scores.score(replace(pool, shares=shares).zero_shot(seed))[KEY] for seed in range(DRAWS)]))
+        for shares in CANDIDATES
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was chosen, and on what: the mean of each candidate, and each fold's score of the one chosen."""
+
+    shares: Shares
+    means: tuple[float, ...]
+    folds: Mapping[str, float]
+
+    def told(self) -> dict[str, Any]:
+        """As values that JSON can hold."""
+        return {
+            "chosen": _named(self.shares),
+            "means": {_named(shares): mean for shares, mean in zip(CANDIDATES, self.means, strict=False)},
+            "folds": dict(self.folds),
+        }
+
+
+def chosen(found: Mapping[Fold, Sequence[float]]) -> Calibration:
+    """The candidate that is best in the mean over folds; the default where none is proved better, or without any fold."""
+    if not found:
+        return Calibration(shares=SHARES, means=(), folds={})
+    means = np.mean(list(found.values()), axis=0)
+    best = int(np.argmax(means))
+    at = best if means[best] > means[0] + PROOF else 0
+    folds = {f"{fold.family} {fold.target}": float(scores[at]) for fold, scores in found.items()}
+    return Calibration(shares=CANDIDATES[at], means=tuple(means.tolist()), folds=folds)
+
+
+def _named(shares: Shares) -> str:
+    return f"halving {shares.halving:g}, analysis {shares.analysis:g}"
+
+
+def calibrated(read: DeviceTables, target: str, split: str) -> Calibration:
+    """What the folds choose for one target."""
+    return chosen({fold: scores_of(read, fold) for fold in folds_for(read, target, split)})

@@ -1,0 +1,275 @@
+"""Portfolio: the rows to measure that together are expected to hold the best one, whoever turns out to be right.
+
+Opinions say how far each row is behind the best. The truth is taken for one of them, for a mixture, or for none (*doubt*),
+but for a region of program space where another one holds: a device may be like one source in most and unlike it where its
+best kernels lie. It is off by an error that a program shares with its like and by one of its own. Drawn many times, put
+right and weighted by what was measured, it says what a set of rows is expected to reach; the set is chosen greedily (within
+1 - 1/e of the best one, as an expected maximum is submodular: Nemhauser, Wolsey and Fisher, 1978). Draws are random Fourier
+features put right row by row (Wilson et al., Efficiently sampling functions from Gaussian process posteriors, 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.special import ndtri
+from sklearn.gaussian_process.kernels import Matern
+
+from haotuner.cost.model import Scores
+from haotuner.transfer.device_table import NOTHING, Rows
+
+# In units of the spread that is expected of the labels.
+REACH = 1.5  # behind the best of a task from which on it does not matter how bad a row is: it is not measured anyway
+LEVEL = 1.0  # by which all rows of a task may be better or worse than the best measured one leads to expect
+ALONE = 0.1  # what a program has for itself, the noise of its measurement included
+# How wrong an opinion may be for a program and its like. Which of these holds is for the measurements to say: a source that
+# is nearly right and one that only knows the rough shape are other hypotheses of the same opinion.
+ERRORS = (0.3, 0.6, 1.0)
+DOUBT_ERROR = 1.0  # the same where no opinion is right: any shape that is smooth over programs
+LENGTH = 0.3  # root mean square of standard units, over which programs are alike
+# Power of the likelihood by which hypotheses are believed: rows are measured because somebody ranked them high, and a source
+# that is right of most programs is believed for those that it is wrong of ("safe" Bayes: Gruenwald and van Ommen, 2017).
+TEMPER = 0.1
+HYPOTHESES = 768
+DRAWS = 384
+VERTICES = 0.75  # share of the hypotheses that believe one opinion; the others mix some
+REGION = 0.5  # largest share of program space where a hypothesis believes another opinion than elsewhere
+NOBODY = -0.75  # where none is believed: every row as far behind the best as one in the middle of ``REACH``
+MIXING = 1.0  # sum of a mixture's Dirichlet parameters: with 1 most mixtures have two or three opinions in them
+# Each of the most believed opinions has its first row in a portfolio whatever it adds: so the first row of whoever is right
+# is a floor, which draws cannot promise. Six and the draws' four against the draws' ten, zero-shot best@10, four seeds,
+# device and architecture out: GEMM 0.998 and 0.998 against 0.990 and 0.996, convolution 0.938 and 0.955, 0.895 and 0.941.
+HEARD = 6
+OWED = 0.6  # share of the rows asked for that these may take
+HEARD_UNTIL = 16  # measured rows, from which on what came back decides
+FEATURES = 300  # Fourier features of a drawn error; its standard deviation is right within a twentieth
+SHORTLIST = 3000  # rows from the tops of the opinions, and by chance, that are drawn
+_NEVER = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What somebody says of every row in log efficiency, ``(rows,)``, and how far it is believed before any measurement.
+
+    A model that was learnt from measured rows says in ``unseen`` what it said of them, in their order, before it had seen
+    them: it is not to be praised for knowing what it was told.
+    """
+
+    name: str
+    said: Scores
+    weight: float
+    unseen: Scores | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hypotheses:
+    """Who is right, many times over: a mixture of opinions, another in a region, and how wrong both are."""
+
+    mixtures: Scores  # ``(HYPOTHESES, opinions)``; all 0 where none is believed
+    others: Scores  # the same, for the region
+    gates: Scores  # ``(HYPOTHESES, FEATURES)``: the region is where these features are below the edge
+    edges: Scores
+    errors: Scores
+
+    @staticmethod
+    def drawn(weights: Scores, doubt: float, rng: np.random.Generator) -> _Hypotheses:
+        """Hypotheses before any measurement."""
+        believed = np.append((1.0 - doubt) * weights / weights.sum(), doubt)
+        single = round(VERTICES * HYPOTHESES)
+        alone = np.eye(len(believed))[:, :-1]
+        mixtures = np.concatenate([
+            alone[rng.choice(len(believed), size=single, p=believed)],
+            rng.dirichlet(np.maximum(MIXING * believed[:-1], 1e-2), size=HYPOTHESES - single),
+        ])  # fmt: skip
+        errors = np.where(mixtures.any(axis=1), rng.choice(ERRORS, size=HYPOTHESES), DOUBT_ERROR)
+        return _Hypotheses(
+            mixtures=mixtures,
+            others=alone[rng.choice(len(believed), size=HYPOTHESES, p=believed)],
+            gates=rng.standard_normal((HYPOTHESES, FEATURES)),
+            edges=ndtri(rng.uniform(0.0, REGION, size=HYPOTHESES)),
+            errors=errors,
+        )
+
+    def means(self, said: Scores, features: Scores) -> Scores:
+        """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by opinions on them and features of their places."""
+        inside = self.gates @ features.T < self.edges[:, np.newaxis]
+        return np.where(inside, _mixed(self.others, said), _mixed(self.mixtures, said))
+
+
+class Portfolio:
+    """Opinions on the rows of some tasks, what was measured of them, and the rows that are worth measuring next."""
+
+    def __init__(
+        self,
+        opinions: Sequence[Opinion],
+        places: Scores,
+        tasks: Rows,
+        *,
+        spread: float,
+        doubt: float,
+        rng: np.random.Generator,
+    ) -> None:
+        """Nothing is measured at first.
+
+        Args:
+            opinions: at least one.
+            places: ``program_units`` of all rows, ``(rows, d)``.
+            tasks: the task of each row; rows compete within theirs.
+            spread: standard deviation that is expected of the labels.
+            doubt: share of the hypotheses that believe nobody, in 0..1.
+            rng: draws hypotheses, errors and the chance part of the shortlist.
+        """
+        self._spread = max(spread, 1e-9)
+        self._tasks = np.unique(tasks, return_inverse=True)[1].astype(np.int64)
+        self._said = np.stack([_behind(one.said / self._spread, self._tasks) for one in opinions])
+        self._by_weight = np.argsort([-one.weight for one in opinions], kind="stable").tolist()
+        self._places, self._rng = places, rng
+        self._short = _shortlist(self._said, self._tasks, rng)
+        self._hypotheses = _Hypotheses.drawn(np.array([one.weight for one in opinions]), doubt, rng)
+        self._errors = self._hypotheses.errors
+        frequencies = rng.standard_normal((FEATURES, places.shape[1]))
+        frequencies /= LENGTH * np.sqrt(rng.chisquare(5, size=(FEATURES, 1)) / 5)  # of the Matern kernel of 5/2
+        self._frequencies, self._phases = frequencies, rng.uniform(0, 2 * np.pi, FEATURES)
+        self._features = self._cosines(self._short)
+        self._expected = self._hypotheses.means(self._said[:, self._short], self._features)
+        self.rows: Rows = NOTHING  # measured
+        self._labels: Scores = np.zeros(0)
+        self._foretold = np.zeros((len(opinions), 0))  # what each opinion said of the measured rows before it knew them
+
+    def update(self, rows: Rows, labels: Scores, unseen: Sequence[Scores | None] | None = None) -> None:
+        """Takes measurements in; ``unseen`` is what opinions that have seen these rows said before, each or None."""
+        foretold = self._said[:, rows]
+        for at, said in enumerate(unseen or ()):
+            if said is not None and len(rows):
+                foretold[at] = _behind(said / self._spread, self._tasks[rows])
+        self.rows = np.concatenate([self.rows, rows])
+        self._labels = np.concatenate([self._labels, labels / self._spread])
+        self._foretold = np.concatenate([self._foretold, foretold], axis=1)
+
+    def labels(self) -> Scores:
+        """Labels of the measured rows behind the best of their task, in spreads, none further than ``REACH``."""
+        return _behind(self._labels, self._tasks[self.rows])
+
+    def best(self, count: int) -> Rows:
+        """At most ``count`` unmeasured rows, in the order of what each adds to those before it."""
+        open_rows = ~np.isin(self._short, self.rows)
+        count = min(count, int(open_rows.sum()))
+        if not count:
+            return NOTHING
+        drawn, tasks = self._drawn().T, self._tasks[self._short]
+        found = np.zeros((int(self._tasks.max()) + 1, DRAWS))  # of each task in each draw, share of the best
+        shares = np.zeros(drawn.shape)
+        measured = np.unique(self._tasks[self.rows])
+        for task in np.unique(tasks):
+            here = tasks == task
+            top = drawn[here].max(axis=0)
+            if task in measured:
+                top = np.maximum(top, 0.0)  # 0: the best measured row of the task
+                found[task] = np.exp(-self._spread * top)
+            shares[here] = np.exp(self._spread * (drawn[here] - top))
+        gains = np.where(open_rows, np.maximum(shares - found[tasks], 0.0).mean(axis=1), _NEVER)
+        chosen: list[int] = []
+        for row in self._owed(open_rows)[: round(OWED * count)]:
+            chosen.append(row)
+            gains[row] = _NEVER
+            found[tasks[row]] = np.maximum(found[tasks[row]], shares[row])
+        while len(chosen) < count:
+            row = int(np.argmax(gains))
+            # what a row adds only falls as others are chosen: only the first is worked out again, until it stays the first
+            gains[row] = np.maximum(shares[row] - found[tasks[row]], 0.0).mean()
+            if gains[row] >= gains.max():
+                chosen.append(row)
+                gains[row] = _NEVER
+                found[tasks[row]] = np.maximum(found[tasks[row]], shares[row])
+        return self._short[chosen]
+
+    def _owed(self, open_rows: NDArray[np.bool_]) -> list[int]:
+        """Places in the shortlist of the first rows of the most believed opinions that are not measured yet."""
+        if len(self.rows) >= HEARD_UNTIL:
+            return []
+        tasks, owed = self._tasks[self._short], dict[int, None]()
+        for task in range(int(tasks.max()) + 1):
+            rows = np.flatnonzero(tasks == task)
+            first = dict.fromkeys(int(rows[np.argmax(self._said[at, self._short[rows]])]) for at in self._by_weight)
+            owed |= dict.fromkeys(list(first)[:HEARD])
+        return [row for row in owed if open_rows[row]]
+
+    def beliefs(self) -> Scores:
+        """How far each opinion is believed after the measurements, doubt last; sums to 1. Shape ``(opinions + 1,)``."""
+        likely = self._likely()
+        parts = likely @ self._hypotheses.mixtures
+        return np.append(parts, 1.0 - parts.sum())
+
+    def _cosines(self, rows: Rows) -> Scores:
+        turned = self._places[rows] @ self._frequencies.T + self._phases
+        return np.asarray(np.cos(turned) * np.sqrt(2.0 / FEATURES), dtype=np.float64)
+
+    def _kernel(self, error: float, rows: Rows) -> Scores:
+        """Covariance of the error at some rows with that at the measured ones."""
+        alike = Matern(LENGTH, nu=2.5)(self._places[rows], self._places[self.rows])
+        same = self._tasks[rows][:, np.newaxis] == self._tasks[self.rows]
+        return np.asarray(error**2 * alike + LEVEL**2 * same, dtype=np.float64)
+
+    def _factor(self, error: float) -> tuple[Scores, bool]:
+        return cho_factor(self._kernel(error, self.rows) + ALONE**2 * np.eye(len(self.rows)), lower=True)  # type: ignore[no-any-return]
+
+    def _likely(self) -> Scores:
+        """The probability of each hypothesis: the likelihood that it gave to what was measured."""
+        found = np.zeros(len(self._errors))
+        if len(self.rows):
+            wrong = self.labels() - self._hypotheses.means(self._foretold, self._cosines(self.rows))
+            for error in np.unique(self._errors):
+                here = self._errors == error
+                factor = np.tril(self._factor(float(error))[0])
+                off = solve_triangular(factor, wrong[here].T, lower=True)
+                found[here] = -(off**2).sum(axis=0) / 2 - np.log(np.diag(factor)).sum()
+        likely = np.exp(TEMPER * (found - found.max()))
+        return np.asarray(likely / likely.sum(), dtype=np.float64)
+
+    def _drawn(self) -> Scores:
+        """Truths drawn for the shortlist, in spreads; 0 is the best measured row of a task. ``(DRAWS, shortlist)``."""
+        rng, measured = self._rng, len(self.rows)
+        at = (np.arange(DRAWS) + rng.random()) / DRAWS  # systematic: no hypothesis is drawn far too often by chance
+        picked = np.minimum(np.searchsorted(np.cumsum(self._likely()), at), len(self._errors) - 1)
+        errors = self._errors[picked]
+        weights = errors[:, np.newaxis] * rng.standard_normal((DRAWS, FEATURES))
+        drawn = self._expected[picked] + weights @ self._features.T
+        drawn += ALONE * rng.standard_normal(drawn.shape)
+        if measured:
+            levels = LEVEL * rng.standard_normal((DRAWS, int(self._tasks.max()) + 1))
+            drawn += levels[:, self._tasks[self._short]]
+            features = self._cosines(self.rows)
+            there = self._hypotheses.means(self._foretold, features)[picked]
+            there += weights @ features.T + levels[:, self._tasks[self.rows]]
+            there += ALONE * rng.standard_normal(there.shape)
+            wrong = self.labels() - there
+            for error in np.unique(errors):
+                here = errors == error
+                solved = cho_solve(self._factor(float(error)), wrong[here].T)
+                drawn[here] += (self._kernel(float(error), self._short) @ solved).T
+        return np.asarray(drawn, dtype=np.float64)
+
+
+def _behind(values: Scores, tasks: Rows) -> Scores:
+    """Each value less the greatest of its task, none further than ``REACH``."""
+    best = np.full(int(tasks.max(initial=0)) + 1, -np.inf)
+    np.maximum.at(best, tasks, values)
+    return np.asarray(np.maximum(values - best[tasks], -REACH), dtype=np.float64)
+
+
+def _shortlist(said: Scores, tasks: Rows, rng: np.random.Generator) -> Rows:
+    """The top rows of each task by each opinion and as many by chance, ``SHORTLIST`` of all in all or a few more."""
+    groups = [np.flatnonzero(tasks == task) for task in range(int(tasks.max()) + 1)]
+    each = max(2, SHORTLIST // (len(groups) * (len(said) + 1)))
+    found = [rows[np.argsort(-opinion[rows], kind="stable")[:each]] for rows in groups for opinion in said]
+    found += [rng.permutation(rows)[:each] for rows in groups]
+    return np.unique(np.concatenate(found)).astype(np.int64)
+
+
+def _mixed(mixtures: Scores, said: Scores) -> Scores:
+    """Opinions by their shares; what is left of the belief expects ``NOBODY``."""
+    return np.asarray(mixtures @ said + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float64)
