@@ -24,6 +24,7 @@ from haotuner.words.shape import Shape
 Array: TypeAlias = NDArray[Any]
 GUARD = 24  # elements around every row of an output that a call must leave alone
 SENTINEL = -7.25e30  # no result of the test data comes near it; as fp16 it is -inf, which none is either
+EPILOGUE_ULPS = 2.0  # of vector functions in an epilogue
 WHOLE = 3  # drawn whole numbers are from -3 to 3: every sum of them is exact, so one missing or doubled term shows
 
 
@@ -65,10 +66,11 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
         values = _drawn(op, operand, size, rng, whole) if cut is None else ends(rng, op.extents(shape)[cut], size[0])
         found[operand.name] = values.astype(numpy_dtype(op.dtype_of(operand)))
     extents = op.extents(shape)
-    for step in op.epilogue:
-        for name, axes in STEPS[step].operands:
-            values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
-            found[name] = values.astype(numpy_dtype(op.dtype))
+    for name, axes in op.epilogue_operands.items():
+        values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
+        found[name] = values.astype(numpy_dtype(op.dtype))
+    if "low" in found:  # the ends of a clamp, in their order
+        found["low"], found["high"] = np.minimum(found["low"], found["high"]), np.maximum(found["low"], found["high"])
     return found
 
 
@@ -90,9 +92,9 @@ def _normal(size: tuple[int, ...], rng: np.random.Generator, whole: bool) -> Arr
 def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
     """The op's result in float64, epilogue included; ``inputs`` as they are stored."""
     value = _as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options()))
+    extra = _extra(op, inputs)
     for step in op.epilogue:
-        operands = {name: np.asarray(inputs[name], np.float64) for name, _ in STEPS[step].operands}
-        value = STEPS[step].apply(value, operands)
+        value = STEPS[step].apply(value, extra)
     return np.asarray(value, np.float64)
 
 
@@ -102,8 +104,15 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
     # Sums are kept in fp32 at least, whatever the operands' type.
     units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), op.all_options())), np.float64)
     allowed = units * min(eps, DTYPES["fp32"].eps)
-    for step in op.epilogue:
-        allowed = allowed * STEPS[step].gain + DTYPES["fp32"].eps * np.abs(want)
+    value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
+    extra = _extra(op, inputs)
+    for step in (STEPS[name] for name in op.epilogue):
+        entered, value = np.abs(value), step.apply(value, extra)
+        gain = np.abs(extra[step.scales]) if step.scales else step.gain
+        # Each step rounds its result; what it computes inside is as exact as its input is large.
+        allowed = allowed * gain + DTYPES["fp32"].eps * (
+            np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value))
+        )
     if eps > DTYPES["fp32"].eps:
         allowed = allowed + eps * np.abs(want)
     return np.broadcast_to(allowed, want.shape)
@@ -158,6 +167,15 @@ def spaced(values: Array, gap: int) -> Array:
     room = np.full((*values.shape[:-1], values.shape[-1] + gap), filler, values.dtype)
     room[..., : values.shape[-1]] = values
     return room[..., : values.shape[-1]]
+
+
+def _extra(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:
+    """What the epilogue reads, in float64, broadcast over the output's axes."""
+    axes, found = op.meaning.output.axes(op.all_options()), {}
+    for name, own in op.epilogue_operands.items():
+        values = np.asarray(inputs[name], np.float64)
+        found[name] = values.reshape([values.shape[own.index(axis)] if axis in own else 1 for axis in axes])
+    return found
 
 
 def _as_stored(op: Op, value: Any) -> Any:

@@ -10,6 +10,8 @@ WORKLOADS: dict[str, tuple[str, ...]] = {
     "bert_base": ("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072"),
     "bert_large": ("dense_n3072_k1024", "dense_n1024_k1024", "dense_n4096_k1024", "dense_n1024_k4096"),
     "gpt2": ("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072", "dense_n50257_k768"),
+    # Llama 3 8B (Grattafiori et al. 2024, table 3): hidden 4096, 8 of 32 heads for keys and values, feed-forward 14336.
+    "llama_block": ("dense_n6144_k4096", "dense_n4096_k4096", "dense_n28672_k4096", "dense_n4096_k14336"),
 }
 DEFAULT = "bert_base"
 

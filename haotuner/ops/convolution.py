@@ -172,6 +172,7 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
     }
     return OpKind(
         name=name,
+        channel="f",
         meaning=f"{name}: Y[b,f] = sum over c and the window of X[b,c] · W[f,c], as torch has it",
         axes={"b": "spatial", "c": "reduction", **({} if flat else {"h": "spatial"}), "w": "spatial", "f": "spatial",
               **({} if flat else {"r": "reduction"}), "s": "reduction"},

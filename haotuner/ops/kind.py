@@ -91,6 +91,7 @@ class OpKind:
     ends: Mapping[str, str] = field(default_factory=dict)
     rows_apart: bool = True
     own_options: Mapping[str, Option] = field(default_factory=dict)
+    channel: str = ""  # the output's axis that an epilogue's values of a channel run along; empty: its last one
     # Axes whose extent follows from the others' and the options, such as the height of an image after a convolution. The
     # functions take whole numbers or columns of them.
     derived: Mapping[str, Callable[[Mapping[str, Any], Options], Any]] = field(default_factory=dict)
@@ -110,6 +111,11 @@ class OpKind:
         declared = {*self.axes, *self.derived}
         if not used <= declared or not set(self.axes) - used <= set(self.axes if self.derived else ()):
             raise ValueError(f"op kind {self.name}: operands use the axes {sorted(used)}, declared are {sorted(declared)}")
+
+    @property
+    def channel_axis(self) -> str:
+        """The output's axis that an epilogue's values of a channel run along."""
+        return self.channel or next(iter(self.output.layouts.values()))[-1]
 
     @property
     def output(self) -> Operand:

@@ -112,6 +112,11 @@ class PackOp:
         return self.operands[1].packed["panels"]
 
     @property
+    def extra(self) -> tuple[PackOperand, ...]:
+        """What the epilogue of a dense op reads, in the order of a call: values of a channel, then tensors like y."""
+        return self.inputs[2:] if self.kind == "dense" else ()
+
+    @property
     def first_m(self) -> int:
         """Fewest rows that were tuned."""
         return self.axis("m").first
@@ -186,15 +191,18 @@ def _check_layer(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
         _check_grouped(op, named)
         return
     given = sizes or {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
-    if [axis.name for axis in op.axes] != ["m", "n", "k"] or [o.name for o in op.operands] != ["x", "weight", "y", "bias"]:
-        raise ValueError(f"op {op.name!r}: dense has the axes m, n, k and the operands x, weight, y, bias")
+    extra = named.epilogue_operands
+    want = ["x", "weight", *extra, "y", *([] if named.epilogue else ["bias"])]
+    if [axis.name for axis in op.axes] != ["m", "n", "k"] or [o.name for o in op.operands] != want:
+        raise ValueError(f"op {op.name!r}: it has the axes m, n, k and the operands {', '.join(want)}")
     if op.operands[1].packed and (set(op.operands[1].packed) != {"pw", "panels"} or op.panels * op.pw < op.n):
         raise ValueError(f"op {op.name!r}: its panels hold fewer than n columns: not possible")
     told = (named.name, named.kind, dict(named.static), tuple(named.option("weight")))
     if told != (op.name, "dense", given, op.operands[1].dims):
         raise ValueError(f"op {op.name!r} says other things than its entry: {given}, weight={op.weight}")
-    dims = [operand.dims for operand in op.operands]
-    if [dims[0], dims[2], dims[3]] != [("m", "k"), ("m", "n"), ("n",)] or {o.dtype for o in op.operands} != {named.dtype}:
+    dims = {operand.name: operand.dims for operand in op.operands}
+    expected = {"x": ("m", "k"), "weight": op.operands[1].dims, **extra, "y": ("m", "n")}
+    if dims != expected | ({} if named.epilogue else {"bias": ("n",)}) or {o.dtype for o in op.operands} != {named.dtype}:
         raise ValueError(f"op {op.name!r}: operands of other axes or types than its name says")
     if any("m" not in tile or tile["m"] < 1 for tile in op.tiles):
         raise ValueError(f"op {op.name!r}: a kernel computes no rows")

@@ -117,8 +117,10 @@ def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mappin
         return lambda given, out: bound(given["x"], out=out)
     if op.kind != "dense":
         return lambda given, out: pack.op(op.name).run(out=out, **given)
-    linear = pack.op(op.name).bind(inputs["weight"])
-    return lambda given, out: linear(given["x"], out=out)
+    bound = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
+    linear = pack.op(op.name).bind(inputs["weight"], **bound)
+    passed = [o.name for o in op.extra if o.role == "input"]
+    return lambda given, out: linear(given["x"], out=out, **{name: given[name] for name in passed})
 
 
 def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator, most_flops: float) -> list[str]:
@@ -132,16 +134,26 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
     weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
     shapes = [shape["m"] for shape in _shapes(op, Op.parse(op.name), rng, most_flops)]
     x = rng.standard_normal((max(shapes), op.k), dtype=np.float32)
+    sizes = {"m": max(shapes), "n": op.n}
+    drawn = {o.name: rng.standard_normal([sizes[axis] for axis in o.dims], dtype=np.float32) for o in op.extra}
+    if "low" in drawn:
+        drawn["low"], drawn["high"] = -np.abs(drawn["low"]), np.abs(drawn["high"])
+    passed = [o.name for o in op.extra if o.role == "input"]
     whole = None
     problems = []
     for threads in counts:
         with Pack(path, threads) as pack:
-            linear = pack.op(op.name).bind(weight.T.copy() if op.weight == "kn" else weight)
-            whole = linear(x) if whole is None else whole
+            linear = _call(pack, op, {"weight": weight.T.copy() if op.weight == "kn" else weight, **drawn})
+
+            def part(rows: slice, call: Callable[[Mapping[str, Any], Any], Any] = linear) -> Any:
+                given = {"x": x[rows]} | {name: drawn[name][rows] for name in passed}
+                return call(given, np.empty((len(given["x"]), op.n), np.float32))
+
+            whole = part(slice(None)) if whole is None else whole
             problems += [
                 f"{op.name} m={m} threads={threads}: not the bits of a batch of {len(x)}, which the pack promises"
                 for m in shapes
-                if not (np.array_equal(linear(x[:m]), whole[:m]) and np.array_equal(linear(x[-m:]), whole[-m:]))
+                if not (np.array_equal(part(slice(m)), whole[:m]) and np.array_equal(part(slice(-m, None)), whole[-m:]))
             ]
     return problems
 
@@ -155,7 +167,8 @@ def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, mo
     call, problems = _call(pack, op, weights), []
     for shape in shapes:
         inputs = judge.draw(meaning, shape, rng)
-        inputs |= {name: value for name, value in weights.items() if name == "weight"}
+        bound = {operand.name for operand in op.inputs if operand.role == "constant"}
+        inputs |= {name: value for name, value in weights.items() if name in bound}
         apart = {o.name: inputs[o.name] if o.compact else judge.spaced(inputs[o.name], 3) for o in op.inputs}
         out = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
         call(apart, out.inner)

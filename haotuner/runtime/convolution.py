@@ -11,7 +11,7 @@ import numpy as np
 
 from haotuner.ops.convolution import Window, windows
 from haotuner.pack.op import PackOp
-from haotuner.runtime.linear import Closed, array_of, bias_of
+from haotuner.runtime.linear import Closed, array_of, channel_row
 from haotuner.runtime.refusal import REFUSED, explain, read_only
 from haotuner.words.limits import MAX_AXES, threads_of
 from haotuner.words.op import Op
@@ -89,7 +89,7 @@ class ConvBound:
             function(place, whole if whole.flags.writeable else whole.copy(), out)
 
         packed_of(given, packed)
-        row = None if bias is None else tvm_ffi.from_dlpack(bias_of(op, bias, meaning["f"]))
+        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias, meaning["f"]))
         return ConvBound(
             op=op,
             meaning=meaning,

@@ -8,9 +8,11 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
+from haotuner.runtime.fused import FusedLinear, fused_bound
 from haotuner.runtime.linear import Bound, Linear
 from haotuner.words.composition import WAYS, Composition, Part
 from haotuner.words.limits import MAX_PARTS
+from haotuner.words.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -42,13 +44,20 @@ class DenseOp:
         """Columns of the input."""
         return self._op.k
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Linear:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Linear:
         """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.
 
-        ``threads`` replaces the pack's count for this linear.
+        ``threads`` replaces the pack's count for this linear. ``constants``: what else the op's epilogue reads, one value
+        a column, such as ``scale``, ``low`` and ``high``: arrays (n,), or one number for all; see ``FusedLinear``.
         """
         call, setting = self._pack.entry(self._op, threads)
-        linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
+        if Op.parse(self.name).epilogue:
+            given = constants if bias is None else {"bias": bias, **constants}
+            linear: Linear = FusedLinear(fused_bound(self._op, call, setting, weight, given, self._pack.arena))
+        elif constants:
+            raise TypeError(f"{self.name} has no epilogue that reads {', '.join(constants)}; it takes a weight and a bias")
+        else:
+            linear = Linear(Bound.of(self._op, call, setting, weight, bias, self._pack.arena))
         self._pack.own(linear)
         return linear
 

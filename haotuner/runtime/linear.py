@@ -140,6 +140,7 @@ class Bound:
     setting: int  # plan and threads, see words/limits.py
     packed: Any  # tvm_ffi tensor (panels, k, pw)
     bias: Any = None  # tvm_ffi tensor (n,)
+    constants: tuple[Any, ...] = ()  # of an epilogue: tvm_ffi tensors (n,)
     packed_bytes: int = 0
 
     @staticmethod
@@ -147,8 +148,8 @@ class Bound:
         """Pack a weight and copy a bias (None: none); see ``pack_weight`` for what is refused."""
         import tvm_ffi
 
+        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias, op.n))
         packed = pack_weight(op, weight, arena)
-        row = None if bias is None else tvm_ffi.from_dlpack(bias_of(op, bias, op.n))
         return Bound(
             op=op, call=call, setting=setting, packed=tvm_ffi.from_dlpack(packed), bias=row, packed_bytes=packed.nbytes
         )
@@ -237,9 +238,9 @@ def array_of(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
     return value
 
 
-def bias_of(op: PackOp, bias: Any, count: int) -> NDArray[np.float32]:
-    """A copy of a bias of so many elements; ValueError for another shape."""
-    row = array_of(op, "bias", bias)
+def channel_row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:
+    """A copy of one float32 value a channel; TypeError for another dtype, ValueError for another shape."""
+    row = array_of(op, name, value)
     if row.shape != (count,):
-        raise ValueError(f"{op.name}: bias has shape {tuple(row.shape)}; expected ({count},)")
+        raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({count},)")
     return row.copy()

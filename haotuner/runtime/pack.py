@@ -103,7 +103,8 @@ class Pack:
                 continue
             op = linear.bound.op
             for m in (1, min(op.last_m, WARMUP_ROWS)):
-                linear(np.zeros((m, op.k), np.float32))
+                passed = {one.name: np.zeros((m, op.n), np.float32) for one in op.extra if one.role == "input"}
+                linear(np.zeros((m, op.k), np.float32), **passed)
 
     def close(self) -> None:
         """Let go of the library; later calls raise PackClosed. Calling it twice is harmless."""

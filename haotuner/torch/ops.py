@@ -13,11 +13,12 @@ from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
-from haotuner.runtime.linear import Linear
+from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.torch import conv_ops
+from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
 from haotuner.torch.products import define_product
@@ -46,6 +47,8 @@ class Registered:
                 conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp):
                 define_product(self._library, op)
+            elif op.entry.extra:
+                define_fused(self._library, pack, op.entry)
             else:
                 self._define(op)
 
@@ -57,7 +60,7 @@ class Registered:
         if name in self._placed:
             self._placed[name].bind(weight.detach())
             return weight.detach()
-        return packed_tensor(self._pack.op(name).bind(weight))
+        return torch.from_numpy(pack_weight(self._pack.op_entry(name), weight, self._pack.arena))
 
     def placed_call(self, name: str) -> PlacedCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
@@ -147,9 +150,11 @@ def share_threads(pack: Pack, share: bool = True) -> bool:
 def register(pack: Pack) -> Registered:
     """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing, for every op.
 
-    A grouped op is ``(x, weight, offsets, bias=None)``. x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the
-    pack's device; fakes accept symbolic sizes, so the ops go through ``torch.compile(fullgraph=True, dynamic=True)``.
-    UsageError if an op of that name is registered already.
+    An op with an epilogue takes what that reads in the place of the bias: values of a channel ``(n,)`` in the order of its
+    steps, then tensors like the result. A grouped op is ``(x, weight, offsets, bias=None)``.
+
+    x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go
+    through ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
     """
     return Registered(pack)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from haotuner.runtime.pack import Pack
+from haotuner.torch.attention import PackedAttention, unserved
 from haotuner.torch.convolution import KINDS, PackedConvolution, prefers_last, reason_of, spec_of
 from haotuner.torch.encoder import keep_working, plain_encoders
 from haotuner.torch.layer import PackedLinear
@@ -41,9 +42,10 @@ class Swapped:
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
     """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
-    They are float32 on the CPU, or of a dtype that the pack holds on the device that it was opened for. Packs on the CPU
-    then compute on torch's threads (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``;
-    without it compiled models break the graph at each layer. The model only infers from then on.
+    The projections of ``nn.MultiheadAttention`` are linears, too. All are float32 on the CPU, or of a dtype that the pack
+    holds on the device that it was opened for. Packs on the CPU then compute on torch's threads (``share_threads``). Pass
+    ``registered`` to compile the model with ``torch.compile``; without it compiled models break the graph at each layer.
+    The model only infers from then on.
     """
     if pack.gpu is None:
         share_threads(pack)
@@ -51,6 +53,8 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     made: dict[int, torch.nn.Module] = {}
     replaced: list[str] = []
     left: dict[str, str] = {}
+    if pack.gpu is None:
+        replaced += _swap_attention(model, pack, registered)
     for name, parent, key, child in _layers(model):
         reason = _reason(parent, child, place)
         specs = [] if reason else _specs(child)
@@ -68,6 +72,33 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     if replaced:
         plain_encoders(model, SERVED)
     return Swapped(tuple(replaced), left)
+
+
+def _swap_attention(model: torch.nn.Module, pack: Pack, registered: Registered | None) -> list[str]:
+    """Attention whose input projection the pack holds becomes one of layers; names of those projections."""
+    made: dict[int, torch.nn.Module] = {}
+    names: list[str] = []
+    for path, parent in list(model.named_modules()):
+        for key, child in list(parent._modules.items()):
+            if not isinstance(child, torch.nn.MultiheadAttention) or unserved(child):
+                continue
+            if id(child) not in made:
+                op = Op.parse(_spec(_projection(child))).name
+                if op not in pack.ops:
+                    continue
+                made[id(child)] = PackedAttention(child, PackedLinear.of(pack, op, _projection(child), registered))
+            setattr(parent, key, made[id(child)])
+            names.append(".".join(filter(None, (path, key, "in_proj_weight"))))
+            keep_working(parent)
+    return names
+
+
+def _projection(attention: torch.nn.MultiheadAttention) -> torch.nn.Linear:
+    """The layer that an attention's input projection is; it shares the parameters."""
+    weight, bias = attention.in_proj_weight, attention.in_proj_bias
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight, layer.bias = weight, bias
+    return layer.train(attention.training)
 
 
 def _served(pack: Pack, op: str, layer: torch.nn.Module, registered: Registered | None) -> torch.nn.Module:
@@ -92,11 +123,15 @@ def ops_of(model: torch.nn.Module, *example: Any) -> dict[str, int]:
     counts their calls in that run.
     """
     found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}
+    attention = [
+        child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
+    ]
+    found |= {f"attention {place}": child for place, child in enumerate(attention)}
     if not example:
-        return dict(Counter(_spec(child) for child in found.values()).most_common())
+        return dict(Counter(spec for child in found.values() for spec in _wanted(child)).most_common())
     counts: Counter[str] = Counter()
     hooks = [
-        child.register_forward_pre_hook(lambda module, _: counts.update([_spec(module)]))
+        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module)))
         for child in {id(child): child for child in found.values()}.values()
     ]
     try:
@@ -142,12 +177,21 @@ def _spec(layer: Any) -> str:
     return f"dense:n={layer.out_features},k={layer.in_features}" + ("" if dtype == "fp32" else f",dtype={dtype}")
 
 
+def _wanted(layer: Any) -> list[str]:
+    """The ops that a run of a layer needs."""
+    if isinstance(layer, torch.nn.MultiheadAttention):
+        return [_spec(_projection(layer)), _spec(layer.out_proj)]
+    return [_spec(layer)]
+
+
 def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
     """Why a layer stays torch's whatever a pack in that place (None: the layer's) holds; empty if it may be served."""
     if isinstance(layer, torch.nn.MultiheadAttention):
-        return "attention's input projection is no layer of its own"
+        if place is None or place != "cpu":
+            return "attention's input projection is no layer of its own"
+        return unserved(layer) or f"not in the pack: tune it with --op {_spec(_projection(layer))}"
     if isinstance(parent, torch.nn.MultiheadAttention):
-        return "attention reads its output projection's weight itself"
+        return "attention reads its output projection's weight itself, unless its input projection is served"
     if type(layer) is not torch.nn.Linear and type(layer) not in KINDS:
         return f"{type(layer).__name__} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
     if type(layer) in KINDS and (why := reason_of(layer)):

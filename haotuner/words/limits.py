@@ -12,6 +12,7 @@ MAX_THREADS = 256  # also the factor of a setting: plan index + MAX_THREADS * th
 MAX_OPS = 256  # of a pack: op counters are sized by it
 MAX_AXES = 8
 MAX_OPERANDS = 8
+MAX_EXTRA = 5  # operands that an epilogue reads: bias, scale, both ends of a clamp, a residual
 MAX_DYNAMIC = 4  # axes that a plan table is looked up by
 MAX_RANK = 32  # of a tensor that a caller passes; leading axes are folded
 
@@ -42,8 +43,8 @@ KIND_TABLES = {
 SLICED = "ht_sliced_kind"
 
 _SHARE_WORDS = ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS")
-_NUMBERS = ("MAX_THREADS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", "MAX_DYNAMIC", "MAX_RANK", "MAX_REGIONS", "MAX_PARTS",
-            "MAX_TILES", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS", "TERMS_STEP", "ROW_PIECES", "EXACT_EXTENT",
+_NUMBERS = ("MAX_THREADS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", "MAX_EXTRA", "MAX_DYNAMIC", "MAX_RANK", "MAX_REGIONS",
+            "MAX_PARTS", "MAX_TILES", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS", "TERMS_STEP", "ROW_PIECES", "EXACT_EXTENT",
             "EXTENT_SLOTS", "SHAPE_SLOTS")  # fmt: skip
 
 

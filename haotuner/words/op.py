@@ -9,7 +9,7 @@ from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.ops.epilogue import STEPS
+from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import Operand, OpKind
 from haotuner.words.shape import AXIS_LIMIT, Shape
@@ -51,6 +51,13 @@ class Op:
                 raise UsageError(f"op {self.kind}: unknown epilogue {step!r}; known: {', '.join(STEPS)}")
         if len(set(self.epilogue)) != len(self.epilogue):
             raise UsageError(f"op {self.kind}: an epilogue step is given twice: {'+'.join(self.epilogue)}")
+        own = {operand.name for operand in kind.operands} | {v for option in kind.options.values() for v in option.choices}
+        taken = own & {*self.epilogue, *(name for name, _ in operands_of(self.epilogue))}
+        if taken:
+            raise UsageError(
+                f"op {self.kind}: it has an operand or an option {', '.join(sorted(taken))} of its own; "
+                "leave out that epilogue step"
+            )
         why = kind.objection(dict(self.static), self.all_options()) if kind.objection is not None else ""
         if why:
             raise UsageError(f"op {self.kind}: {why}")
@@ -92,6 +99,15 @@ class Op:
         """The axes whose extent is known only at run time."""
         known = {axis for axis, _ in self.static}
         return tuple(axis for axis in self.axes if axis not in known)
+
+    @property
+    def epilogue_operands(self) -> dict[str, tuple[str, ...]]:
+        """What the epilogue reads beside the result, in the order of a call: name to axes. One axis: bound once."""
+        whole = self.meaning.output.axes(self.all_options())
+        return {
+            name: (self.meaning.channel_axis,) if extent == "channel" else whole
+            for name, extent in operands_of(self.epilogue)
+        }
 
     @property
     def parallel(self) -> tuple[str, ...]:
@@ -143,7 +159,10 @@ class Op:
     def least_bytes(self, shape: Shape) -> int:
         """Bytes moved when every operand is read once and the result written once."""
         extents, options = self.extents(shape), dict(self.options)
-        return sum(prod(o.shape(extents, options)) * DTYPE_BYTES[self.dtype_of(o)] for o in self.meaning.operands)
+        extra = (
+            sum(prod(extents[axis] for axis in axes) for axes in self.epilogue_operands.values()) * DTYPE_BYTES[self.dtype]
+        )
+        return extra + sum(prod(o.shape(extents, options)) * DTYPE_BYTES[self.dtype_of(o)] for o in self.meaning.operands)
 
     @staticmethod
     def parse(text: str) -> Op:

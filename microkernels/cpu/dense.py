@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from haotuner.microkernels.cpu import dense_demand, dense_laws
+from haotuner.microkernels.cpu.epilogue import with_epilogue
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
@@ -57,10 +59,11 @@ def computed_columns(kernel: MicroKernel, n: int) -> int:
 
 
 class CpuDense:
-    """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (prefetch), nt (tail).
+    """Family ``cpu_dense_fp32``; parameters mr, nr, pw (panel width), ku (k unroll), vl (lanes), pf (prefetch), nt, ep.
 
     ``pf`` is 0 (none), one of NEXT_PANEL_TILES, or the steps of k that the weight is fetched ahead within its panel.
-    ``nt`` is only there where tiles do not divide n: the columns computed of the last one (``tail_columns``).
+    ``nt`` is only there where tiles do not divide n: the columns computed of the last one (``tail_columns``). ``ep`` names
+    the epilogue, where there is one (``epilogue.py``): its program is one of its own, which kernels share.
     """
 
     name = "cpu_dense_fp32"
@@ -68,8 +71,8 @@ class CpuDense:
     frontier = 512  # scoring them takes 20 ms a round; only those that are measured are ever compiled
 
     def serves(self, op: Op) -> bool:
-        """Dense in fp32 with n and k static, no epilogue."""
-        return op.kind == "dense" and op.dtype == "fp32" and not op.epilogue and op.dynamic == ("m",)
+        """Dense in fp32 with n and k static."""
+        return op.kind == "dense" and op.dtype == "fp32" and op.dynamic == ("m",)
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every tile of whole vectors up to the family's limits; selection refuses what does not fit."""
@@ -84,7 +87,8 @@ class CpuDense:
                             if ahead in NEXT_PANEL_TILES and rows not in NEXT_PANEL_ROWS:
                                 continue
                             width = vectors * lanes
-                            yield self.kernel(rows, width, width // streams, unroll, lanes, ahead, op["n"])
+                            kernel = self.kernel(rows, width, width // streams, unroll, lanes, ahead, op["n"])
+                            yield with_epilogue(kernel, op.epilogue) if op.epilogue else kernel
 
     def kernel(self, mr: int, nr: int, pw: int, ku: int, vl: int, pf: int = 0, n: int = 0) -> MicroKernel:
         """The micro-kernel of these parameters for an output of n columns; 0: of any, with one program for all tiles."""
@@ -134,8 +138,8 @@ class CpuDense:
         return None
 
     def fuses(self, step: str) -> bool:
-        """None: the runtime adds a bias while the output is in cache."""
-        return False
+        """All: the runtime runs them while the output is in cache."""
+        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with a function ``symbol(X, W, Y, tiles, groups, add)``, and ``symbol_tail`` of a kernel with a tail.

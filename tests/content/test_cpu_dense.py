@@ -68,7 +68,7 @@ def test_the_parts_of_a_long_sum_are_alike_and_a_short_one_has_none(k: int) -> N
         ("dense:n=4,k=4", True),
         ("dense:n=4,k=4,weight=kn", True),
         ("dense:n=4,k=4,dtype=fp16", False),
-        ("dense:n=4,k=4,epilogue=bias", False),
+        ("dense:n=4,k=4,epilogue=bias+gelu", True),
         ("dense:n=4", False),
         ("dense:m=4,n=4,k=4", False),
     ],

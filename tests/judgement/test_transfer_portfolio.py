@@ -75,6 +75,14 @@ def test_opinions_that_disagree_share_the_head(seed: int) -> None:
     assert min(share(each, head) for each in said) > min(share(each, alone) for each in said)
 
 
+def test_every_opinion_that_is_believed_has_its_first_row_in_the_head() -> None:
+    places = space(11)
+    said = [landscape(places, at) for at in range(5)]
+    head = set(portfolio(said, places).best(10).tolist())
+    assert head >= {int(np.argmax(each)) for each in said}
+    assert len(portfolio(said, places).best(2)) == 2
+
+
 def test_an_opinion_that_is_believed_has_more_of_the_head() -> None:
     places, firsts = space(3), []
     one, other = landscape(places, 1), landscape(places, 2)

@@ -1,10 +1,10 @@
 """Leaves out each check, wait, event, push, free and clean-up of the host code for CUDA, one at a time: do the tests notice?
 
-``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--shared]`` goes on where it stopped; FOLDER
-keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors are tried
-again when the tests have changed. With ``--shared`` survivors of files that CPUs share go through those tests, too (minutes
-each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an unjustified one
-survives.
+``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--quick | --shared]`` goes on where it stopped;
+FOLDER keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors
+are tried again when the tests have changed. With ``--shared`` those of files that CPUs share go through their tests, too
+(minutes each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an
+unjustified one survives.
 """
 
 from __future__ import annotations
@@ -110,15 +110,17 @@ class Journal:
         with self._path.open("a") as out:
             out.write(json.dumps(entry) + "\n")
 
-    def wanted(self, place: Place, shared: bool) -> bool:
+    def wanted(self, place: Place, shared: bool, quick: bool) -> bool:
         """Whether a place must be looked at: not seen, or it survived tests that have changed since, or fewer of them."""
         entry = self.seen.get((place.name, digest(place.around)))
         if entry is None:
             return True
+        if entry.get("quick"):
+            return not quick
         return not entry["why"] and (entry["tests"] != tests() or (shared and not entry.get("shared")))
 
 
-def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> bool:
+def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quick: bool) -> bool:
     """Look at what is wanted, as long as there is time; whether all of the part was."""
     from tests.serving.cuda_variants import SHARED, Variants
 
@@ -129,7 +131,7 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
     left = [
         (file, place)
         for file, place in mine
-        if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons)
+        if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons, quick)
     ]
     left.sort(key=lambda pair: (pair[1].name, digest(pair[1].around)) in journal.seen)  # those that survived come again last
     if not left:
@@ -142,15 +144,17 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool) -> b
                 if time.monotonic() > end:
                     break
                 text = place.without(texts[file])
-                why = variants.noticed(file, text)
+                why = variants.noticed(file, text, quick=quick)
                 if not why and shared and place.name not in reasons:
                     why = variants.noticed_by_shared(file, text)
                 entry = {"name": place.name, "around": digest(place.around), "why": why, "tests": state}
+                entry |= {"quick": "yes"} if quick and not why else {}
                 entries.append(entry | ({"shared": "yes"} if shared else {}))
             assert tree() == before, "the tree changed meanwhile: use a copy of it"
-            if (NOTHING, before) not in journal.seen:
-                variants.whole()
-                journal.write({"name": NOTHING, "around": before, "why": "none expected", "tests": state})
+            whole = f"{NOTHING}, quick" if quick else NOTHING
+            if (whole, before) not in journal.seen:
+                variants.whole(quick=quick)
+                journal.write({"name": whole, "around": before, "why": "none expected", "tests": state})
             for entry in entries:
                 journal.write(entry)
             if time.monotonic() > end:
@@ -166,7 +170,7 @@ def report(folder: Path) -> int:
     counts = {"noticed": 0, "justified": 0, "survived": 0, "not looked at": 0}
     for file, place in every():
         entry = journal.seen.get((place.name, digest(place.around)))
-        verdict = "not looked at" if entry is None else "noticed" if entry["why"] else "survived"
+        verdict = "not looked at" if entry is None or entry.get("quick") else "noticed" if entry["why"] else "survived"
         if verdict == "survived" and place.name in reasons:
             verdict = "justified"
         if verdict == "survived":
@@ -186,8 +190,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
     parser.add_argument("--shared", action="store_true")
+    parser.add_argument(
+        "--quick", action="store_true", help="a second's worth of tests each; what survives them is not noted"
+    )
     given = parser.parse_args()
-    look(given.folder, given.seconds, tuple(given.part), given.shared)
+    look(given.folder, given.seconds, tuple(given.part), given.shared, given.quick)
     sys.exit(report(given.folder))
 
 

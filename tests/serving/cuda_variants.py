@@ -36,6 +36,7 @@ SCENARIOS = (
 )  # fmt: skip
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
                  "threads")  # fmt: skip
+QUICK = SCENARIOS[:6]  # a second's worth, which notices most
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 # Picks beside PICKS, which go through all of the above, and what they are for.
 MORE = {KN_HOPPER: ("stored",), GROUPED_HOPPER: ("grouped", "grouped_refusals"), GROUPED_FP32: ("grouped",)}
@@ -95,13 +96,13 @@ class Variants:
         """End the process that scenarios are forked from."""
         self._forking.close()
 
-    def whole(self) -> None:
+    def whole(self, *, quick: bool = False) -> None:
         """All tests pass with nothing left out; AssertionError says what did not."""
         for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
-            why = self.noticed(source, source.read_text())
+            why = self.noticed(source, source.read_text(), quick=quick)
             assert not why, f"with nothing left out: {why}"
 
-    def noticed(self, source: Path, text: str) -> str:
+    def noticed(self, source: Path, text: str, *, quick: bool = False) -> str:
         """What fails where a source has this text: the first thing that did, or nothing."""
         name = source.name
         mutant, out = self.folder / "mutant.c", self.folder / "mutant.o"
@@ -111,7 +112,7 @@ class Variants:
         except RuntimeError as error:
             return f"compiler: {str(error).strip().splitlines()[0][-120:]}"
         try:
-            return next((why for why in self._looks(source, name, out) if why), "")
+            return next((why for why in self._looks(source, name, out, quick) if why), "")
         except RuntimeError as error:  # it does not link
             return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
 
@@ -139,20 +140,23 @@ class Variants:
                     return f"{test}: {failed[0][:120] if failed else done.stdout[-120:]}"
         return ""
 
-    def _looks(self, source: Path, name: str, mutant: Path) -> Iterator[str]:
+    def _looks(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[str]:
         packed = name in {Path(one).name for one in PACK_SOURCES}
         if packed:
             opening = OF_THE_DRIVER if name in OPENING else ()
-            for pick, scenarios in ({pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE).items():
+            full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
+            for pick, scenarios in ({SIMT: QUICK} if quick else full).items():
                 yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, scenarios)
+        if packed and quick:
+            return
         if packed or source.parent == CLIB:
             watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
             client = self._client_objects | ({} if packed else {name: watched})
-            for pick in PICKS:
+            for pick in (SIMT,) if quick else PICKS:
                 pack = self._pack(pick, self._watched | ({name: watched} if packed else {}), *WATCHED)
                 yield self._driven(list(client.values()), pack, pick)
         if name in TIMING:
-            for pick in PICKS:
+            for pick in (SIMT,) if quick else PICKS:
                 yield self._timed(name, mutant, pick)
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str) -> Path:

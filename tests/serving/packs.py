@@ -15,6 +15,7 @@ from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, Packed
 from haotuner.backends.cpu.setting import Setting
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.pack.write import sealed, write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -78,7 +79,7 @@ def _covers(kernels: Sequence[MicroKernel], m: int) -> list[tuple[tuple[int, int
 def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3), splits: Sequence[str] = SPLITS) -> PackedOp:
     """An op with one plan a thread count: serial, split by columns, split by rows (blocked); k in parts from 24 rows on."""
     op = Op.parse(name)
-    kernels = kernels_for(lanes, pw)
+    kernels = [with_epilogue(kernel, op.epilogue) for kernel in kernels_for(lanes, pw)]
     panels = max(-(-op["n"] // k["nr"]) * (k["nr"] // pw) for k in kernels)
     setting = Setting(n=op["n"], k=op["k"], pw=pw, panels=panels, col_block=2 * pw, row_block=8,
                       k_block=7, k_block_from=24, k_block_rows=4)  # fmt: skip

@@ -58,7 +58,7 @@ def test_encoders_give_what_they_gave(encoder_pack, norm_first, batch_first, act
         options["mask"] = torch.nn.Transformer.generate_square_subsequent_mask(5)
     with torch.inference_mode(), haotuner.load(encoder_pack, threads=1) as pack:
         want = model(x, **options)
-        assert len(adapter.swap(model, pack).replaced) == 4
+        assert len(adapter.swap(model, pack).replaced) == 6  # the input projections have the size of linear1
         found = model(x, **options)
         assert found.shape == want.shape and close(found, want)
         assert close(copy.deepcopy(model)(x, **options), want)
@@ -202,7 +202,7 @@ def test_what_was_left_and_why(pack):
         "hooked": "hooks",
         "lazy": "LazyLinear is not served",
         "conv": "Conv1d is not served",
-        "attention.in_proj_weight": "input projection",
+        "attention.in_proj_weight": "not in the pack: tune it with --op dense:n=24,k=8",
         "attention.out_proj": "output projection",
         "normed": "ParametrizedLinear is not served",
     }

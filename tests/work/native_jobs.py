@@ -56,7 +56,7 @@ static int kernel(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* r
   (void)rows; (void)columns; (void)ldx; (void)ldw; (void)ldy;
   return {status};
 }}
-const ht_kernel ht_kernels[] = {{{{"mutant", kernel, MR, NR, PW, NULL, 0}}}};
+const ht_kernel ht_kernels[] = {{{{"mutant", kernel, MR, NR, PW, NULL, 0, NULL, 0}}}};
 const int ht_kernel_count = 1;
 """
 SOUND = {

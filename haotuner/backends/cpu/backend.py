@@ -38,7 +38,7 @@ _HERE = Path(__file__).resolve().parent
 _TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
 _MEASURING = ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py", "timer_conv.py", "setting.py")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
-            "product.py", "product_tile.py")  # fmt: skip
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class CpuBackend:
         """So many tiles over one block of columns, hot, as they are behind another region."""
         nr, n = kernel["nr"], op["n"]
         columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
-        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype)
+        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype, epilogue=op.epilogue)
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
         trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)

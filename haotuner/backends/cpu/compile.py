@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
@@ -25,14 +26,20 @@ def warm() -> None:
 
 
 def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
-    """One object file with a function ``__tvm_ffi_<name>`` for each kernel, and its tail's; tvm's errors pass through."""
+    """One object file with a function ``__tvm_ffi_<name>`` for each kernel, its tail's and its epilogue's.
+
+    TVM's errors pass through.
+    """
     import tvm
     from tvm.target import Target
 
     found: dict[str, Any] = {}  # by name: some families' kernels share programs
-    for kernel in kernels:
+    for kernel in dict.fromkeys(epilogue.bare(kernel) for kernel in kernels):
         for symbol, function in family_named(kernel.family).schedule(kernel, kernel.name).functions.items():
             found.setdefault(symbol.name_hint, function)
+    for name, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
+        if name:
+            found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name)
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
         built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")
@@ -42,18 +49,22 @@ def _functions(kernel: MicroKernel) -> list[str]:
     """The kernel's function and, where it has one, its tail's; none of a kernel whose program the runtime has."""
     if kernel.family.startswith("cpu_conv_direct_"):
         return []
-    return [f"__tvm_ffi_{kernel.name}", f"__tvm_ffi_{kernel.name}_tail"][: 2 if last_tile(kernel) else 1]
+    name = epilogue.bare(kernel).name
+    return [f"__tvm_ffi_{name}", f"__tvm_ffi_{name}_tail"][: 2 if last_tile(kernel) else 1]
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> str:
     """C declarations of the functions of these kernels."""
-    names = [name for kernel in kernels for name in _functions(kernel)]
+    names = list(dict.fromkeys(name for kernel in kernels for name in _functions(kernel)))
+    names += sorted({f"__tvm_ffi_{epilogue.symbol_of(kernel)}" for kernel in kernels if epilogue.symbol_of(kernel)})
     return "\n".join(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
 
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
-    return f'  {{"{kernel.name}", {function}, {kernel["mr"]}, {kernel["nr"]}, {kernel["pw"]}, {tail}, {last_tile(kernel)}}},'
+    words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
+    words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
+    return f"  {{{', '.join(map(str, words))}}},"
 
 
 def kernel_table(kernels: Sequence[MicroKernel], variable: str, storage: str = "") -> str:

@@ -49,11 +49,10 @@ class PackedOp:
 
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
-        """x, weight, y and the optional bias."""
-        return (
-            *operands_of(Op.parse(self.name)),
-            PackedOperand(name="bias", role="constant", axes=("n",), optional=True, compact=True),
-        )
+        """x, weight, what the epilogue reads, y; without an epilogue an optional bias behind it."""
+        op = Op.parse(self.name)
+        bias = PackedOperand(name="bias", role="constant", axes=("n",), optional=True, compact=True)
+        return operands_of(op) if op.epilogue else (*operands_of(op), bias)
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:

@@ -114,12 +114,17 @@ def axes_of(op: Op, ranges: Mapping[str, tuple[int, int]]) -> tuple[PackedAxis, 
 
 
 def operands_of(op: Op) -> tuple[PackedOperand, ...]:
-    """The operands of an op in the order of a call, the output last."""
+    """The operands of an op: those of its kind, what its epilogue reads, and the output."""
     options = op.all_options()
-    return tuple(
+    *given, output = (
         PackedOperand(name=o.name, role=o.role, axes=o.axes(options), dtype=op.dtype_of(o))
         for o in (*op.meaning.inputs, op.meaning.output)
     )
+    extra = (
+        PackedOperand(name=name, role="constant" if len(axes) == 1 else "input", axes=axes, compact=len(axes) == 1)
+        for name, axes in op.epilogue_operands.items()
+    )
+    return (*given, *extra, output)
 
 
 def entry_of(op: PackedWords, facts: Mapping[str, Any]) -> dict[str, Any]:

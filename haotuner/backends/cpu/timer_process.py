@@ -10,6 +10,7 @@ import numpy as np
 from haotuner import judge
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.isolate.answers import Job, Refusal
+from haotuner.ops.epilogue import operands_of
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -36,8 +37,10 @@ class TimerProcess:
         x = self._buffer("x", m * k).reshape(m, k)
         y = self._buffer("y", m * n).reshape(m, n)
         w = self._buffer("w", copies * weight_floats)
+        rows, wholes = self._extras(job)
+        extra = self._buffer("extra", (rows + wholes * m) * n)
         samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
-        taken = self._call(job, x, w, y, m, (k, n), copies, samples)
+        taken = self._call(job, x, w, y, m, (k, n), copies, samples, extra)
         us = samples[:, :taken] / 1e3
         return dict(zip(LOOKS, us.tolist(), strict=True))
 
@@ -64,7 +67,7 @@ class TimerProcess:
             (2, nr + nt, True, -(-k // 3)),  # the sum over k in parts
             *(((2, nr + nt, False, 0), (2, nr + nt - 1, True, -(-k // 3))) if nt else ()),  # the tail into Y, and beside it
         ):
-            op = Op(kind="dense", static=(("n", n), ("k", k)))
+            op = Op(kind="dense", static=(("n", n), ("k", k)), epilogue=tuple(job.get("epilogue", ())))
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
             inputs = judge.draw(op, Shape.of(m=m), rng, whole=whole)
@@ -73,6 +76,7 @@ class TimerProcess:
             weight = np.zeros((panels * pw, k), np.float32)
             weight[:n] = inputs["weight"]
             packed = np.ascontiguousarray(weight.reshape(panels, pw, k).transpose(0, 2, 1))
+            extra = [inputs[name].reshape(-1) for name in op.epilogue_operands]
             y = judge.Guarded((m, n))
             self._call(
                 {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
@@ -83,6 +87,7 @@ class TimerProcess:
                 (k + 9, y.outer.shape[1]),
                 1,
                 np.zeros(0),
+                np.concatenate(extra) if extra else np.zeros(0, np.float32),
             )
             verdict = judge.check(op, inputs, y.inner, whole=whole)
             if verdict.wrong:
@@ -92,7 +97,14 @@ class TimerProcess:
                 raise Refusal("verify", "out_of_bounds", f"m={m} n={n} k={k}: wrote outside the output")
         return {"max_error": worst}
 
-    def _call(self, job: Job, x: Any, w: Any, y: Any, m: int, strides: tuple[int, int], copies: int, samples: Any) -> int:
+    def _extras(self, job: Job) -> tuple[int, int]:
+        """How many rows of n, and how many matrices of m x n, the epilogue reads."""
+        extents = [extent for _, extent in operands_of(job.get("epilogue", ()))]
+        return extents.count("channel"), extents.count("whole")
+
+    def _call(
+        self, job: Job, x: Any, w: Any, y: Any, m: int, strides: tuple[int, int], copies: int, samples: Any, extra: Any
+    ) -> int:
         parts = [int(v) for part in job["parts"] for v in part]
         words = [
             job["n"],
@@ -106,6 +118,7 @@ class TimerProcess:
             job["split"],
             job["row_block"],
             job["k_block"],
+            *self._extras(job),
             copies,
             job["sample_ns"],
             job["limit_ns"],
@@ -114,7 +127,9 @@ class TimerProcess:
             *parts,
         ]
         try:
-            return int(self._libraries.function(job["library"], "ht_time")(x, w, y, np.array(words, np.int64), samples))
+            return int(
+                self._libraries.function(job["library"], "ht_time")(x, w, y, np.array(words, np.int64), samples, extra)
+            )
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
 

@@ -1,6 +1,6 @@
 /* The doors of a pack's library for tvm-ffi: one function an op, generated in pack_data.c, and the functions below.
  *
- * call(x, weight, out, setting[, bias]): setting = plan index + HT_MAX_THREADS * threads. Returns None; with None for out, a new tensor
+ * call(x, weight, out, setting[, bias]), or with an epilogue call(x, weight, out, setting, its operands…): setting = plan index + HT_MAX_THREADS * threads. Returns None; with None for out, a new tensor
  * from the allocator of x's framework, which tvm-ffi knows for classes with a DLPack exchange table (torch).
  * Of another kind than dense: call(setting, operands…, out). */
 #include <stdio.h>
@@ -82,24 +82,29 @@ static int run(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* 
 
 int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   static const char* const names[5] = {"x", "weight", "out", "setting", "bias"};
-  const DLTensor* given[5] = {NULL};
+  const DLTensor* tensors[HT_MAX_OPERANDS + 1] = {NULL};
   const ht_op* op = &ht_ops[index];
   if (op->kind->look_up == NULL) return run(index, args, count_args, result);
-  if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt)
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, weight, out, setting[, bias])");
+  const int extras = op->operand_count - HT_LAYER_OPERANDS;
+  if (count_args < 4 + extras || count_args > 4 + extras + op->optional_count || args[3].type_index != kTVMFFIInt) {
+    char text[160];
+    snprintf(text, sizeof text, "expected the arguments (x, weight, out, setting%s), got %d", extras > 0 ? ", what its epilogue reads" : "[, bias]",
+             (int)count_args);
+    return ht_ffi_raise("TypeError", op->name, text);
+  }
   TVMFFIAny made = {.type_index = kTVMFFINone};
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCPU, ht_ffi_tensor(&args[0]), &made) != 0) return -1;
   for (int i = 0; i < count_args; ++i) {
     if (i == 3) continue;
-    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i]);
-    if (given[i] != NULL) continue;
+    const DLTensor** given = &tensors[i < 3 ? i : i - 1];
+    if ((*given = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i])) != NULL) continue;
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
-    char text[128];
-    snprintf(text, sizeof text, "%s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor", names[i]);
+    char text[160];
+    const char* name = i > 3 && extras > 0 ? op->operands[HT_FIRST_EXTRA + i - 4].name : names[i];
+    snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor", name);
     return ht_ffi_raise("TypeError", op->name, text);
   }
   ht_error error;
-  const DLTensor* const tensors[4] = {given[0], given[1], given[2], given[4]};
   if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64, NULL, &error) != 0) {
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
     return ht_ffi_raise(error.kind, op->name, error.text);

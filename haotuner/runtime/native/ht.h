@@ -25,6 +25,7 @@ typedef struct {
 } ht_axis;
 
 enum { HT_AXIS_M = 0, HT_AXIS_N = 1, HT_AXIS_K = 2, HT_AXIS_G = 3 }; /* of a layer, in the op's axes; g: of a grouped one */
+enum { HT_LAYER_OPERANDS = 3, HT_FIRST_EXTRA = 2 }; /* x, weight, what an epilogue reads, y */
 enum { HT_INPUT = 0, HT_CONSTANT = 1, HT_OUTPUT = 2 };
 
 typedef struct { /* one tensor of an op; the output is the last one */
@@ -59,6 +60,11 @@ typedef struct { /* a checked tensor, leading axes folded: extents and strides (
   int64_t extents[HT_MAX_AXES], strides[HT_MAX_AXES];
 } ht_view;
 
+typedef struct { /* what an epilogue reads beside the result: element (row, column) of the output meets this one; strides may be 0 */
+  const float* data;
+  int64_t row_stride, column_stride;
+} ht_extra;
+
 typedef struct { /* one checked dense call: row strides in elements */
   const float* x;
   int64_t ldx;
@@ -67,6 +73,9 @@ typedef struct { /* one checked dense call: row strides in elements */
   int64_t ldy;
   int64_t m;
   const float* bias; /* n elements added to every row, or NULL */
+  int32_t partial;   /* its sums are not whole: no bias and no epilogue follows them */
+  int32_t extras;
+  ht_extra extra[HT_MAX_EXTRA]; /* of the epilogue that the kernels have, in the order of its operands */
 } ht_dense_call;
 
 typedef struct { /* one checked convolution; strides in elements (kinds/conv.h) */

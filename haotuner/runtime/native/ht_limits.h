@@ -6,6 +6,7 @@
 #define HT_MAX_OPS 256
 #define HT_MAX_AXES 8
 #define HT_MAX_OPERANDS 8
+#define HT_MAX_EXTRA 5
 #define HT_MAX_DYNAMIC 4
 #define HT_MAX_RANK 32
 #define HT_MAX_REGIONS 3

@@ -10,6 +10,7 @@ extern const int ht_kernel_count;
 
 enum { /* the job: one int64 vector */
   JOB_N, JOB_K, JOB_PW, JOB_PANELS, JOB_COL_BLOCK, JOB_M, JOB_LDX, JOB_LDY, JOB_THREADS, JOB_SPLIT, JOB_ROW_BLOCK, JOB_K_BLOCK,
+  JOB_ROWS, JOB_WHOLES, /* of what the epilogue reads: rows of n, matrices of m x n behind them */
   JOB_WEIGHTS,     /* how many packed weights lie behind w; calls rotate over them */
   JOB_SAMPLE_NS,   /* a sample lasts at least this long */
   JOB_LIMIT_NS,    /* no new sample is started after this time */
@@ -32,12 +33,12 @@ static int call_dense(void* arg, int64_t copy) {
   return ht_dense_run(job->op, job->composition, &job->call, job->threads);
 }
 
-/* time(x, w, y, job, samples float64 [4, room]): returns how many samples were taken (sampling.h). */
+/* time(x, w, y, job, samples float64 [4, room], extra: what the epilogue reads, one after the other): returns how many samples were taken (sampling.h). */
 HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
-  const DLTensor* t[5];
-  if (count != 5) return fail("expected (x, w, y, job, samples)");
-  for (int i = 0; i < 5; ++i)
+  const DLTensor* t[6];
+  if (count != 6) return fail("expected (x, w, y, job, samples, extra)");
+  for (int i = 0; i < 6; ++i)
     if ((t[i] = tensor(&args[i])) == NULL) return fail("arguments must be tensors");
   const int64_t* job = t[3]->data;
   ht_dense op = {.n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
@@ -62,6 +63,15 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   dense_job dense = {.op = &op, .composition = &c, .weights = weights, .stride = stride, .threads = threads,
                      .call = {.x = (const float*)((const char*)t[0]->data + t[0]->byte_offset), .ldx = job[JOB_LDX], .w = weights,
                               .y = (float*)((char*)t[2]->data + t[2]->byte_offset), .ldy = job[JOB_LDY], .m = job[JOB_M]}};
+  const float* extra = (const float*)((const char*)t[5]->data + t[5]->byte_offset);
+  dense.call.extras = (int32_t)(job[JOB_ROWS] + job[JOB_WHOLES]);
+  if (job[JOB_ROWS] < 0 || job[JOB_WHOLES] < 0 || dense.call.extras > HT_MAX_EXTRA) return fail("more than an epilogue reads");
+  if (t[5]->ndim != 1 || t[5]->shape[0] < (job[JOB_ROWS] + job[JOB_WHOLES] * job[JOB_M]) * job[JOB_N]) return fail("too little for the epilogue");
+  for (int32_t i = 0; i < dense.call.extras; ++i) {
+    int whole = i >= job[JOB_ROWS];
+    dense.call.extra[i] = (ht_extra){extra, whole ? job[JOB_N] : 0, 1};
+    extra += whole ? job[JOB_M] * job[JOB_N] : job[JOB_N];
+  }
   ht_timing timing = {.call = call_dense, .arg = &dense, .first = (const char*)weights, .copies = job[JOB_WEIGHTS],
                       .stride = stride * (int64_t)sizeof(float), .sample_ns = job[JOB_SAMPLE_NS], .limit_ns = job[JOB_LIMIT_NS],
                       .least = job[JOB_LEAST], .threads = threads};

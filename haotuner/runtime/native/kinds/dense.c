@@ -97,11 +97,69 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
   return 0;
 }
 
+/* A tensor like out that is read while out is written: they share no memory. */
+static int check_whole(const ht_operand* operand, const ht_dense* dense, const DLTensor* t, const DLTensor* y, const ht_dense_call* call,
+                       ht_extra* extra, ht_error* error) {
+  int64_t rows;
+  if (ht_check_type(operand->name, t, operand->code, operand->bits, error) != 0) return -1;
+  if (t->ndim != y->ndim)
+    return ht_refuse(error, "ValueError", "%s has rank %d, out has rank %d; they must be equal", operand->name, (int)t->ndim, (int)y->ndim);
+  for (int i = 0; i < t->ndim - 1; ++i)
+    if (t->shape[i] != y->shape[i])
+      return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d, out has %lld; they must be equal", operand->name,
+                       (long long)t->shape[i], i, (long long)y->shape[i]);
+  if (fold(operand->name, t, dense->n, &rows, &extra->row_stride, error) != 0) return -1;
+  extra->column_stride = 1;
+  if (call->m == 0) return 0;
+  if (t->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", operand->name);
+  extra->data = (const float*)ht_data(t);
+  uintptr_t low, high, y_low, y_high;
+  reach(extra->data, call->m, extra->row_stride, dense->n, &low, &high);
+  reach(call->y, call->m, call->ldy, dense->n, &y_low, &y_high);
+  if (low < y_high && y_low < high)
+    return ht_refuse(error, "ValueError", "out shares memory with %s, which is read after sums are written to out; pass another out",
+                     operand->name);
+  return 0;
+}
+
+/* One value a column. */
+static int check_channel(const ht_operand* operand, const ht_dense* dense, const DLTensor* t, const ht_dense_call* call, ht_extra* extra,
+                         ht_error* error) {
+  if (ht_check_type(operand->name, t, operand->code, operand->bits, error) != 0) return -1;
+  if (t->ndim != 1 || t->shape[0] != dense->n)
+    return ht_refuse(error, "ValueError", "%s has rank %d and extent %lld; expected one axis of %lld", operand->name, (int)t->ndim,
+                     (long long)t->shape[0], (long long)dense->n);
+  if (t->data == NULL || !ht_contiguous(t))
+    return ht_refuse(error, "ValueError", "%s must be contiguous and have data: pass a contiguous copy", operand->name);
+  *extra = (ht_extra){(const float*)ht_data(t), 0, 1};
+  uintptr_t low = (uintptr_t)extra->data, high = (uintptr_t)(extra->data + dense->n), y_low, y_high;
+  if (call->m == 0) return 0;
+  reach(call->y, call->m, call->ldy, dense->n, &y_low, &y_high);
+  if (low < y_high && y_low < high)
+    return ht_refuse(error, "ValueError", "out shares memory with %s; pass another out", operand->name);
+  return 0;
+}
+
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_dense* dense = op->data;
-  if (count < 3 || count > 4) return ht_refuse(error, "TypeError", "expected x, weight, out and perhaps a bias");
-  if (ht_dense_check(op->name, dense, tensors[0], tensors[1], tensors[2], count == 4 ? tensors[3] : NULL, &call->dense, error) != 0)
+  ht_dense_call* found = &call->dense;
+  const int extras = op->operand_count - HT_LAYER_OPERANDS; /* of the epilogue; an op that has one takes no bias beside */
+  if (extras == 0 && (count < 3 || count > 3 + op->optional_count))
+    return ht_refuse(error, "TypeError", "expected x, weight, out and perhaps a bias");
+  if (extras > 0 && count != 3 + extras)
+    return ht_refuse(error, "TypeError", "expected x, weight, out and %d operands of its epilogue, got %d tensors", extras, (int)count);
+  if (ht_dense_check(op->name, dense, tensors[0], tensors[1], tensors[2], extras == 0 && count == 4 ? tensors[3] : NULL, found, error) != 0)
     return -1;
+  found->partial = 0;
+  found->extras = extras;
+  for (int i = 0; i < extras; ++i) {
+    const ht_operand* operand = &op->operands[HT_FIRST_EXTRA + i];
+    const DLTensor* t = tensors[3 + i];
+    if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", operand->name);
+    if ((operand->role == HT_CONSTANT ? check_channel(operand, dense, t, found, &found->extra[i], error)
+                                      : check_whole(operand, dense, t, tensors[2], found, &found->extra[i], error)) != 0)
+      return -1;
+  }
   call->extents[HT_AXIS_M] = call->dense.m;
   call->extents[HT_AXIS_N] = dense->n;
   call->extents[HT_AXIS_K] = dense->k;

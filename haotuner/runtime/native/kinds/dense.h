@@ -10,6 +10,8 @@ typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns fro
   int32_t mr, nr, pw;
   ht_kernel_fn tail; /* the same of only the first nt columns of a tile, for the last one of a row; NULL: fn does that, too */
   int32_t nt;
+  ht_kernel_fn epilogue; /* of whole vectors of `lanes` columns, see epilogue.h; NULL: none. The kernels of an op have the same */
+  int32_t lanes;
 } ht_kernel;
 
 typedef struct { /* a row of the plan table: the regions of one m, largest first; tiles[i] == 0 ends the list */

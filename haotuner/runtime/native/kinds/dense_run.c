@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dense.h"
+#include "epilogue.h"
 
 /* Work below which splitting further costs more than it balances: about 10 us at 200 GFLOP/s. */
 #define HT_CHUNK_FLOPS 2000000
@@ -17,7 +18,7 @@ typedef struct {
   const ht_dense* op;
   const ht_composition* composition;
   const ht_dense_call* call;
-  int64_t column_chunks, steps; /* a chunk's columns are computed, and the bias added to them, in so many steps */
+  int64_t column_chunks, steps; /* a chunk's columns are computed and finished in so many steps */
   int64_t row_blocks;      /* the row tiles of part[0] are shared among them evenly; the last takes the other parts as well */
   int rows_major;
   int64_t parts;           /* of the sum over k, each computed by itself; 1 unless terms are shared */
@@ -68,9 +69,13 @@ static void add_row(float* y, const float* more, int64_t first, int64_t last) {
   for (; j < last; ++j) y[j] += more[j];
 }
 
-/* y[row, first..last) += bias[first..last): one rounding after the sum over k, as in addmm. */
-static void add_bias(const ht_dense_call* call, int64_t row, int64_t rows, int64_t first, int64_t last) {
-  for (int64_t i = row; i < row + rows; ++i) add_row(call->y + i * call->ldy, call->bias, first, last);
+/* What follows whole sums in columns [first, last): the bias, one rounding after the sum over k as in addmm, or the epilogue. */
+static int finish(const ht_dense_call* call, const ht_kernel* kernel, int64_t row, int64_t rows, int64_t first, int64_t last) {
+  if (call->partial) return 0;
+  for (int64_t i = row; i < row + rows && call->bias != NULL; ++i) add_row(call->y + i * call->ldy, call->bias, first, last);
+  if (kernel->epilogue == NULL) return 0;
+  return ht_epilogue_run(kernel->epilogue, kernel->lanes, call->y + row * call->ldy + first, call->ldy, call->extra, call->extras, row,
+                         first, rows, last - first);
 }
 
 typedef struct { /* piece `index` of `count` even ones of the columns; the first or the last have the odd tiles */
@@ -92,7 +97,7 @@ static int64_t column_of(const ht_dense* op, const ht_kernel* kernel, ht_piece p
 
 /* A piece of the columns of `tiles` row tiles from `row` on. The last tile may reach past n: the kernel's tail computes it where
  * it has one. What that writes past n, too, goes through a scratch tile (the packed weight is zero there), with all terms of
- * `share` at once, and the columns that exist are copied. The bias follows the last terms. */
+ * `share` at once, and the columns that exist are copied. Bias and epilogue follow the last terms. */
 static int region(const ht_dense* op, const ht_dense_call* call, const ht_kernel* kernel, ht_terms share, ht_terms terms, int64_t row,
                   int64_t tiles, ht_piece piece) {
   int64_t first = column_of(op, kernel, piece, piece.index), last = column_of(op, kernel, piece, piece.index + 1);
@@ -121,8 +126,7 @@ static int region(const ht_dense* op, const ht_dense_call* call, const ht_kernel
     }
   }
   int ended = terms.from + terms.depth == share.from + share.depth;
-  if (ended && call->bias != NULL) add_bias(call, row, tiles * kernel->mr, first, last);
-  return 0;
+  return ended ? finish(call, kernel, row, tiles * kernel->mr, first, last) : 0;
 }
 
 /* The terms of `share` for a piece of the columns of a row block. The bulk's odd tiles are the caller's, who begins first, the
@@ -158,7 +162,7 @@ static void run_part(void* arg, int64_t index) {
   int64_t end = index + 1 < job->parts ? lines * (index + 1) / job->parts * HT_TERMS_STEP : job->op->k;
   ht_terms share = {from, end - from, 0};
   ht_dense_call call = *job->call;
-  call.bias = NULL; /* added to the whole sum */
+  call.partial = 1;
   if (index > 0) {
     call.y = job->partial + (index - 1) * call.m * n;
     call.ldy = n;
@@ -178,7 +182,7 @@ __attribute__((noinline)) static void run_terms(ht_job* job, int threads) {
   ht_pool_run(run_part, job, job->parts, threads);
   for (int64_t part = 0; part + 1 < job->parts; ++part)
     for (int64_t i = 0; i < call->m; ++i) add_row(call->y + i * call->ldy, partial + (part * call->m + i) * n, 0, n);
-  if (call->bias != NULL) add_bias(call, 0, call->m, 0, n);
+  if (finish(call, job->composition->part[0].kernel, 0, call->m, 0, n) != 0) atomic_store_explicit(&job->failed, 1, memory_order_relaxed);
 }
 
 static void run_chunk(void* arg, int64_t index) {
@@ -245,7 +249,7 @@ int ht_dense_run(const ht_dense* op, const ht_composition* composition, const ht
   }
   if (column_chunks > units) column_chunks = units;
   int64_t steps = 1;
-  if (call->bias != NULL) { /* Y must still be in L2 when the bias comes; columns are the outer loop, so it costs nothing */
+  if (call->bias != NULL || bulk->kernel->epilogue != NULL) { /* Y must still be in L2 then; columns are the outer loop, so it costs nothing */
     int64_t rows = (up(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
     int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit; /* units */
     steps = up(up(units, column_chunks), most > 0 ? most : 1);

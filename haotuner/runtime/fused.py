@@ -1,0 +1,116 @@
+"""A dense op with an epilogue, bound once: values of a column are bound with the weight, tensors like y are passed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from haotuner.pack.op import PackOp
+from haotuner.runtime.arena import Arena
+from haotuner.runtime.linear import Bound, Linear, channel_row, pack_weight
+from haotuner.runtime.refusal import REFUSED, explain, read_only
+
+
+class FusedLinear(Linear):
+    """``y = linear(x)``, or ``linear(x, residual=r)`` for an op whose epilogue adds one, each with ``out=y`` as well.
+
+    x is as in ``Linear``; a residual has the shape of the result, rows evenly spaced, and shares no memory with ``out``.
+    """
+
+    __slots__ = ("_passed",)  # names of what a call passes
+
+    def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
+        """The product and its epilogue; TypeError or ValueError name the argument, what was expected and what was found."""
+        call, packed, setting, constants = self._state
+        if len(inputs) != len(self._passed) or any(name not in inputs for name in self._passed):
+            names = ", ".join(f"{name}=" for name in self._passed) or "nothing but out="
+            raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")
+        given = [inputs[name] for name in self._passed]
+        for name, value in (("x", x), *inputs.items()):
+            negated = getattr(value, "is_neg", None)
+            if negated is not None and negated():
+                raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
+            if getattr(value, "requires_grad", False):
+                self._refuse_grad(name)
+        if out is None:
+            out = self._empty(x)
+        try:
+            call(x, packed, out, setting, *constants, *given)
+        except REFUSED as error:
+            told = {
+                "x": (x, "float32"),
+                **{name: (value, "float32") for name, value in inputs.items()},
+                "out": (out, "float32"),
+            }
+            frozen = {name for name, (value, _) in told.items() if name != "out" and read_only(value, "float32")}
+            if not frozen:
+                raise explain(self.name, told, error) from error
+            copies = {name: value.copy() if name in frozen else value for name, value in {"x": x, **inputs}.items()}
+            self(copies.pop("x"), out, **copies)
+        return out
+
+    @property
+    def bare_call(self) -> Callable[..., Any]:
+        """A function of (x, out, inputs…) that is the tvm-ffi call and nothing else."""
+        call, packed, setting, constants = self._state
+
+        def bare(x: Any, out: Any, *inputs: Any) -> None:
+            call(x, packed, out, setting, *constants, *inputs)
+
+        return bare
+
+    def serve(self, bound: Bound) -> None:
+        """Serve later calls from ``bound``; calls that run now finish as they began."""
+        self._bound, self._n = bound, bound.op.n
+        self._passed = tuple(operand.name for operand in bound.op.extra if operand.role == "input")
+        self._state = bound.call, bound.packed, bound.setting, bound.constants
+
+    def rebind(self, weight: Any, bias: Any = None, **constants: Any) -> None:
+        """Serve another weight and other values from the next call on; not while the pack is handed over."""
+        bound, given = self._bound, constants if bias is None else {"bias": bias, **constants}
+        self.serve(fused_bound(bound.op, bound.call, bound.setting, weight, given, self.owner.arena))
+
+    def twin(self) -> FusedLinear:
+        """Another linear with the same packed weight; ``rebind`` of one leaves the other as it is."""
+        twin = FusedLinear(self._bound)
+        self.owner.own(twin)
+        return twin
+
+    def _refuse_grad(self, name: str) -> None:
+        if sys.modules["torch"].is_grad_enabled():
+            raise ValueError(f"{self.name}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
+
+
+def fused_bound(
+    op: PackOp, call: Callable[..., Any], setting: int, weight: Any, given: Mapping[str, Any], arena: Arena
+) -> Bound:
+    """Pack a weight and copy what the epilogue reads with one value a column; TypeError where that is not what it reads."""
+    import tvm_ffi
+
+    wanted = [operand.name for operand in op.extra if operand.role == "constant"]
+    if set(given) != set(wanted):
+        raise TypeError(
+            f"{op.name}: bind takes {', '.join(('weight', *wanted))}; got {', '.join(('weight', *given))}. "
+            "A value of a channel is an array (n,), or one number"
+        )
+    rows = {name: _row(op, name, given[name]) for name in wanted}
+    if "low" in rows and not np.all((rows["low"] <= rows["high"]) | np.isnan(rows["low"]) | np.isnan(rows["high"])):
+        raise ValueError(f"{op.name}: low is above high in column {int(np.argmax(rows['low'] > rows['high']))}")
+    packed = pack_weight(op, weight, arena)
+    return Bound(
+        op=op,
+        call=call,
+        setting=setting,
+        packed=tvm_ffi.from_dlpack(packed),
+        constants=tuple(tvm_ffi.from_dlpack(row) for row in rows.values()),
+        packed_bytes=packed.nbytes,
+    )
+
+
+def _row(op: PackOp, name: str, value: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return np.full(op.n, value, np.float32)
+    return channel_row(op, name, value, op.n)

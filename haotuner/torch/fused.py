@@ -1,0 +1,60 @@
+"""``torch.ops.haotuner.<op>`` of an op with an epilogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from haotuner.pack.op import PackOp
+from haotuner.runtime.pack import Pack
+from haotuner.runtime.refusal import REFUSED
+
+
+def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
+    """``<op>(x, packed, what its epilogue reads…)`` and ``.out(…, out=y)`` in a ``torch.library.Library``."""
+    call, setting = pack.entry(entry)
+    name, n, k = entry.name, entry.n, entry.k
+    tags = (torch.Tag.pt2_compliant_tag,)
+    extra = "".join(f", Tensor {operand.name}" for operand in entry.extra)
+    library.define(f"{name}(Tensor x, Tensor packed{extra}) -> Tensor", tags=tags)
+    library.define(f"{name}.out(Tensor x, Tensor packed{extra}, *, Tensor(a!) out) -> ()", tags=tags)
+
+    def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
+        if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *given)):
+            raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+        try:
+            call(x, packed, out, setting, *given)
+        except ValueError:
+            whole = (x, *given)
+            if all(one.is_contiguous() for one in whole):
+                raise
+            x, *given_too = (one.contiguous() for one in whole)  # torch's own ops take any strides
+            call(x, packed, out, setting, *given_too)
+
+    def fresh(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        if not torch.is_grad_enabled():
+            try:
+                found: torch.Tensor = call(x, packed, None, setting, *given)
+                return found
+            except REFUSED:  # or torch has no exchange table, and the output comes from here
+                if x.dim() == 0:
+                    raise
+        out = x.new_empty((*x.shape[:-1], n))
+        into(x, packed, *given, out=out)
+        return out
+
+    def check(x: torch.Tensor) -> None:
+        torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
+
+    def shape(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        check(x)
+        return x.new_empty((*x.shape[:-1], n), dtype=torch.float32)
+
+    def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
+        check(x)
+
+    library.impl(name, fresh, "CPU")
+    library.impl(f"{name}.out", into, "CPU")
+    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
+    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)

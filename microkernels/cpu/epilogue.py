@@ -1,0 +1,119 @@
+"""Epilogues of CPU micro-kernels: a program for each sequence of steps, run on a part of the output while it is in cache.
+
+The runtime calls it once for every part of the output, after the last term of its sums (``native/epilogue.h``), whatever
+computed them: a product's tiles, their narrow tail, or a sum of several parts. Families whose kernels name their epilogue in
+the parameter ``ep`` have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from haotuner.microkernels.cpu.epilogue_math import Maker
+from haotuner.ops.epilogue import STEPS, operands_of
+from haotuner.words.kernel import MicroKernel
+
+FP32_BYTES = 4
+_BASE = 64  # of the digits of a code; numbers of steps are below it
+_BY_NUMBER = {step.number: step for step in STEPS.values()}
+
+
+def code_of(steps: Sequence[str]) -> int:
+    """The steps as one number, the first step its lowest digit; 0 for none."""
+    return sum(STEPS[step].number * _BASE**place for place, step in enumerate(steps))
+
+
+def steps_of(kernel: MicroKernel) -> tuple[str, ...]:
+    """The steps that a micro-kernel's results go through. ValueError for a number that stands for none."""
+    code, found = dict(kernel.params).get("ep", 0), []
+    while code:
+        code, number = divmod(code, _BASE)
+        if number not in _BY_NUMBER:
+            raise ValueError(f"{kernel.name}: epilogue step {number} is unknown; it was made by a newer haotuner")
+        found.append(_BY_NUMBER[number].name)
+    return tuple(found)
+
+
+def with_epilogue(kernel: MicroKernel, steps: Sequence[str]) -> MicroKernel:
+    """The same micro-kernel with these steps behind it."""
+    kept = tuple(one for one in kernel.params if one[0] != "ep")
+    return MicroKernel(kernel.family, (*kept, ("ep", code_of(steps))) if steps else kept)
+
+
+def bare(kernel: MicroKernel) -> MicroKernel:
+    """The micro-kernel without its epilogue: the program that computes the sums, which kernels share."""
+    return with_epilogue(kernel, ()) if "ep" in dict(kernel.params) else kernel
+
+
+def symbol_of(kernel: MicroKernel) -> str:
+    """Name of the program of its epilogue; empty where it has none. Kernels of equal lanes share it."""
+    code = dict(kernel.params).get("ep", 0)
+    return f"epilogue__ep{code}_vl{kernel['vl']}" if code else ""
+
+
+def program(steps: Sequence[str], lanes: int, symbol: str) -> Any:
+    """TVM function ``symbol(Y, operands…)``, all of them (rows, columns) float32 with rows any stride apart.
+
+    Operands come in the order of ``ops.epilogue.operands_of``; of those of a channel only row 0 is read. Columns are whole
+    vectors: what is left of a row the caller passes in a scratch row.
+    """
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    operands = tuple(operands_of(steps))
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name(symbol)
+        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
+        handles = [T.arg(name, T.handle()) for name in ("y", *(name for name, _ in operands))]
+        rows, columns = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
+
+        def matrix(handle: Any, name: str) -> Any:
+            strides = [tirx.Var(f"{name}_stride", "int64"), tirx.IntImm("int64", 1)]
+            return T.match_buffer(handle, (rows, columns), "float32", strides=strides, align=FP32_BYTES)
+
+        y = matrix(handles[0], "y")
+        read = {name: (matrix(handle, name), extent) for handle, (name, extent) in zip(handles[1:], operands, strict=True)}
+
+        make = Maker(lanes)
+        with T.serial(rows) as row, T.serial(columns // lanes) as vector:
+            place = tirx.Ramp(vector * lanes, tirx.IntImm("int64", 1), lanes)
+            given = {
+                name: buffer[tirx.IntImm("int64", 0) if extent == "channel" else row, place]
+                for name, (buffer, extent) in read.items()
+            }
+            value = y[row, place]
+            for step in steps:
+                value = _stepped(make, step, make.keep(value), given)
+            T.buffer_store(y, value, [row, place])
+    return builder.get()
+
+
+def _stepped(make: Maker, step: str, value: Any, given: dict[str, Any]) -> Any:
+    """A step of a kept value."""
+    number = make.number
+    if step in ("bias", "residual"):
+        return value + given[step]
+    if step == "scale":
+        return value * given[step]
+    if step == "clamp":
+        return make.below(make.above(value, given["low"]), given["high"])
+    if step == "relu":
+        return make.above(value, number(0.0))
+    if step == "relu6":
+        return make.below(make.above(value, number(0.0)), number(6.0))
+    if step in ("hardsigmoid", "hardswish"):
+        gate = make.below(make.above(value + number(3.0), number(0.0)), number(6.0)) * number(1 / 6)
+        return gate if step == "hardsigmoid" else value * gate
+    if step == "gelu":
+        return value * make.normal(value)
+    if step == "gelutanh":  # x (1 + tanh t) / 2 is x sigmoid(2 t)
+        return value * make.sigmoid(value * (value * value * number(0.07135481627) + number(1.5957691216)))
+    if step == "silu":
+        return value * make.sigmoid(value)
+    if step == "sigmoid":
+        return make.sigmoid(value)
+    if step == "tanh":
+        return make.tanh(value)
+    raise ValueError(f"epilogue step {step!r} has no program for CPUs")
