@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.facts import OP, check_facts
 from haotuner.words.kernel import MicroKernel
@@ -113,8 +114,8 @@ class PackOp:
 
     @property
     def extra(self) -> tuple[PackOperand, ...]:
-        """What the epilogue of a dense op reads, in the order of a call: values of a channel, then tensors like y."""
-        return self.inputs[2:] if self.kind == "dense" else ()
+        """What the epilogue of an op with a weight reads, in a call's order: values of a channel, then tensors like y."""
+        return self.inputs[2:] if self.kind == "dense" or is_convolution(self.kind) else ()
 
     @property
     def first_m(self) -> int:

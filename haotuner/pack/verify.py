@@ -113,8 +113,9 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
 def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Any], Any]:
     """A function of (inputs, out) that serves the op; a dense weight is bound once, here."""
     if is_convolution(op.kind):
-        bound = pack.op(op.name).bind(inputs["weight"])
-        return lambda given, out: bound(given["x"], out=out)
+        constants = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
+        found, names = pack.op(op.name).bind(inputs["weight"], **constants), [o.name for o in op.extra if o.role == "input"]
+        return lambda given, out: found(given["x"], out=out, **{name: given[name] for name in names})
     if op.kind != "dense":
         return lambda given, out: pack.op(op.name).run(out=out, **given)
     bound = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}

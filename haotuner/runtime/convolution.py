@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,12 +40,14 @@ class ConvOp:
         meaning = Op.parse(self.name)
         return dict(windows(meaning.kind, dict(meaning.static), meaning.all_options()))
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> Convolution:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Convolution:
         """Pack a weight once, as torch stores it: (f, c/groups, r, s), transposed (c, f/groups, r, s); see ``Convolution``.
 
         Weight and bias (f,) are copied: later changes to them do not show. ``threads`` replaces the pack's count.
+        ``constants``: further values of a feature that an epilogue reads, such as ``scale``: arrays (f,), or one number.
         """
-        return Convolution.of(self._pack, ConvBound.of(self._pack, self.entry, weight, bias, threads))
+        given = constants if bias is None else {"bias": bias, **constants}
+        return Convolution.of(self._pack, ConvBound.of(self._pack, self.entry, weight, given, threads))
 
     def cell(self, extents: Mapping[str, int]) -> int:
         """The cell of the plan's table that serves a shape, from the library's own look-up."""
@@ -67,29 +69,32 @@ class ConvBound:
     setting: int
     packed: Any  # tvm_ffi tensor
     unpack: Callable[[], NDArray[np.float32]]
-    bias: Any = None
+    constants: Mapping[str, Any] = field(default_factory=dict)  # a bias, or what the epilogue reads of a feature
     packed_bytes: int = 0
 
     @staticmethod
-    def of(pack: Pack, op: PackOp, weight: Any, bias: Any, threads: int | None) -> ConvBound:
-        """Pack a weight and copy a bias. TypeError for another dtype, ValueError for another shape."""
+    def of(pack: Pack, op: PackOp, weight: Any, given: Mapping[str, Any], threads: int | None) -> ConvBound:
+        """Pack a weight and copy values of a feature. TypeError for another dtype, ValueError for another shape."""
         import tvm_ffi
 
         call, setting = pack.entry(op, threads)
         meaning = Op.parse(op.name)
         place, function = pack.place(op), pack.library().function("ht_pack")
-        given = array_of(op, "weight", weight)
+        wanted = [one.name for one in op.extra if one.role == "constant"]
+        if set(given) != set(wanted) and (op.extra or meaning.epilogue or set(given) != {"bias"}):
+            raise TypeError(f"{op.name}: bind takes {', '.join(('weight', *wanted))}; got {', '.join(('weight', *given))}")
+        values = array_of(op, "weight", weight)
         shape = weight_shape(meaning)
-        if given.shape != shape:
-            raise ValueError(f"{op.name}: weight has shape {tuple(given.shape)}; expected {shape}")
+        if values.shape != shape:
+            raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
+        rows = {name: _row(op, name, given[name], meaning["f"]) for name in wanted or given}
         packed = pack.arena.take((int(op.operands[1].packed["floats"]),))
 
         def packed_of(values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
             whole = np.ascontiguousarray(values)
             function(place, whole if whole.flags.writeable else whole.copy(), out)
 
-        packed_of(given, packed)
-        row = None if bias is None else tvm_ffi.from_dlpack(channel_row(op, "bias", bias, meaning["f"]))
+        packed_of(values, packed)
         return ConvBound(
             op=op,
             meaning=meaning,
@@ -98,14 +103,19 @@ class ConvBound:
             setting=setting,
             packed=tvm_ffi.from_dlpack(packed),
             unpack=lambda: unpacked(packed, shape, packed_of),
-            bias=row,
+            constants={name: tvm_ffi.from_dlpack(row) for name, row in rows.items()},
             packed_bytes=packed.nbytes,
         )
 
     def moved(self, pack: Pack, op: PackOp) -> ConvBound:
         """The same weight for the same op of another pack."""
-        bias = None if self.bias is None else np.from_dlpack(self.bias)
-        return ConvBound.of(pack, op, self.unpack(), bias, threads_of(self.setting))
+        constants = {name: np.from_dlpack(row) for name, row in self.constants.items()}
+        return ConvBound.of(pack, op, self.unpack(), constants, threads_of(self.setting))
+
+    @property
+    def bias(self) -> Any:
+        """The bias of an op without an epilogue; None where there is none."""
+        return None if self.op.extra else self.constants.get("bias")
 
     def weight(self) -> NDArray[np.float32]:
         """The weight as users store it, in a new array; PackClosed after the pack was closed."""
@@ -116,14 +126,15 @@ class ConvBound:
     def closed(self) -> ConvBound:
         """Nothing left but the refusal."""
         gone = Closed(self.op.name)
-        return replace(self, call=gone, packed=None, unpack=lambda: np.zeros(0, np.float32), setting=0, bias=None)
+        return replace(self, call=gone, packed=None, unpack=lambda: np.zeros(0, np.float32), setting=0, constants={})
 
 
 class Convolution:
     """``y = convolution(x)`` or ``convolution(x, out=y)``; x is float32 (b, c, h, w), or as the op's layout says.
 
     Takes numpy arrays, CPU torch tensors and other DLPack tensors; the result is of x's kind. The innermost axis must be
-    contiguous, others may have any stride; an image without the axis b is one. Concurrent calls are allowed.
+    contiguous, others may have any stride; an image without the axis b is one. Concurrent calls are allowed. With an
+    epilogue that adds a residual: ``convolution(x, residual=r)``, of the shape of the result and apart from ``out``.
     """
 
     __slots__ = ("__weakref__", "_bound", "_state", "owner")
@@ -139,20 +150,26 @@ class Convolution:
     def __init__(self, bound: ConvBound) -> None:
         self.serve(bound)
 
-    def __call__(self, x: Any, out: Any = None) -> Any:
+    def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The convolution; TypeError or ValueError name the argument, what was expected and what was found."""
-        call, packed, setting, more = self._state
+        call, packed, setting, constants, passed, more = self._state
+        if inputs.keys() != set(passed):
+            names = ", ".join(f"{name}=" for name in passed) or "nothing but out="
+            raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")
         negated = getattr(x, "is_neg", None)
         if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
             raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
         if out is None:
             out = self._empty(x)
         try:
-            call(setting, x, packed, out, *more)
+            call(setting, x, packed, *constants, *(inputs[name] for name in passed), out, *more)
         except REFUSED as error:
-            if not read_only(x, "float32"):
-                raise explain(self.name, {"x": (x, "float32"), "out": (out, "float32")}, error) from error
-            self(x.copy(), out)
+            told = {name: (value, "float32") for name, value in {"x": x, **inputs, "out": out}.items()}
+            frozen = {name for name, (value, _) in told.items() if name != "out" and read_only(value, "float32")}
+            if not frozen:
+                raise explain(self.name, told, error) from error
+            copies = {name: value.copy() if name in frozen else value for name, value in {"x": x, **inputs}.items()}
+            self(copies.pop("x"), out, **copies)
         return out
 
     @property
@@ -173,16 +190,20 @@ class Convolution:
     def serve(self, bound: ConvBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound = bound
+        constants = tuple(bound.constants.values()) if bound.op.extra else ()
         more = () if bound.bias is None else (bound.bias,)
-        self._state = bound.call, bound.packed, bound.setting, more  # one tuple: a call sees all old or all new
+        passed = tuple(operand.name for operand in bound.op.extra if operand.role == "input")
+        # One tuple: a call sees all old or all new.
+        self._state = bound.call, bound.packed, bound.setting, constants, passed, more
 
     def weight(self) -> NDArray[np.float32]:
         """The weight as it was bound, unpacked into a new array."""
         return self._bound.weight()
 
-    def rebind(self, weight: Any, bias: Any = None) -> None:
-        """Serve another weight and bias from the next call on; not while the pack is handed over."""
-        self.serve(ConvBound.of(self.owner, self._bound.op, weight, bias, threads_of(self._bound.setting)))
+    def rebind(self, weight: Any, bias: Any = None, **constants: Any) -> None:
+        """Serve another weight and other values from the next call on; not while the pack is handed over."""
+        given = constants if bias is None else {"bias": bias, **constants}
+        self.serve(ConvBound.of(self.owner, self._bound.op, weight, given, threads_of(self._bound.setting)))
 
     def twin(self) -> Convolution:
         """Another one with the same packed weight."""
@@ -197,7 +218,8 @@ class Convolution:
             if axis in {one.name for one in self._bound.op.dynamic}:
                 extents[axis] = max(WARM_ELEMENTS, reach)
         axes = self._bound.op.operands[0].dims
-        self(np.zeros([extents[axis] for axis in axes], np.float32))
+        x = np.zeros([extents[axis] for axis in axes], np.float32)
+        self(x, **{name: np.zeros(self._empty(x).shape, np.float32) for name in self._state[4]})
 
     def close(self) -> None:
         """Drop the packed weight and the library; later calls raise PackClosed. Calls that run now finish."""
@@ -228,6 +250,12 @@ class Convolution:
         kind = sys.modules.get(type(x).__module__.partition(".")[0])
         same = getattr(kind, "from_dlpack", None)
         return same(result) if callable(same) else result
+
+
+def _row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return np.full(count, value, np.float32)
+    return channel_row(op, name, value, count)
 
 
 AFTER = (("h", "p"), ("w", "q"))  # axes of the image, and what a convolution makes of them

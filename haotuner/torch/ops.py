@@ -22,6 +22,7 @@ from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.placed import PlacedCall, define
 from haotuner.torch.products import define_product
+from haotuner.words.op import Op
 
 
 class Registered:
@@ -44,6 +45,8 @@ class Registered:
             elif placed is not None:
                 define(self._library, placed)
             elif is_convolution(pack.op_entry(name).kind):
+                if pack.op_entry(name).extra or Op.parse(name).epilogue:
+                    continue  # served by `pack.op(name).bind` alone
                 conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp):
                 define_product(self._library, op)

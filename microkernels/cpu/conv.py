@@ -15,7 +15,9 @@ import numpy as np
 from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
 from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
@@ -50,8 +52,8 @@ class CpuConv:
     frontier = 28  # all are raced at a few shapes, within a minute
 
     def serves(self, op: Op) -> bool:
-        """Any convolution in fp32 without an epilogue."""
-        return is_convolution(op.kind) and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic)
+        """Any convolution in fp32, with any epilogue."""
+        return is_convolution(op.kind) and op.dtype == "fp32" and bool(op.dynamic)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""
@@ -75,9 +77,8 @@ class CpuConv:
         size, key = (nr, "nt") if last else (mr, "mt")
         more = ((key, end),) if 0 < end < size else ()
         pw = vl if last else nr
-        return MicroKernel(
-            self.name, (("cl", int(last)), ("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", 0), *more)
-        )
+        params = (("cl", int(last)), ("mr", mr), ("nr", nr), ("pw", pw), ("ku", ku), ("vl", vl), ("pf", 0), *more)
+        return with_epilogue(MicroKernel(self.name, params), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """As dense: registers of the sums and of one operand, and what one unrolled step touches."""
@@ -135,8 +136,8 @@ class CpuConv:
         return None
 
     def fuses(self, step: str) -> bool:
-        """None: the runtime adds a bias while the output is in cache."""
-        return False
+        """All: they follow while the output is in cache (``epilogue.py``)."""
+        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module of the tile's program, see ``dense.py``, and of the last tile's, ``symbol_tail``."""

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.microkernels.cpu.conv import channels_last
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution, windows
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -46,7 +48,7 @@ class CpuConvDirect:
 
     def serves(self, op: Op) -> bool:
         """Depthwise convolutions in fp32; with channels last those of one feature a channel."""
-        return is_convolution(op.kind) and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic) and is_direct(op)
+        return is_convolution(op.kind) and op.dtype == "fp32" and bool(op.dynamic) and is_direct(op)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the programs come for vectors of 16, 8 and 4 lanes."""
@@ -56,7 +58,8 @@ class CpuConvDirect:
         """Every number of rows, or of pixels, at a time."""
         last, lanes = channels_last(op), device.wave_width
         for rows in PIXELS if last else ROWS:
-            yield MicroKernel(self.name, (("cl", int(last)), ("mr", rows), ("nr", lanes), ("pw", lanes), ("vl", lanes)))
+            params = (("cl", int(last)), ("mr", rows), ("nr", lanes), ("pw", lanes), ("vl", lanes))
+            yield with_epilogue(MicroKernel(self.name, params), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Sums, what is loaded, and a weight."""
@@ -100,8 +103,8 @@ class CpuConvDirect:
         return None
 
     def fuses(self, step: str) -> bool:
-        """None: the runtime's loops begin with the bias."""
-        return False
+        """All: they follow while the output is in cache (``epilogue.py``)."""
+        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """A module without a function: the runtime has the program."""

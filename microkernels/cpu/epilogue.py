@@ -49,14 +49,19 @@ def bare(kernel: MicroKernel) -> MicroKernel:
 def symbol_of(kernel: MicroKernel) -> str:
     """Name of the program of its epilogue; empty where it has none. Kernels of equal lanes share it."""
     code = dict(kernel.params).get("ep", 0)
-    return f"epilogue__ep{code}_vl{kernel['vl']}" if code else ""
+    return f"epilogue__ep{code}_vl{kernel['vl']}{'_rows' if along_rows(kernel) else ''}" if code else ""
 
 
-def program(steps: Sequence[str], lanes: int, symbol: str) -> Any:
+def along_rows(kernel: MicroKernel) -> bool:
+    """Whether values of a channel run along the rows of a part: of convolutions with channels first."""
+    return dict(kernel.params).get("cl") == 0
+
+
+def program(steps: Sequence[str], lanes: int, symbol: str, *, rows_are_channels: bool = False) -> Any:
     """TVM function ``symbol(Y, operands…)``, all of them (rows, columns) float32 with rows any stride apart.
 
-    Operands come in the order of ``ops.epilogue.operands_of``; of those of a channel only row 0 is read. Columns are whole
-    vectors: what is left of a row the caller passes in a scratch row.
+    Operands come in the order of ``ops.epilogue.operands_of``; of those of a channel only row 0 is read, or only column 0
+    where rows are channels. Columns are whole vectors: what is left of a row the caller passes in a scratch row.
     """
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
@@ -79,10 +84,14 @@ def program(steps: Sequence[str], lanes: int, symbol: str) -> Any:
         make = Maker(lanes)
         with T.serial(rows) as row, T.serial(columns // lanes) as vector:
             place = tirx.Ramp(vector * lanes, tirx.IntImm("int64", 1), lanes)
-            given = {
-                name: buffer[tirx.IntImm("int64", 0) if extent == "channel" else row, place]
-                for name, (buffer, extent) in read.items()
-            }
+            zero = tirx.IntImm("int64", 0)
+
+            def operand(buffer: Any, extent: str, row: Any = row, place: Any = place, zero: Any = zero) -> Any:
+                if extent == "channel" and rows_are_channels:
+                    return tirx.Broadcast(buffer[row, zero], lanes)
+                return buffer[zero if extent == "channel" else row, place]
+
+            given = {name: operand(buffer, extent) for name, (buffer, extent) in read.items()}
             value = y[row, place]
             for step in steps:
                 value = _stepped(make, step, make.keep(value), given)

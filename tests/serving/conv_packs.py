@@ -28,7 +28,7 @@ def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packe
         kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
     else:
         kernels = list(family.points(op, replace(BIG_CORE, wave_width=lanes)))
-    entries = [SlicedEntry(kernel=at, axis=SHARES[at]) for at in range(len(TILES))]
+    entries = [SlicedEntry(kernel=min(at, len(kernels) - 1), axis=SHARES[at]) for at in range(len(TILES))]
     grid = {axis: (*BOUNDS, 24) if axis == "w" else 1 for axis in op.dynamic}
     return PackedConv(
         op=op,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm_ffi
 
@@ -75,6 +76,57 @@ def crowd(path: str) -> None:
     with pytest.raises(ValueError, match=f"there is no device cuda:{MOST}: the driver shows {MOST}"):
         opened(MOST)
     opened(MOST - 1)
+
+
+def misuses(path: str) -> None:
+    """Arguments that haotuner itself never passes: each an error in words, whatever their number and kind."""
+    served = Served(path)
+    opened, name = library(path), served.op.name
+    kept = served.linear.bound
+    record, weight, bias, planned = np.from_dlpack(kept.record), kept.weight, kept.bias, kept.setting
+    x, y = served.device.upload(served.rows(3)), served.out(3)
+
+    def refused(kind: type[Exception], function: str, words: str, *arguments: Any) -> None:
+        with pytest.raises(kind, match=words):
+            opened[function](*arguments)
+
+    call = r"expected the arguments \(x, bound, out, setting"
+    counts: tuple[tuple[Any, ...], ...] = (
+        (x, record, y), (x, record, y, planned, 0, None, None), (x, record, y, "128"), (x, record, y, planned, "stream"), (),
+    )  # fmt: skip
+    for wrong in counts:
+        refused(TypeError, name, call, *wrong)
+    kinds: tuple[tuple[tuple[Any, ...], str], ...] = (
+        ((None, record, y), "x"), ((x, None, y), "weight"), ((x, record, 1.0), "out"),
+    )  # fmt: skip
+    for given, what in kinds:
+        refused(TypeError, name, f"{what} is not a tensor", *given, planned, served.stream)
+    for setting in (-1, 127, 1, 128 * 10**6):
+        refused(ValueError, name, "names no plan of this pack", x, record, y, setting, served.stream)
+    unlike: tuple[Any, ...] = (
+        record[:-128], np.zeros(record.nbytes + 1, np.uint8)[1:], record.view(np.int16), record[None], weight, None, 3,
+    )  # fmt: skip
+    for other in unlike:
+        refused((TypeError, ValueError), name, "not bound by this pack|is not a tensor", x, other, y, planned, served.stream)  # type: ignore[arg-type]
+        refused(TypeError, "ht_bind", "expected .op, weight, bias or None, bytes", 0, weight, bias, other)
+        refused(TypeError, "ht_prepare", "expected .op, bytes of a bound weight, stream", 0, other, served.stream)
+    for op in (1, -1, "0"):
+        refused(ValueError, "ht_bound_bytes", "no such op on a device", op)
+        refused(TypeError, "ht_bind", "expected .op, weight", op, weight, bias, record)
+        refused(TypeError, "ht_prepare", "expected .op, bytes", op, record, served.stream)
+    refused(ValueError, "ht_bound_bytes", "no such op on a device")
+    refused(TypeError, "ht_bind", "expected .op, weight", 0, weight, bias)
+    refused(TypeError, "ht_bind", "expected .op, weight", 0, None, bias, record)
+    refused(TypeError, "ht_bind", "expected .op, weight", 0, weight, 7, record)
+    refused(TypeError, "ht_prepare", "expected .op, bytes", 0, record)
+    refused(TypeError, "ht_prepare", "expected .op, bytes", 0, record, "stream")
+    refused(TypeError, "ht_open", "expected the number of a device", 0, 0)
+    blank = np.zeros(record.nbytes + 128, np.uint8)
+    blank = blank[-blank.ctypes.data % 128 :][: record.nbytes]
+    refused(ValueError, name, "was not bound by this pack for", x, blank, y, planned, served.stream)
+    refused(ValueError, "ht_prepare", "was not bound by this pack", 0, blank, served.stream)
+    served.call(x, y)
+    served.judge(y, served.rows(3), "after all of them")
 
 
 def described(changes: dict[str, str]) -> None:

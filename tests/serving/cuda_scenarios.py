@@ -22,6 +22,7 @@ from tests.serving.cuda_bad_inputs import captures, extents, lost
 from tests.serving.cuda_doors import (
     crowd,
     early,
+    misuses,
     older_load,
     older_maps,
     older_still,
@@ -308,7 +309,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
         forked, grouped, grouped_refusals, frameworks, counted, failing, preparing, torch_fakes, torch_groups, several,
         faults, allocating, too_old, early, crowd, older_load, older_maps, older_still,
-        other_major, other_shared, other_driver, extents, lost, captures,
+        other_major, other_shared, other_driver, misuses, extents, lost, captures,
     )
 }  # fmt: skip
 

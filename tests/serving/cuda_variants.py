@@ -31,8 +31,8 @@ from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
 
 SCENARIOS = (
-    "refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted", "forked",
-    "preparing", "frameworks", "allocating",
+    "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
+    "forked", "preparing", "frameworks", "allocating",
 )  # fmt: skip
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
                  "threads")  # fmt: skip

@@ -54,7 +54,8 @@ def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 
 
-DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver")
+DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
+           "misuses")  # fmt: skip
 
 
 @BOTH

@@ -39,7 +39,8 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
             found.setdefault(symbol.name_hint, function)
     for name, kernel in {epilogue.symbol_of(kernel): kernel for kernel in kernels}.items():
         if name:
-            found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name)
+            rows = epilogue.along_rows(kernel)
+            found[name] = epilogue.program(epilogue.steps_of(kernel), kernel["vl"], name, rows_are_channels=rows)
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
         built = tvm.compile(tvm.IRModule(found), target=Target({"kind": "llvm", "mcpu": mcpu}))
     built.mod.write_to_file(str(out), "o")

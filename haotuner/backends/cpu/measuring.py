@@ -30,7 +30,7 @@ PRODUCT_SERVING = (
     "check.c",
     *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", ".h")),
 )
-_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", ".h")
+_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
 CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS))
 
 

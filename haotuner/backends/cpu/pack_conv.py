@@ -60,10 +60,10 @@ class PackedConv:
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
         """As a call passes them: the weight is packed."""
-        x, _, y = operands_of(self.op)
+        x, _, *extra, y = operands_of(self.op)
         weight = PackedOperand(name="weight", role="constant", axes=("packed",), compact=True)
         bias = PackedOperand(name="bias", role="constant", axes=("f",), optional=True, compact=True)
-        return (x, weight, y, bias)
+        return (x, weight, *extra, y, *(() if self.op.epilogue else (bias,)))
 
     @property
     def kernel_names(self) -> tuple[str, ...]:

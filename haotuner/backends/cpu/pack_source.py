@@ -15,7 +15,7 @@ from haotuner.words.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
-CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct"))
+CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *PRODUCT)
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile

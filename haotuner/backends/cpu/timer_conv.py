@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -16,6 +17,7 @@ from haotuner.backends.cpu.timer_process import LOOKS
 from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
+from haotuner.words.limits import MAX_EXTRA
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -38,7 +40,12 @@ class ConvTimer:
         floats = self._packed(job, op, NONE).size
         copies = max(2, -(-int(job["cold_bytes"]) // (4 * floats))) if job["cold_bytes"] else 1
         samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
-        taken = self._call(job, op, shape, (x, self._buffer("weight", (copies * floats,)), y, NONE), copies, samples)
+        sizes = {name: prod(op.extents(shape)[axis] for axis in axes) for name, axes in op.epilogue_operands.items()}
+        extra = dict(
+            zip(sizes, np.split(self._buffer("extra", (sum(sizes.values()),)), np.cumsum([*sizes.values()])), strict=False)
+        )
+        tensors = (x, self._buffer("weight", (copies * floats,)), y, NONE)
+        taken = self._call(job, op, shape, tensors, copies, samples, extra)
         return dict(zip(LOOKS, (samples[:, :taken] / 1e3).tolist(), strict=True))
 
     def verify(self, job: Job) -> Job:
@@ -49,11 +56,13 @@ class ConvTimer:
             whole = at % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
             packed = self._packed(job, op, inputs["weight"])
-            bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if whole and at else NONE  # exact: nothing is rounded
+            plain = whole and at and not op.epilogue  # exact: nothing is rounded
+            bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if plain else NONE
+            extra = {name: inputs[name].reshape(-1) for name in op.epilogue_operands}
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
                 out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
                 asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
-                self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0))
+                self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
                 found = out.inner - (_along(op, bias) if bias.size else 0)
                 verdict = judge.check(op, inputs, found, whole=whole)
                 if verdict.wrong:
@@ -73,7 +82,14 @@ class ConvTimer:
         return out
 
     def _call(
-        self, job: Job, op: Op, shape: Shape, tensors: tuple[Any, Any, Any, Any], copies: int, samples: NDArray[Any]
+        self,
+        job: Job,
+        op: Op,
+        shape: Shape,
+        tensors: tuple[Any, Any, Any, Any],
+        copies: int,
+        samples: NDArray[Any],
+        extra: Mapping[str, NDArray[Any]],
     ) -> int:
         x, _, y, _ = tensors
         extents = op.extents(shape)
@@ -86,10 +102,12 @@ class ConvTimer:
             *(strides[0].get(axis, 0) for axis in "bchw"),
             *(strides[1].get(axis, 0) for axis in "bfpq"),
             *words(op, int(job["lanes"])),
+            *_extra_words(op, extents),
         ]
+        values = np.concatenate([*extra.values(), np.zeros(1, np.float32)])
         try:
             function = self._libraries.function(job["library"], "ht_time_conv")
-            return int(function(*tensors, np.array(numbers, np.int64), samples))
+            return int(function(*tensors, np.array(numbers, np.int64), samples, values))
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
 
@@ -104,6 +122,17 @@ class ConvTimer:
 
 def _strides(op: Op, operand: Any, array: NDArray[Any]) -> dict[str, int]:
     return dict(zip(operand.axes(op.all_options()), (stride // 4 for stride in array.strides), strict=True))
+
+
+def _extra_words(op: Op, extents: Mapping[str, int]) -> list[int]:
+    """How many operands the epilogue has, and of each where it begins behind the others and its strides."""
+    found, begin = [len(op.epilogue_operands)], 0
+    for axes in op.epilogue_operands.values():
+        sizes = [extents[axis] for axis in axes]
+        strides = {axis: prod(sizes[place + 1 :]) for place, axis in enumerate(axes)}
+        found += [begin, *(strides.get(axis, 0) for axis in "bfpq")]
+        begin += prod(sizes)
+    return [*found, *([0] * (1 + 5 * MAX_EXTRA - len(found)))]
 
 
 def _along(op: Op, bias: NDArray[Any]) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 /* Epilogues: element-wise steps on a part of an output that is still in cache, by a program of the pack (microkernels/cpu/epilogue.py).
  *
- * For the loops of every kind: call ht_epilogue_run for each part once, after the last term of its sums. */
+ * For the loops of every kind: call ht_epilogue_run for each part once, after the last term of its sums. Values of a channel run along
+ * columns, or along rows (column_stride 0) where the program was made so. */
 #ifndef HT_EPILOGUE_H_
 #define HT_EPILOGUE_H_
 
@@ -23,7 +24,7 @@ static inline int ht_epilogue_call(ht_kernel_fn fn, float* y, int64_t ldy, const
   memset(&result, 0, sizeof result);
   for (int i = 0; i <= count; ++i) {
     strides[i][0] = i == 0 ? ldy : extra[i - 1].row_stride;
-    strides[i][1] = i == 0 ? 1 : extra[i - 1].column_stride;
+    strides[i][1] = 1; /* of values of a row only the first is read */
     tensors[i] = (DLTensor){i == 0 ? (void*)y : (void*)extra[i - 1].data, cpu, 2, fp32, shape, strides[i], 0};
     args[i].type_index = kTVMFFIDLTensorPtr;
     args[i].v_ptr = &tensors[i];

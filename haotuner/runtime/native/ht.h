@@ -78,8 +78,15 @@ typedef struct { /* one checked dense call: row strides in elements */
   ht_extra extra[HT_MAX_EXTRA]; /* of the epilogue that the kernels have, in the order of its operands */
 } ht_dense_call;
 
+typedef struct { /* what the epilogue of a convolution reads: strides 0 along axes that it has not */
+  const float* data;
+  int64_t sb, sf, sh, sw;
+} ht_conv_extra;
+
 typedef struct { /* one checked convolution; strides in elements (kinds/conv.h) */
   const float *x, *weight, *bias; /* bias: of each feature, or NULL */
+  int32_t extras;
+  ht_conv_extra extra[HT_MAX_EXTRA]; /* of the epilogue that the kernels have, in the order of its operands */
   float* y;
   int64_t batch, h, w, p, q;
   int64_t xb, xc, xh, xw, yb, yf, yh, yw;

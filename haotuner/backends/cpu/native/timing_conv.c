@@ -10,7 +10,8 @@ enum { /* the job: one int64 vector */
   JOB_EXTENTS,                     /* b, h, w, p, q */
   JOB_STRIDES = JOB_EXTENTS + 5,   /* of x: b, c, h, w; of y: b, f, h, w */
   JOB_CONV = JOB_STRIDES + 8,      /* the fields of ht_conv but for its kernels (conv_source.py) */
-  JOB_WORDS = JOB_CONV + 19
+  JOB_EXTRAS = JOB_CONV + 19,                /* how many the epilogue reads, then of each where it begins and its strides b, f, h, w */
+  JOB_WORDS = JOB_EXTRAS + 1 + 5 * HT_MAX_EXTRA
 };
 
 typedef struct {
@@ -37,13 +38,14 @@ static int call_conv(void* arg, int64_t copy) {
   return ht_conv_run(&job->conv, job->kernel, &job->call, job->share, job->threads);
 }
 
-/* time_conv(x, packed weights, y, bias, job, samples float64 [4, room]): bias of no element is none. Returns how many samples were
+/* time_conv(x, packed weights, y, bias, job, samples float64 [4, room], extra): bias of no element is none, extra holds all that the
+ * epilogue reads. Returns how many samples were
  * taken (sampling.h). */
 HT_EXPORT int __tvm_ffi_ht_time_conv(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
-  const DLTensor* t[6];
-  if (count != 6) return fail("expected (x, weights, y, bias, job, samples)");
-  for (int i = 0; i < 6; ++i)
+  const DLTensor* t[7];
+  if (count != 7) return fail("expected (x, weights, y, bias, job, samples, extra)");
+  for (int i = 0; i < 7; ++i)
     if ((t[i] = tensor(&args[i])) == NULL) return fail("arguments must be tensors");
   const int64_t* job = (const int64_t*)ht_data(t[4]);
   if (t[4]->shape[0] != JOB_WORDS) return fail("the job has another length");
@@ -56,6 +58,13 @@ HT_EXPORT int __tvm_ffi_ht_time_conv(void* self, const TVMFFIAny* args, int32_t 
   conv.call = (ht_conv_call){.x = (const float*)ht_data(t[0]), .y = (float*)ht_data(t[2]), .batch = e[0], .h = e[1], .w = e[2], .p = e[3],
                              .q = e[4], .xb = s[0], .xc = s[1], .xh = s[2], .xw = s[3], .yb = s[4], .yf = s[5], .yh = s[6], .yw = s[7],
                              .bias = t[3]->shape[0] > 0 ? (const float*)ht_data(t[3]) : NULL};
+  const int64_t* words = job + JOB_EXTRAS;
+  if (words[0] < 0 || words[0] > HT_MAX_EXTRA) return fail("the epilogue reads too much");
+  conv.call.extras = (int32_t)words[0];
+  for (int i = 0; i < conv.call.extras; ++i) {
+    const int64_t* of = words + 1 + 5 * i;
+    conv.call.extra[i] = (ht_conv_extra){(const float*)ht_data(t[6]) + of[0], of[1], of[2], of[3], of[4]};
+  }
   ht_timing timing = {.call = call_conv, .arg = &conv, .first = (const char*)conv.weights, .copies = job[JOB_COPIES],
                       .stride = conv.packed * (int64_t)sizeof(float), .sample_ns = job[JOB_SAMPLE_NS], .limit_ns = job[JOB_LIMIT_NS],
                       .least = job[JOB_LEAST], .threads = conv.threads};

@@ -5,7 +5,8 @@
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_conv* conv = op->data;
-  const DLTensor* bias = count == op->operand_count + 1 ? tensors[HT_CONV_BIAS] : NULL;
+  const int last = op->operand_count - 1;
+  const DLTensor* bias = count == op->operand_count + 1 ? tensors[last + 1] : NULL;
   ht_call checked;
   if (ht_check(op, tensors, count - (count > op->operand_count), &checked, error) != 0) return -1;
   int64_t b = checked.extents[HT_CONV_B], h = conv->flat ? 1 : checked.extents[HT_CONV_H], w = checked.extents[HT_CONV_W];
@@ -21,14 +22,24 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   if (p != tall || q != wide)
     return ht_refuse(error, "ValueError", "y is an image of %lld x %lld; expected %lld x %lld", (long long)p, (long long)q, (long long)tall,
                      (long long)wide);
-  const ht_view *x = &checked.views[HT_CONV_X], *y = &checked.views[HT_CONV_Y];
+  const ht_view *x = &checked.views[HT_CONV_X], *y = &checked.views[last];
   ht_conv_call* c = &call->conv;
   *c = (ht_conv_call){.x = (const float*)x->data, .weight = (const float*)checked.views[HT_CONV_WEIGHT].data, .y = (float*)y->data,
-                      .batch = b, .h = h, .w = w, .p = p, .q = q};
+                      .batch = b, .h = h, .w = w, .p = p, .q = q, .extras = last - HT_CONV_EXTRA};
+  for (int e = 0; e < c->extras; ++e) {
+    const ht_operand* o = &op->operands[HT_CONV_EXTRA + e];
+    const ht_view* view = &checked.views[HT_CONV_EXTRA + e];
+    c->extra[e] = (ht_conv_extra){.data = (const float*)view->data};
+    for (int i = 0; i < o->rank; ++i) {
+      ht_conv_extra* found = &c->extra[e];
+      int axis = o->axes[i];
+      *(axis == HT_CONV_B ? &found->sb : axis == HT_CONV_F ? &found->sf : axis == HT_CONV_P ? &found->sh : &found->sw) = view->strides[i];
+    }
+  }
   for (int i = 0; i < op->operands[HT_CONV_X].rank; ++i) {
     int axis = op->operands[HT_CONV_X].axes[i];
     *(axis == HT_CONV_B ? &c->xb : axis == HT_CONV_C ? &c->xc : axis == HT_CONV_H ? &c->xh : &c->xw) = x->strides[i];
-    axis = op->operands[HT_CONV_Y].axes[i];
+    axis = op->operands[last].axes[i];
     *(axis == HT_CONV_B ? &c->yb : axis == HT_CONV_F ? &c->yf : axis == HT_CONV_P ? &c->yh : &c->yw) = y->strides[i];
   }
   for (int i = 0; i < HT_MAX_AXES; ++i) call->extents[i] = checked.extents[i];

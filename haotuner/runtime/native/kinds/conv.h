@@ -13,7 +13,7 @@
 #include "sliced.h"
 
 enum { HT_CONV_B = 0, HT_CONV_H, HT_CONV_W, HT_CONV_P, HT_CONV_Q, HT_CONV_C, HT_CONV_F, HT_CONV_PACKED, HT_CONV_AXES }; /* of ht_op */
-enum { HT_CONV_X = 0, HT_CONV_WEIGHT = 1, HT_CONV_Y = 2, HT_CONV_BIAS = 3 };
+enum { HT_CONV_X = 0, HT_CONV_WEIGHT = 1, HT_CONV_EXTRA = 2 }; /* then y, and perhaps a bias */
 
 typedef struct { /* how the window moves over one axis of the image */
   int32_t taps, stride, dilation, before, after, more; /* more: of a transposed one, elements added behind the output */
@@ -53,7 +53,14 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed);
 /* conv_direct.c: one channel makes each feature. Its kernels have no program: `mr` output rows, or pixels, are computed at a time. */
 int ht_conv_is_direct(const ht_conv* conv);
 int64_t ht_conv_direct_stride(const ht_conv* conv); /* channels first: from one feature's weight to the next */
-void ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
+int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
+
+/* conv_finish.c: the epilogue of a kernel on `rows` x `columns` of the output from (b, f, p, q) on: features x pixels of a row with
+ * channels first, pixels x features with channels last. `step`: from one pixel to the next. 0, or -1 where the program refused. */
+typedef struct {
+  int64_t b, f, p, q, features, pixels, step;
+} ht_conv_part;
+int ht_conv_finish(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_conv_part* part);
 
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 

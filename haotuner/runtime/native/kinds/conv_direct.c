@@ -104,9 +104,16 @@ typedef struct {
   const ht_kernel* kernel;
   const ht_conv_call* call;
   int64_t all, chunks; /* planes, channels first; rows of all images, channels last */
+  atomic_int failed;
 } direct_job;
 
-static void run_planes(const direct_job* j, int64_t first, int64_t last) {
+/* The epilogue of `rows` output rows from one on. */
+static void finish(direct_job* j, ht_conv_part part, int64_t rows) {
+  for (int64_t i = 0; i < rows && j->kernel->epilogue != NULL; ++i, ++part.p)
+    if (ht_conv_finish(j->conv, j->kernel, j->call, &part) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+}
+
+static void run_planes(direct_job* j, int64_t first, int64_t last) {
   const ht_conv* conv = j->conv;
   const ht_conv_call* call = j->call;
   int64_t each = conv->features / conv->channels, stride = ht_conv_direct_stride(conv);
@@ -116,27 +123,30 @@ static void run_planes(const direct_job* j, int64_t first, int64_t last) {
     float* y = call->y + b * call->yb + f * call->yf;
     (conv->lanes == 16 ? plane_16 : conv->lanes == 8 ? plane_8 : plane_4)(call, conv, x, w, call->bias == NULL ? 0 : call->bias[f], y, j->kernel->mr,
                                                                             room_memory);
+    finish(j, (ht_conv_part){b, f, 0, 0, 1, call->q, 1}, call->p);
   }
 }
 
-static void run_rows(const direct_job* j, int64_t first, int64_t last) {
+static void run_rows(direct_job* j, int64_t first, int64_t last) {
   const ht_conv_call* call = j->call;
   int lanes = j->conv->lanes;
   for (int64_t at = first; at < last; ++at) {
     int64_t b = at / call->p, p = at % call->p;
     float* y = call->y + b * call->yb + p * call->yh;
     (lanes == 16 ? row_16 : lanes == 8 ? row_8 : row_4)(call, j->conv, call->x + b * call->xb, call->weight, p, y, j->kernel->mr);
+    finish(j, (ht_conv_part){b, 0, p, 0, j->conv->features, call->q, 1}, 1);
   }
 }
 
 static void run_chunk(void* arg, int64_t index) {
-  const direct_job* j = arg;
+  direct_job* j = arg;
   int64_t first = j->all * index / j->chunks, last = j->all * (index + 1) / j->chunks;
   (j->conv->last ? run_rows : run_planes)(j, first, last);
 }
 
-void ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
-  direct_job j = {conv, kernel, call, call->batch * (conv->last ? call->p : conv->features), 1};
+int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
+  direct_job j = {.conv = conv, .kernel = kernel, .call = call, .all = call->batch * (conv->last ? call->p : conv->features), .chunks = 1};
+  atomic_init(&j.failed, 0);
   if (threads > 1) {
     j.chunks = 4 * (int64_t)threads; /* enough for a free thread to help a late one */
     if (j.chunks > j.all) j.chunks = j.all;
@@ -144,4 +154,5 @@ void ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_c
   } else {
     run_chunk(&j, 0);
   }
+  return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
 }

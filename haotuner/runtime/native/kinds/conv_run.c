@@ -87,6 +87,21 @@ static void put(const job* j, const float* from, int64_t stride, int64_t feature
   }
 }
 
+/* The epilogue on pixels that were written, a row of the output at a time. */
+static int finish(const job* j, int64_t feature, int64_t features, int64_t pixel, int64_t pixels) {
+  const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
+  int rc = 0;
+  for (int64_t at = 0; at < pixels && rc == 0 && j->kernel->epilogue != NULL;) {
+    int64_t row = (pixel + at) / wide->count, column = (pixel + at) % wide->count, length = wide->count - column;
+    if (length > pixels - at) length = pixels - at;
+    ht_conv_part part = {row / tall->count, feature, tall->first + row % tall->count * tall->step, wide->first + column * wide->step,
+                         features, length, wide->step};
+    rc = ht_conv_finish(j->conv, j->kernel, j->call, &part);
+    at += length;
+  }
+  return rc;
+}
+
 static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, int64_t features, int64_t pixels) {
   const float* bias = j->call->bias + feature;
   if (j->conv->last)
@@ -153,6 +168,7 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
       for (int64_t i = 0; i < last - f; ++i) memset(y + i * ldy, 0, (size_t)pixels * sizeof *y);
     if (j->call->bias != NULL) add_bias(j, y, ldy, all + f, last - f, pixels);
     if (!direct) put(j, y, ldy, all + f, last - f, pixel, pixels);
+    if (rc == 0) rc = finish(j, all + f, last - f, pixel, pixels);
   }
   return (int)rc;
 }
@@ -243,6 +259,7 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
     for (int64_t i = 0; i < rows && empty; ++i) memset(y + i * ldy, 0, (size_t)count * sizeof *y);
     if (j->call->bias != NULL) add_bias(j, y, ldy, all + first, count, rows);
     if (!direct) put(j, y, ldy, all + first, count, row, rows);
+    if (rc == 0) rc = finish(j, all + first, count, row, rows);
   }
   return (int)rc;
 }
@@ -297,8 +314,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
   job j = {.conv = conv, .kernel = kernel, .call = call, .channels = conv->channels / conv->groups, .features = conv->features / conv->groups};
   if (share == HT_WHOLE) threads = 1;
   if (ht_conv_is_direct(conv)) {
-    ht_conv_run_direct(conv, kernel, call, threads);
-    return 0;
+    return ht_conv_run_direct(conv, kernel, call, threads);
   }
   if (threads == 1) share = HT_WHOLE;
   atomic_init(&j.failed, 0);
