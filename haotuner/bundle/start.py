@@ -23,7 +23,7 @@ def unpacked_wheels() -> Path:
 def main() -> int:
     """Set the path for this process and its tasks, and go on in the package."""
     names = (wheel.name for wheel in (ROOT / "wheels").glob("numpy-*.whl"))
-    tags = {found[1] for name in names if (found := re.search(r"-cp3([0-9]+)-", name))}
+    tags = {match[1] for name in names if (match := re.search(r"-cp3([0-9]+)-", name))}
     if tags and str(sys.version_info[1]) not in tags:  # their compiled modules would fail with pages of advice
         made, own = " or ".join(f"3.{tag}" for tag in sorted(tags)), sys.version.split()[0]
         print(
