@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench import images
+from haotuner.bench import images, products
 from haotuner.bench.contest import Contest
 from haotuner.bench.field import HOST, field_of
 from haotuner.bench.race import Outcome, Row, run
@@ -63,7 +63,7 @@ def contest_of(
         peers=_set_up(field.named(against), [Op.parse(name) for name in chosen]),
         field=field,
         ordinal=ordinal,
-        ours=field.ours,
+        ours=products.OURS if any(products.raceable(Op.parse(name)) for name in chosen) else field.ours,
         environment=environment,
         cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
@@ -146,6 +146,8 @@ def _alike(names: Sequence[str]) -> list[str]:
 
 def _set_up(peers: dict[str, str], ops: Sequence[Op]) -> dict[str, str]:
     """The peers that are set up for the kinds of these ops."""
+    if any(products.raceable(op) for op in ops):
+        return {name: products.PEERS[name] for name in peers if name in products.PEERS}
     if any(is_convolution(op.kind) for op in ops):
         return {name: spec for name, spec in peers.items() if name in images.PEERS}
     return peers

@@ -60,6 +60,8 @@ class Contest:
                     raise UsageError(
                         f"bench: shape {shape} does not give exactly {needs}: race {op.name} by itself with --op"
                     )
+        if "cold" in self.weights and any(op.kind == "batch_matmul" for op in self.ops):
+            raise UsageError("bench: batch_matmul binds no weight that could be cold; race it with --weights hot")
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
             raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")

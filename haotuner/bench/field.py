@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from haotuner.bench import images
+from haotuner.bench import images, products
 from haotuner.bench.contender import MACHINE_SPEC
 from haotuner.errors import UsageError
 from haotuner.words.cold import CPU_CACHES, GPU_CACHES
@@ -26,9 +26,9 @@ class Field:
     def raceable(self, op: Op) -> bool:
         """True if peers are set up for the op: dense without epilogue, weight (n, k), a dynamic m, a dtype of the field.
 
-        On the host, convolutions too (``images.raceable``).
+        On the host, convolutions (``images.raceable``) and batch_matmul too.
         """
-        if self.on_host and images.raceable(op):
+        if self.on_host and (images.raceable(op) or products.raceable(op)):
             return True
         return op.kind == "dense" and op.dtype in self.dtypes and not op.options and not op.epilogue and op.dynamic == ("m",)
 
@@ -36,7 +36,7 @@ class Field:
     def what(self) -> str:
         """What can be raced, in words."""
         dense = f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
-        return f"{dense}, or convolutions with equal pads" if self.on_host else dense
+        return f"{dense}, convolutions with equal pads, or batch_matmul" if self.on_host else dense
 
     def named(self, names: Sequence[str] | None) -> dict[str, str]:
         """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""

@@ -130,7 +130,7 @@ def row_json(one: Judged, facts: Facts) -> Json:
         "peak_ratio": _share(gflops, _peak_gflops(row, device)),
         "peak_gflops": _peak_gflops(row, device),
         "regret": None
-        if "m" not in row.shape.as_dict()
+        if row.op.kind != "dense"
         else facts.regret(row.op.name, row.shape["m"], row.threads, row.composition),
         "contended": row.contended,
         "ratios": {name: _ratio_json(ratio) for name, ratio in one.ratios.items()},

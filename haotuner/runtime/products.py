@@ -29,11 +29,16 @@ class ProductOp(Operator):
         """
         if not self._pack.is_open:
             self._pack.library()
+        if not named and out is not None and len(operands) == 2 and not any(map(_is_negated, operands)):
+            try:  # the usual call; what is wrong with another is looked for below
+                self._call(self._setting, *operands, out)
+                return out
+            except REFUSED:
+                pass
         beside = {name: _number(named.pop(name, None)) for name in BESIDE}
         given = self._given(operands, named)
         for name, value in (*given.items(), *beside.items()):
-            negated = getattr(value, "is_neg", None)
-            if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
+            if _is_negated(value):
                 raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if out is None:
             out = self._fresh(given)
@@ -88,6 +93,12 @@ def _broadcast(x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
             raise ValueError
         found.append(b if a == 1 else a)
     return tuple(found)
+
+
+def _is_negated(value: Any) -> bool:
+    """Whether it is a lazy negation of torch: DLPack hands out its numbers without the sign."""
+    negated = getattr(value, "is_neg", None)
+    return negated is not None and bool(negated())
 
 
 def _number(value: Any) -> Any:

@@ -123,6 +123,7 @@ class Race:
         clock: Clock,
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
+        self._shared = bool(getattr(family, "shares_programs", False))
         self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel in candidates}
         self.shapes = spread(task.traffic, SHAPES)
         self.shares = self._shares()
@@ -146,7 +147,8 @@ class Race:
         """Race until those that are left have been timed at every shape; "converged" or "budget"."""
         left, count = list(self.candidates), FIRST_SHAPES
         first = left[: self.task.effort.least_kernels]
-        self.lab.prepare([composition.parts[0].kernel for composition in first])
+        ready = left if self._shared else first  # what is shared is compiled once, for however many
+        self.lab.prepare([composition.parts[0].kernel for composition in ready])
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
         while True:
             self.lab.prepare([composition.parts[0].kernel for composition in left])

@@ -41,6 +41,7 @@ class CpuProduct:
     backend = "cpu"
     frontier = 24  # all are timed at three shapes in about ten seconds
     kind = BATCH_MATMUL
+    shares_programs = True
 
     def serves(self, op: Op) -> bool:
         """batch_matmul in fp32, whatever is dynamic."""

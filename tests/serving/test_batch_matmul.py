@@ -235,9 +235,8 @@ def operands(draw: st.DrawFn) -> tuple[Any, Any, Any]:
     return layout, x, w
 
 
-@given(case=operands(), wide=st.integers(0, 5), turned=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_fuzz(pack: Any, case: tuple[Any, Any, Any], wide: int, turned: bool) -> None:
+def check(pack: Any, case: tuple[Any, Any, Any], wide: int, turned: bool) -> None:
+    """The product into a part of a larger output, whose rows may be the outer axis; the rest of it stays."""
     layout, x, w = case
     want = (x.swapaxes(1, 2) if layout == "tn" else x) @ (w.swapaxes(1, 2) if layout == "nt" else w)
     size = want.shape if not turned else (want.shape[1], want.shape[0], want.shape[2])
@@ -246,3 +245,16 @@ def test_fuzz(pack: Any, case: tuple[Any, Any, Any], wide: int, turned: bool) ->
     pack.op(ANY if layout == "nn" else f"{ANY}_{layout}").run(x, w, out=part)
     assert np.array_equal(part, want)
     assert (out[..., size[-1] :] == 9).all()
+
+
+@given(case=operands(), wide=st.integers(0, 5), turned=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_fuzz(pack: Any, case: tuple[Any, Any, Any], wide: int, turned: bool) -> None:
+    check(pack, case, wide, turned)
+
+
+@pytest.mark.slow
+@given(case=operands(), wide=st.integers(0, 5), turned=st.booleans())
+@settings(max_examples=1500, deadline=None)
+def test_fuzz_for_longer(pack: Any, case: tuple[Any, Any, Any], wide: int, turned: bool) -> None:
+    check(pack, case, wide, turned)

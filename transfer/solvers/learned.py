@@ -34,9 +34,9 @@ _GENERATIONS = ("", "gcn", "cdna", "rdna")
 class Settings:
     """How much is learned, and of what."""
 
-    problems: int = 6_000  # of each source and half, drawn at random
+    problems: int = 8_000  # of each source and half, drawn at random
     rounds: int = 300
-    leaves: int = 63
+    leaves: int = 127
     hardware: bool = True  # whether the forest and the kriging may see what the devices are
     kriging: bool = True
     seed: int = 0
@@ -55,12 +55,15 @@ class LearnedChoice:
         said = self._expected(target.problem, target.solver, target.device)
         if not self.settings.kriging:
             return said
-        errors = np.full((len(target.key), len(self.sources)), np.nan)
-        for at, source in enumerate(self.sources):
-            known = np.flatnonzero(~np.isnan(there := source.said_of(target.key)))
-            expected = self._expected(target.problem[known], target.solver[known], source.device)
-            errors[known, at] = np.maximum(there[known], _WORST) - expected
+        errors = np.stack([self.errors(source, target.problem, target.solver) for source in self.sources], axis=1)
         return said + kriged(errors, self._among(errors), self._with(target.device, errors))
+
+    def errors(self, source: Rows, problem: Ids, solver: Ids) -> Times:
+        """What a source said of each (problem, solver), less what is expected; NaN where it did not, or problem is -1."""
+        there = np.where(problem < 0, np.nan, source.said_of(problem * len(self.pool.solvers) + solver))
+        known = np.flatnonzero(~np.isnan(there))
+        there[known] = np.maximum(there[known], _WORST) - self._expected(problem[known], solver[known], source.device)
+        return there
 
     def _fit(self, half: int) -> lightgbm.Booster:
         rng = np.random.default_rng([self.settings.seed, half])

@@ -16,6 +16,7 @@ from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
 from haotuner.transfer.solvers.table import Ids, Times
 
 FOLDS = 5
+_PROBLEMS, _ROUNDS, _LEAVES = 4000, 200, 63  # of the model at most
 TABLE, LEARNED, PRIOR = "nearest shape's table", "learned", "prior of solvers"
 # What must be equal for a table's entry to answer: the code that runs hangs on it. The rest is a distance.
 _EQUAL = ("direction", "dtype", "layout", "axes", "filter_height", "filter_width", "stride")
@@ -51,10 +52,12 @@ def evaluate_shapes(
             known, target = rows.take(np.flatnonzero(~inside)), rows.take(held)
             if not len(held) or not len(known.key):
                 continue
-            shares[TABLE].append(chosen_shares(target, _nearest(pool, known, target)))
+            nearest = _nearest(pool, np.unique(known.problem), np.unique(target.problem))
+            shares[TABLE].append(chosen_shares(target, _by_table(pool, known, target, nearest)))
             shares[PRIOR].append(chosen_shares(target, prior_of([known], len(pool.solvers))[target.solver]))
             model = LearnedChoice(pool, [known], _one_device(asked))
-            shares[LEARNED].append(chosen_shares(target, model.scores(target)))
+            scores = model.scores(target) + _carried(pool, model, known, target, nearest)
+            shares[LEARNED].append(chosen_shares(target, scores))
         if shares[TABLE]:
             scored = {name: told(np.concatenate(parts)) for name, parts in shares.items()}
             found[rows.device.id] = {"problems": sum(map(len, shares[TABLE])), "rankings": scored}
@@ -63,7 +66,9 @@ def evaluate_shapes(
 
 
 def _one_device(asked: Settings) -> Settings:
-    return Settings(problems=asked.problems, rounds=asked.rounds, leaves=asked.leaves, kriging=False, seed=asked.seed)
+    """One source bears smaller trees, and each device needs five times two of them."""
+    problems, rounds, leaves = min(asked.problems, _PROBLEMS), min(asked.rounds, _ROUNDS), min(asked.leaves, _LEAVES)
+    return Settings(problems=problems, rounds=rounds, leaves=leaves, kriging=False, seed=asked.seed)
 
 
 def _shapes(pool: SolverPool, seed: int) -> Ids:
@@ -74,16 +79,37 @@ def _shapes(pool: SolverPool, seed: int) -> Ids:
     return folds[of]
 
 
-def _nearest(pool: SolverPool, known: Rows, target: Rows) -> Times:
-    """Scores by the order of the nearest known problem; solvers it lacks follow by their mean."""
-    means = prior_of([known], len(pool.solvers))
+def _nearest(pool: SolverPool, there: Ids, wanted: Ids, *, other: bool = False) -> Ids:
+    """Of each problem that is wanted the nearest of those there, -1 where none is alike or none is asked; ``(problems,)``.
+
+    ``other``: not the problem itself.
+    """
     equal = np.unique(np.asarray(pool.frame[list(_EQUAL)]), axis=0, return_inverse=True)[1].ravel()
     place = np.asarray(pool.frame[list(_DISTANCE)], np.float64)
-    there, wanted = np.unique(known.problem), np.unique(target.problem)
     nearest = np.full(len(pool.problems), -1, np.int64)
     for kind in np.unique(equal[wanted]):
         some, asked = there[equal[there] == kind], wanted[equal[wanted] == kind]
-        if len(some):
-            nearest[asked] = some[cKDTree(place[some]).query(place[asked])[1]]
+        if len(some) > other:
+            found = cKDTree(place[some]).query(place[asked], k=1 + other)[1].reshape(len(asked), -1)
+            first, last = some[found[:, 0]], some[found[:, -1]]
+            nearest[asked] = np.where(other & (first == asked), last, first)
+    return nearest
+
+
+def _by_table(pool: SolverPool, known: Rows, target: Rows, nearest: Ids) -> Times:
+    """Scores by the order of the nearest known problem; solvers it lacks follow by their mean."""
+    means = prior_of([known], len(pool.solvers))
     said = known.said_of(nearest[target.problem] * len(pool.solvers) + target.solver)
     return np.where(np.isnan(said), means[target.solver] + 4.0 * LEAST, said)
+
+
+def _carried(pool: SolverPool, model: LearnedChoice, known: Rows, target: Rows, nearest: Ids) -> Times:
+    """What the model errs by at the nearest known problem, as far as errors of neighbours hang together among the known."""
+    some = np.random.default_rng(model.settings.seed).permutation(np.unique(known.problem))[:_PROBLEMS]
+    rows = known.take(np.flatnonzero(np.isin(known.problem, some)))
+    own = model.errors(known, rows.problem, rows.solver)
+    beside = model.errors(known, _nearest(pool, np.unique(known.problem), some, other=True)[rows.problem], rows.solver)
+    both = ~np.isnan(own) & ~np.isnan(beside)
+    slope = float(own[both] @ beside[both] / max(float(beside[both] @ beside[both]), 1e-9)) if both.any() else 0.0
+    error = model.errors(known, nearest[target.problem], target.solver)
+    return np.where(np.isnan(error), 0.0, np.clip(slope, 0.0, 1.0) * error)

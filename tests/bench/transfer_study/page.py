@@ -1,4 +1,4 @@
-"""The page of docs/transfer.md: bars, then what ``haotuner transfer report`` writes, with plots and tests of each family."""
+"""The page docs/transfer/modes.md: bars, then what ``haotuner transfer report`` writes, plots and tests of each family."""
 
 from __future__ import annotations
 
