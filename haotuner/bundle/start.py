@@ -1,6 +1,7 @@
 """Runs the bundle this file lies in: ``python gpu_run.py --out results``; again until it says that everything is done."""
 
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -21,6 +22,16 @@ def unpacked_wheels() -> Path:
 
 def main() -> int:
     """Set the path for this process and its tasks, and go on in the package."""
+    names = (wheel.name for wheel in (ROOT / "wheels").glob("numpy-*.whl"))
+    tags = {match[1] for name in names if (match := re.search(r"-cp3([0-9]+)-", name))}
+    if tags and str(sys.version_info[1]) not in tags:  # their compiled modules would fail with pages of advice
+        made, own = " or ".join(f"3.{tag}" for tag in sorted(tags)), sys.version.split()[0]
+        print(
+            f"gpu_run: the bundle's packages are for Python {made}, this is {own}: run it with python{made}, or build it "
+            f"with --python 3.{sys.version_info[1]}",
+            file=sys.stderr,
+        )
+        return 4
     paths = [str(ROOT / "project"), str(unpacked_wheels())]
     found = os.environ.get("PYTHONPATH", "")  # perhaps where torch is
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, found] if found else paths)

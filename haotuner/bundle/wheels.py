@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing
@@ -12,7 +13,7 @@ from haotuner.errors import EnvironmentMissing
 PACKAGES = (
     "numpy>=1.26", "apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1", "lightgbm>=4.5", "pandas>=2.1",
     "scikit-learn>=1.5", "joblib>=1.4", "scipy>=1.11", "nvidia-ml-py>=12.560", "typer>=0.16", "rich>=13.9",
-    "nvidia-cuda-nvrtc>=13.0,<14", "ml_dtypes>=0.5",
+    "nvidia-cuda-nvrtc>=13.0,<14", "ml_dtypes>=0.5", "sympy>=1.13",
 )  # fmt: skip
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64",
              "manylinux2014_x86_64", "manylinux1_x86_64", "any")  # fmt: skip
@@ -25,7 +26,7 @@ def download(folder: Path, python: str) -> None:
     EnvironmentMissing where the index cannot be reached or has none that fit.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    filled = folder / f".filled-{python}"
+    filled = folder / f".filled-{python}-{zlib.crc32(' '.join(PACKAGES).encode()):08x}"  # with these packages
     if filled.exists():
         return
     for old in folder.glob("*.whl"):

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tarfile
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from haotuner.backends.cuda.building import build
 from haotuner.backends.cuda.compiler import Compiled
-from haotuner.bundle import running
+from haotuner.bundle import running, start
 from haotuner.bundle.build import assemble, pack
 from haotuner.bundle.candidates import EDGES, choose, first, fits, profile_of
 from haotuner.bundle.correctness import op_of, read
 from haotuner.bundle.stages import Place, Task, commanded
 from haotuner.bundle.state import BEGUN, DONE, TRIES, State
 from haotuner.bundle.suites import FULL, TINY
+from haotuner.bundle.wheels import PACKAGES
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.words.op import Op
+from tests.standin import ROOT
 
 
 class Copying:
@@ -138,3 +144,18 @@ def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp
     joined.write_bytes(b"".join(part.read_bytes() for part in parts))
     with tarfile.open(joined) as tar:
         assert set(tar.getnames()) == names
+
+
+def test_another_python_than_the_wheels_are_for_is_said_in_a_line(tmp_path):
+    shutil.copy(Path(start.__file__), tmp_path / "gpu_run.py")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "numpy-9.0-cp399-cp399-manylinux_2_28_x86_64.whl").write_bytes(b"")
+    done = subprocess.run([sys.executable, str(tmp_path / "gpu_run.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 4 and done.stderr.count("\n") == 1
+    assert "packages are for Python 3.99, this is 3." in done.stderr and "run it with python3.99, or build it" in done.stderr
+
+
+def test_the_wheels_are_all_that_tuning_on_a_gpu_asks_for():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {re.split(r"[<>=;\[]", text)[0] for text in (*extras["tune"], *extras["cuda"])} - {"haotuner"}
+    assert wanted <= {re.split(r"[<>=]", text)[0] for text in PACKAGES}
