@@ -8,9 +8,11 @@ from itertools import islice
 
 import pytest
 
+from haotuner.generate.kinds import has_graph
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cpu.product import program_name, programs
 from haotuner.microkernels.index import FAMILIES, families_for, family_named
+from haotuner.ops.index import KINDS
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -28,6 +30,7 @@ OPS += [replace(op, kind="grouped", static=(("g", 8), *op.static)) for op in OPS
 OPS += [Op.parse(f"conv2d:c=64,f=100,r=3,s=3,pad=1,layout={layout}") for layout in ("nchw", "nhwc")]
 OPS += [Op.parse(f"batch_matmul:n=100,k=33,layout={layout}") for layout in ("nn", "nt", "tn")]
 OPS += [Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1,groups=64")]
+OPS += [Op(kind=kind.name, static=()) for kind in KINDS.values() if has_graph(kind)]  # generated
 OPS += [Op.parse("conv_transpose1d:c=6,f=10,s=4,stride=2,groups=2")]
 
 
@@ -83,10 +86,11 @@ class TestFamily:
     def test_what_is_computed_is_no_less_than_asked_and_under_a_tile_more(self, family: Family) -> None:
         for op, device in cases(family):
             for point in islice(family.points(op, device), 0, None, 37):
-                axis = "n" if "n" in op.axes else "f"
-                size = family.tile(point).extent[axis]
-                for n in (1, size - 1, size, size + 1, op[axis]):
-                    if n == op[axis] or not {"nt", "mt"} & set(dict(point.params)):  # a tail is made for the op's own n
+                extent = family.tile(point).extent
+                axis = next(axis for axis in ("n", "f", *extent) if axis in extent)
+                size, whole = extent[axis], dict(op.static).get(axis, 100)
+                for n in (1, size - 1, size, size + 1, whole):
+                    if n == whole or not {"nt", "mt"} & set(dict(point.params)):  # a tail is made for the op's own n
                         assert n <= family.computed(point, axis, n) < n + size
 
     def test_layouts_are_small_and_can_be_ordered(self, family: Family) -> None:
