@@ -51,7 +51,7 @@ def test_a_device_that_no_code_is_built_for_is_selected_for_and_says_so(
     answer = asked(device, "dense:n=2304,k=768", cache, tmp_path)
     assert answer.code == 0
     assert f"no code is built for {device}: " in answer.out and "can be selected and predicted" in answer.out
-    assert "cuda_gemv_fp32: " in answer.out and "cuda_simt_fp32__" in answer.out
+    assert "cuda_gemv_fp32: " in answer.out and "cuda_simt_fp32: " in answer.out
 
 
 @pytest.mark.parametrize("op", ["dense:n=2304,k=768,dtype=fp16,weight=kn", "grouped:g=8,n=2304,k=768,dtype=fp16"])
