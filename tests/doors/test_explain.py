@@ -121,7 +121,8 @@ def test_regions_are_boxes(tuned: Tuned, cache: Path) -> None:
     found = haotuner(*words, cache=cache, cwd=tuned[0]).json()
     for region in found["regions"]:
         assert region["box"] == {"m": region["m"], "n": region["n"]}
-    assert found["not_timed"] == "" and {"us", "chosen_us", "from"} <= found["runner_up"].keys()
+    other = found["runner_up"]  # nothing else was timed where tuning had no time for it
+    assert found["not_timed"] == "" and (other is None or {"us", "chosen_us", "from"} <= other.keys())
 
 
 @pytest.mark.parametrize("m", [2**31 - 1, 500_000_000])

@@ -16,6 +16,7 @@ from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import GROUPED_FP32, PICKS, SIMT, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, cc
 from tests.standin import environment, toolchain_missing
+from tests.standin.cubins import cubin_of
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -38,7 +39,7 @@ def served(folder: Path, pick: Pick) -> Path:
 def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
     """The pack of SIMT with its host code built for a sanitizer."""
     served(folder, SIMT)
-    (cubin,) = (folder / "code").glob(f"*{SIMT.arch}/unit.cubin")
+    cubin = cubin_of(folder / "code" / f"{SIMT.op}.cu", folder / "code", SIMT.arch)
     ops = [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)]
     data = folder / f"{name}_data.c"
     data.write_text(pack_data(ops, cubin, SIMT.arch))
