@@ -83,13 +83,13 @@ class Operator:
 
     def _fits(self, given: Mapping[str, Any], out: Any) -> None:
         """Refuse an output of other extents than follow from the operands."""
-        want, found = self._size(given), tuple(getattr(out, "shape", ()))
+        want, found = self.output_shape(given), tuple(getattr(out, "shape", ()))
         if found != want:
             raise ValueError(f"{self.name}: {self.entry.output.name} must be of the shape {want}, got {found}")
 
     def _empty(self, given: Mapping[str, Any]) -> Any:
         """An output for these operands; what is wrong with them is said by the call itself."""
-        size, out, first = self._size(given), self.entry.output, next(iter(given.values()))
+        size, out, first = self.output_shape(given), self.entry.output, next(iter(given.values()))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(first, torch.Tensor):
             if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
@@ -97,7 +97,7 @@ class Operator:
             return torch.empty(size, dtype=getattr(torch, DTYPES[out.dtype].numpy))
         return np.empty(size, np.dtype(DTYPES[out.dtype].numpy))
 
-    def _size(self, given: Mapping[str, Any]) -> tuple[int, ...]:
+    def output_shape(self, given: Mapping[str, Any]) -> tuple[int, ...]:
         """Dimensions of the output for these operands."""
         extents: dict[str, int] = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None}
         leading: dict[str, tuple[int, ...]] = {}

@@ -14,12 +14,14 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
+from haotuner.runtime.operator import Operator
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.torch import conv_ops
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
+from haotuner.torch.operators import define_operator
 from haotuner.torch.placed import PlacedCall, define
 from haotuner.torch.products import define_product
 from haotuner.words.op import Op
@@ -50,6 +52,8 @@ class Registered:
                 conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp):
                 define_product(self._library, op)
+            elif isinstance(op, Operator):
+                define_operator(self._library, op)
             elif op.entry.extra:
                 define_fused(self._library, pack, op.entry)
             else:
@@ -63,7 +67,10 @@ class Registered:
         if name in self._placed:
             self._placed[name].bind(weight.detach())
             return weight.detach()
-        return torch.from_numpy(pack_weight(self._pack.op_entry(name), weight, self._pack.arena))
+        entry = self._pack.op_entry(name)
+        if is_convolution(entry.kind):
+            return packed_tensor(self._pack.op(name).bind(weight))
+        return torch.from_numpy(pack_weight(entry, weight, self._pack.arena))
 
     def placed_call(self, name: str) -> PlacedCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""

@@ -97,3 +97,26 @@ def test_wrong_operands_are_refused(pack: Any) -> None:
         pack.op("softmax").run(rows, out=rows)
     with pytest.raises(TypeError, match="takes x, scale, bias"):
         pack.op("layer_norm_scalebias_1em12").run(rows)
+
+
+def test_torch_has_them_as_ops_with_fakes(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import haotuner.torch as adapter
+
+    with torch.inference_mode(), haotuner.load(path, threads=1) as pack, adapter.register(pack):
+        ops, x = torch.ops.haotuner, torch.randn(3, 4, 12)
+        assert torch.allclose(ops.softmax(x), x.softmax(-1), atol=1e-6)
+        scale, bias, out = torch.randn(12), torch.randn(12), torch.empty(3, 4, 12)
+        ops.layer_norm_scalebias_1em12.out(x, scale, bias, out=out)
+        assert torch.allclose(out, torch.nn.functional.layer_norm(x, (12,), scale, bias, 1e-12), atol=1e-5)
+        assert torch.equal(ops.reduce_max_first(x[0]), x[0].amax(0))
+        image = torch.randn(2, 3, 8, 9)
+        assert torch.allclose(ops.avg_pool(image), torch.nn.functional.avg_pool2d(image, 2), atol=1e-6)
+        turned = x.transpose(1, 2)
+        assert torch.allclose(ops.softmax(turned), turned.softmax(-1), atol=1e-6)
+        compiled = torch.compile(lambda t: ops.softmax(t) + 1, backend="aot_eager", dynamic=True, fullgraph=True)
+        for rows in (5, 9):
+            y = torch.randn(rows, 7)
+            assert torch.allclose(compiled(y), y.softmax(-1) + 1, atol=1e-6)
+    with haotuner.load(path, threads=1) as pack, adapter.register(pack), pytest.raises(ValueError, match="requires grad"):
+        torch.ops.haotuner.softmax(torch.randn(2, 3, requires_grad=True))

@@ -1,0 +1,56 @@
+"""Operators of a CPU pack that take all their operands at every call, under ``torch.ops.haotuner``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from haotuner.runtime.operator import Operator
+
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+
+
+def define_operator(library: Any, op: Operator) -> None:
+    """``<op>(x, …)`` with the operands in the op's order, and ``.out(…, out=y)``, which returns nothing."""
+    name, entry = op.name, op.entry
+    operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
+
+    def into(*given: Any, out: Any) -> None:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+            raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
+        rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in given]
+        op.run(*rows, out=out)
+
+    def fresh(*given: Any) -> Any:
+        out = shape(*given)
+        into(*given, out=out)
+        return out
+
+    def shape(*given: Any) -> Any:
+        """The output's extents from the operands' axes; those that follow from others are worked out in whole numbers."""
+        if any(axis.derived for axis in entry.axes):
+            named = {operand.name: tensor for operand, tensor in zip(entry.inputs, given, strict=True)}
+            return given[0].new_empty(op.output_shape(named), dtype=torch.float32)
+        extents: dict[str, Any] = {axis.name: axis.extent for axis in entry.axes if axis.extent is not None}
+        leading: dict[str, tuple[Any, ...]] = {}
+        for operand, tensor in zip(entry.inputs, given, strict=True):
+            split = tensor.dim() - len(operand.dims) + 1
+            torch._check(split >= 0, lambda: f"{name}: an operand has too few axes")
+            leading.setdefault(operand.dims[0], tuple(tensor.shape[:split]))
+            extents |= dict(zip(operand.dims[1:], tensor.shape[split:], strict=True))
+        first, *others = entry.output.dims
+        before = leading.get(first) or (extents[first],)
+        return given[0].new_empty((*before, *(leading.get(axis, (extents.get(axis),))[-1] for axis in others)),
+                                  dtype=torch.float32)  # fmt: skip
+
+    def nothing(*given: Any, out: Any) -> None:
+        return None
+
+    library.define(f"{name}({operands}) -> Tensor", tags=_TAGS)
+    # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
+    library.define(f"{name}.out({operands}, *, Tensor(a!) out) -> ()", tags=_TAGS)
+    library.impl(name, fresh, "CPU")
+    library.impl(f"{name}.out", into, "CPU")
+    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
+    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
