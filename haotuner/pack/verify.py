@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 RANDOM_SHAPES = 6  # beside the boundaries, drawn with a fixed seed
 LARGEST_FLOPS = 4e9  # of one check in float64: about a second; larger m are checked through smaller ones of the same plan
+
+FLOPS_AN_ELEMENT = 250.0  # of data: a reference in numpy walks through an array some ten times, at 100 ns an element in all
 
 
 def verify(path: Path, *, seed: int = 0, most_flops: float = LARGEST_FLOPS) -> list[str]:
@@ -84,6 +87,13 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     return problems
 
 
+def _cost(meaning: Op, shape: Shape) -> float:
+    """Flops of a check, or what its tensors take of that time: softmax of a gigabyte has few flops."""
+    extents, options = meaning.extents(shape), meaning.all_options()
+    moved = sum(prod(o.shape(extents, options)) for o in meaning.meaning.operands if o.role != "constant")
+    return max(meaning.flops(shape), FLOPS_AN_ELEMENT * moved)
+
+
 def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[Shape]:
     """Shapes where plans change, along each dynamic axis, and random ones; all small enough to check in float64.
 
@@ -92,12 +102,12 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
     lowest = {axis.name: axis.first for axis in op.dynamic}
     for axis in op.dynamic:
         one_tile = lowest | {axis.name: max(tile.get(axis.name, 1) for tile in op.tiles) + 1}
-        most_flops = max(most_flops, meaning.flops(Shape.of(one_tile)))
+        most_flops = max(most_flops, _cost(meaning, Shape.of(one_tile)))
     found = {Shape.of(lowest)}
     for axis in op.dynamic:
         tiles = [tile.get(axis.name, 1) for tile in op.tiles]
         most = axis.last + 2 * max(tiles)
-        while most > 1 and meaning.flops(Shape.of(lowest | {axis.name: most})) > most_flops:
+        while most > 1 and _cost(meaning, Shape.of(lowest | {axis.name: most})) > most_flops:
             most = most // 2 + 1 if most > 3 else most - 1
         edges = {1, 2, 3, axis.first, axis.last, axis.last + 1, most} | {tile + d for tile in tiles for d in (-1, 0, 1)}
         edges |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(max(most, 2)), RANDOM_SHAPES))}
@@ -107,7 +117,7 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
             drawn = {axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}
             found.add(Shape.of(drawn))
     possible = (shape for shape in found if min(meaning.extents(shape).values()) >= 1)  # some leave nothing of an image
-    return sorted((shape for shape in possible if meaning.flops(shape) <= most_flops), key=str)
+    return sorted((shape for shape in possible if _cost(meaning, shape) <= most_flops), key=str)
 
 
 def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Any], Any]:

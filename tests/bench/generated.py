@@ -46,11 +46,10 @@ def shapes(count: int, seed: int) -> list[tuple[int, int]]:
 def tune(pack: Path, budget: str) -> None:
     """One pack with every op of the race."""
     ops = [name for name in TORCH if not name.startswith("transpose")]
-    command = [sys.executable, "-m", "haotuner", "tune", "--out", str(pack), "--shapes", RANGES, "--threads", "1"]
-    command += ["--budget", budget, "--against", "none", *(word for name in ops for word in ("--op", name))]
-    subprocess.run(command, check=True)
-    other = pack.with_name(f"{pack.name}-transpose")
-    subprocess.run([*command[:5], str(other), "--shapes", RANGES, *command[7:13], "--op", "transpose_b1"], check=True)
+    for out, names in ((pack, ops), (pack.with_name(f"{pack.name}-transpose"), ["transpose_b1"])):
+        command = [sys.executable, "-m", "haotuner", "tune", "--out", str(out), "--shapes", RANGES, "--threads", "1"]
+        command += ["--budget", budget, "--against", "none", *(word for name in names for word in ("--op", name))]
+        subprocess.run(command, check=True)
 
 
 def timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
