@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def _transposed(order: tuple[str, ...], axes: tuple[str, ...]) -> OpKind:
         meaning="swap: Y[b,n,m] = X[b,m,n]; heads: Y[b,n,m,k] = X[b,m,n,k]",
         axes=dict.fromkeys(axes, "spatial"),
         operands=(plain("x", "input", *axes), plain("y", "output", *order)),
-        flops=lambda e: int(np.prod([e[axis] for axis in axes], dtype=object)),
+        flops=lambda e: prod(e[axis] for axis in axes),  # whole numbers, or columns of them
         formula=_X,
         tolerance=lambda inputs, options: np.zeros(1),
         own_options={"order": Option(default="swap", choices=("swap", "heads"))},
