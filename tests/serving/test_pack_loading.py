@@ -38,8 +38,9 @@ def test_a_pack_that_is_loaded_while_it_is_replaced(made, copied, weight, tmp_pa
     writer = threading.Thread(target=replace)
     writer.start()
     try:
-        seen = set()
-        for _ in range(100):
+        seen, loads = set(), 0
+        while loads < 100 or (loads < 5000 and (turns < 4 or len(seen) < 2)):  # a busy machine gives the writer few turns
+            loads += 1
             with haotuner.load(copied, threads=1) as pack:
                 seen.add(pack.ops)
                 assert pack.op(DENSE).bind(weight)(rows(1)).shape == (1, 100)
