@@ -146,11 +146,16 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
+            groups = _groups_of(request)
+            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object, groups)
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
             write_pack(
-                request.out, library, document, _check_of(_lacking(backend, device), request.environment, hurried=hurried)
+                request.out,
+                library,
+                document,
+                _check_of(_lacking(backend, device), request, hurried=hurried),
+                {one.written.name: (one.written.schedule, one.written.weights) for one in request.models},
             )
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
@@ -224,10 +229,30 @@ def _building(request: Request) -> Iterator[None]:
         ) from error
 
 
-def _check_of(lacking: str, environment: Mapping[str, str], *, hurried: bool) -> Callable[[Path], None]:
+def _groups_of(request: Request) -> str:
+    """C of the generated loops of the request's models; empty without any."""
+    if not request.models:
+        return ""
+    from haotuner.orchestrate.written import source_of
+
+    return source_of([one.written for one in request.models])
+
+
+def _check_of(lacking: str, request: Request, *, hurried: bool) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
+    if lacking:
+        return _read
     options = ("--most-flops", str(HURRIED_FLOPS)) if hurried else ()
-    return _read if lacking else lambda aside: _verify(aside, environment, options)
+
+    def check(aside: Path) -> None:
+        _verify(aside, request.environment, options)
+        if request.models:
+            from haotuner.whole_model import check_apart
+
+            for one in request.models:
+                check_apart(aside, one.file, one.shapes, request.environment)
+
+    return check
 
 
 def _read(aside: Path) -> None:

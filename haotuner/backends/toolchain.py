@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,18 @@ class Toolchain:
             "Tuning links a library with it; install one, for example: apt-get install gcc"
         )
 
+    def compile(
+        self, source: Path, flags: Sequence[str], include: Sequence[Path], out: Path, *, timeout_s: float = 300
+    ) -> None:
+        """Compile one C source to an object file; RuntimeError with the output."""
+        includes = [flag for path in (*include, self.include) for flag in ("-I", str(path))]
+        command = [self.compiler, *CFLAGS, *flags, *includes, "-c", str(source), "-o", str(out)]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        if answer.returncode != 0:
+            raise RuntimeError(
+                f"{Path(self.compiler).name} failed with {answer.returncode}: {answer.stderr.strip()[-2000:]}"
+            )
+
     def link(
         self, objects: list[Path], sources: list[Path], include: list[Path], out: Path, *, timeout_s: float = 120
     ) -> None:
@@ -64,6 +77,8 @@ class Toolchain:
             "-o",
             str(out),
             "-Wl,-z,noexecstack",
+            "-Wl,--as-needed",
+            "-lm",
             "-s",
         ]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
