@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from haotuner.generate.tally import Access, Loop, Work
 from haotuner.graph.types import numpy_dtype
 
-# Vector instructions of each function (``microkernels/cpu/vector_math.py``, counted in what LLVM makes of it); one if not here.
+# Vector instructions of each function (``microkernels/cpu/vector_math.py``, as LLVM makes them); one if not here.
 INSTRUCTIONS: Mapping[str, float] = {
     "max": 3, "min": 3, "and": 0.5, "or": 0.5, "not": 0.5, "xor": 1, "abs": 1, "neg": 1, "select": 1, "cast": 1,
     "div": 10, "reciprocal": 10, "sqrt": 12, "rsqrt": 22, "floordiv": 12, "mod": 14, "pow": 120,

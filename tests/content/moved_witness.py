@@ -1,4 +1,4 @@
-"""A witness of the bytes that programs move: the counting machine, with every place of every loop's iterations noted down."""
+"""A witness of the bytes that programs move: the counting machine, with all places of all iterations noted down."""
 
 from __future__ import annotations
 
