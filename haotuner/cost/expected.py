@@ -41,8 +41,8 @@ def over_traffic(
 
     ``model``: None ranks by the analytic time alone. ``weights`` is ``cold`` or ``hot``. The device runs as a whole.
     ``parts``: into how many the sum over k may be split; each shape is priced by the best of those whose blocks still run in
-    one round, adding the parts up included. A model that rests on several opinions has a column for itself and for each of
-    them, so that a kernel is kept which one alone ranks first.
+    one round, adding the parts up included. A model that rests on several opinions gives the expectation by itself and by
+    each of them, so that a kernel is kept which one alone ranks first.
     """
     shapes = traffic.shapes()
     shares = np.array([weight for _, weight in traffic], np.float64)
@@ -69,11 +69,11 @@ def over_traffic(
                 adding = [DOUBT_US + adding_us(op, device, shapes[column], count) for _, column in short]
                 rows, columns = (list(places) for places in zip(*short, strict=True))
                 us[:, rows, columns] = np.minimum(us[:, rows, columns], split + np.array(adding))
-        found = np.asarray(((roof / us) @ shares).T, np.float64)
-        return found[:, 0] if found.shape[1] == 1 else found
+        return np.asarray((roof / us) @ shares, np.float64)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         step = max(1, ROWS // len(shapes))
-        return np.concatenate([some(kernels[at : at + step]) for at in range(0, len(kernels), step)])
+        found = np.concatenate([some(kernels[at : at + step]) for at in range(0, len(kernels), step)], axis=1)
+        return found[..., np.newaxis] if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score

@@ -204,7 +204,7 @@ def expectation(
     """The score of kernels for selection: the share of the roofline that a model (None: the analytic one) expects of each.
 
     A column for every use (``uses``): the kernel that is best alone is rarely the best in bulk. A model that rests on
-    several opinions has columns for each of them, so that a kernel is kept which one alone ranks first.
+    several opinions gives these for itself and for each of them, so that a kernel is kept which one alone ranks first.
     """
     ranks = Analytic() if model is None else model
 
@@ -212,8 +212,8 @@ def expectation(
         axis, rows = op.dynamic[0], [rows_of(family, kernel, op) for kernel in kernels]
         pairs = [(k, Shape.of({axis: tiles * r})) for k, r in zip(kernels, rows, strict=True) for tiles in uses(r)]
         said = every_opinion(ranks, features(device.with_units(1), family, op, pairs, weights=cache))
-        by_kernel = np.exp(said).reshape(len(said), len(kernels), -1).swapaxes(0, 1)
-        return np.asarray(by_kernel.reshape(len(kernels), -1), np.float64)
+        found = np.asarray(np.exp(said).reshape(len(said), len(kernels), -1), np.float64)
+        return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score
 

@@ -77,9 +77,10 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
     shapes = spread(task.traffic, FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        expected = np.concatenate(predicted_by_each(task, family, device, model, kernels, shapes), axis=1)
+        expected = predicted_by_each(task, family, device, model, kernels, shapes)
         roof = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
-        return np.asarray(np.tile(roof, expected.shape[1] // len(roof)) / expected, np.float64)
+        found = np.asarray(roof / expected, np.float64)
+        return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score
 

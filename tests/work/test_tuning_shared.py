@@ -89,14 +89,18 @@ def test_a_lone_optimum_of_one_source_is_among_the_first_that_are_measured(lone:
     assert FAMILY.tile(lone).extent not in extents(first_batch(Started(start.start.ranks)))
 
 
-def test_selection_has_a_column_of_each_use_for_every_source(lone: MicroKernel, start: Started) -> None:
+def test_selection_keeps_what_one_source_alone_ranks_first_and_orders_by_the_blend(
+    lone: MicroKernel, start: Started
+) -> None:
     kernels = [c.kernel for c in funnel(ANALYTIC).kept]
     every = expectation(TASK.op, FAMILY, CORE, "cold", start)(kernels)
     blend = expectation(TASK.op, FAMILY, CORE, "cold", Started(start.start.ranks))(kernels)
-    uses = blend.shape[1]
-    assert every.shape[1] >= 5 * uses and every[:, :uses] == pytest.approx(blend)
-    first = extents([kernels[at] for at in every.argmax(axis=0)])
-    assert FAMILY.tile(lone).extent in first and FAMILY.tile(lone).extent not in first[:uses]
+    assert every.shape[0] >= 5 and every.shape[1:] == blend.shape and every[0] == pytest.approx(blend)
+    tile = FAMILY.tile(lone).extent
+    assert tile in extents([kernels[at] for one in every for at in one.argmax(axis=0)])
+    assert tile not in extents([kernels[at] for at in blend.argmax(axis=0)])
+    kept = [c.kernel for c in funnel(start).kept]
+    assert tile in extents(kept) and kept.index(next(k for k in kept if FAMILY.tile(k).extent == tile)) > 3
 
 
 def test_where_nobody_can_disagree_nothing_is_asked_first() -> None:
