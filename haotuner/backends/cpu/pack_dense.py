@@ -105,13 +105,13 @@ class PackedOp:
             plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{place}")
             for place, plan in enumerate(self.plans)
         ]
-        s, typed = self.setting, "NULL"
+        s, typed = self.setting, ""
         if word_of(self.kernels[0]) is not None:
-            typed = f"&typed_{index}"
-            text.insert(0, types_of(self.kernels[0], typed[1:]))
+            typed = f", &typed_{index}"
+            text.insert(0, types_of(self.kernels[0], f"typed_{index}"))
         text += ["};", f"static const ht_dense data_{index} = "
                  f"{{{s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, {s.k_block}, {s.k_block_from}, {s.k_block_rows}, "
-                 f"kernels_{index}, {int(Op.parse(self.name).option('weight') == 'kn')}, {typed}}};"]  # fmt: skip
+                 f"kernels_{index}, {int(Op.parse(self.name).option('weight') == 'kn')}{typed}}};"]  # fmt: skip
         return text
 
 

@@ -36,7 +36,7 @@ typedef struct {
   int32_t k_block_rows; /* row_block where k is blocked: X takes less of L2 there */
   const ht_kernel* kernels;
   int32_t weight_kn; /* users store this op's weight as (k, n) instead of (n, k) */
-  const ht_typed* typed; /* NULL: fp32 */
+  const ht_typed* typed; /* NULL, as left out: fp32 */
 } ht_dense;
 
 /* Floats of the packed weight. */
