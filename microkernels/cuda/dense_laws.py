@@ -11,9 +11,9 @@ WASTED_SECTORS = 0.4  # share of fetched bytes that nobody uses; a 32-byte piece
 # Elements of a warp's tile of mma.sync where wgmma computes the op as well. Larger ones are for products that tensor cores
 # bound, and there wgmma has 1.6 times the rate (Luo et al., arXiv 2402.13499); smaller tiles may hide a latency better.
 WARP_TILE_BESIDE_WGMMA = 32 * 32
-# HMMAs that a large tile of a warp has in a step of k, for each address that a thread copies to or from; with fewer, each has
-# more than three instructions of the loop. A long step may have more addresses, but where operands begin in registers, in all
-# kinds beside dense, no other will do.
+# HMMAs that a large tile of a warp has in a step of k, for each address that a thread copies to or from; with fewer, each
+# has more than three instructions of the loop. A long step may have more addresses; where operands begin in registers, in
+# all kinds beside dense, no other will do.
 LARGE_WARP_TILE, HMMAS_AN_ADDRESS, LONG_STEP = 64 * 32, 3.5, 64
 COPY_ELEMENTS, SWIZZLED_ROWS = 8, 8  # of 16 bytes; the swizzle is the same again
 # Tiles no larger than this are let in however small the op or its traffic: the least that every family can make.
