@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
 from haotuner.cost.features import features
-from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.measure.laboratory import Laboratory
@@ -92,9 +92,10 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
     shapes = spread(task.traffic, FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        expected = predicted_us(task, family, device, model, kernels, shapes)
+        expected = predicted_by_each(task, family, device, model, kernels, shapes)
         roof = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
-        return np.asarray(roof / expected, np.float64)
+        found = np.asarray(roof / expected, np.float64)
+        return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score
 
@@ -108,11 +109,23 @@ def predicted_us(
     shapes: Sequence[Shape],
 ) -> NDArray[np.float64]:
     """Expected microseconds of each kernel at each shape on one thread, of shape ``(kernels, shapes)``."""
+    return np.asarray(predicted_by_each(task, family, device, model, kernels, shapes)[0], np.float64)
+
+
+def predicted_by_each(
+    task: Task,
+    family: Family,
+    device: Device,
+    model: CostModel | None,
+    kernels: Sequence[MicroKernel],
+    shapes: Sequence[Shape],
+) -> NDArray[np.float64]:
+    """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
     one = device.with_units(1)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
-    said = (model or Analytic()).predict(features(one, family, task.op, pairs, weights=task.cache))
+    said = every_opinion(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
     roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
-    return np.asarray((roof / np.exp(said)).reshape(len(kernels), len(shapes)), np.float64)
+    return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
 
 
 def spread(traffic: Traffic, most: int) -> list[Shape]:

@@ -18,7 +18,8 @@ from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.shape import Shape
 
 Column: TypeAlias = NDArray[np.float64]  # one entry a row; a row is one (micro-kernel, shape)
-# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better.
+# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better. Or the same by several who may
+# disagree, ``(who, kernels, uses)``: the first decides the order, and what any of them ranks first is kept.
 Expectation: TypeAlias = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 
