@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from haotuner.backends.cuda import timing_library
@@ -26,7 +31,8 @@ from tests.serving.cuda_packs import (
     document,
     packed_op,
 )
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, c_pack
+from tests.serving.packs import packed_op as packed_for_cpu
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
 
@@ -46,8 +52,13 @@ WATCHED = (
     "-fno-sanitize-recover=all",
 )  # what the C program and the pack in it are built with
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
-SECONDS = 20  # of scenarios that take one or two; a machine that others use, and a wait that never ends
+SECONDS = 20  # of a step that was not timed yet
+LEAST_S, TIMES = 4.0, 5  # what a step may take: so many times as long as it took with nothing left out, but this at least
 TIMING = {source.name for source in timing_library.SOURCES}
+PROGRAMS: dict[str, tuple[str, ...]] = {"drive_cuda": (), "drive_doors": DOORS_FLAGS, "drive_grouped": ()}
+DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
+TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
+HUNG = "it hung"  # as tests.standin.forking says it
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
 SHARED = {
     "serve.c": ("test_life.py", "test_results.py", "test_kinds.py", "test_bad_input.py"),
@@ -62,11 +73,24 @@ SHARED_SECONDS = 300
 TREE = ("haotuner", "microkernels", "transfer", "hw_profiles", "tests", "pyproject.toml")
 
 
+@dataclass(frozen=True)
+class Step:
+    """One thing that may notice: its name, and what runs it in at most so many seconds, answering what was wrong."""
+
+    name: str
+    run: Callable[[float], str]
+
+
 class Variants:
-    """Whole objects of both packs, of the timing library and of the C library; a variant replaces one of them."""
+    """Whole objects of both packs, of the timing library and of the C library; a variant replaces one of them.
+
+    What noticed most of a function, then of its file, is asked first; ``learn`` tells what noticed earlier.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._noticed: dict[str, Counter[str]] = {}  # by file, and by file and function
+        self._took: dict[str, float] = {}
         self._tools = Toolchain.find()
         state, kept = _state(), folder / "state"
         self._built_before = kept.exists() and kept.read_text() == state
@@ -85,24 +109,37 @@ class Variants:
             data = folder / f"data_{pick.op}.c"
             data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.op], pick.arch))
             self._whole(data, folder / f"data_{pick.op}.o")
-        self._client = {path.name: path for path in LIBRARY} | {"drive_cuda.c": HERE / "drive_cuda.c"}
-        self._client_objects = {n: self._whole(path, folder / f"c_{n}.o", watched=True) for n, path in self._client.items()}
+        client = (*LIBRARY, *(HERE / f"{program}.c" for program in PROGRAMS))
+        self._client = {path.name: self._whole(path, folder / f"c_{path.name}.o", watched=True) for path in client}
+        self._host = folder / "host"
+        if not self._host.exists():
+            c_pack(self._host, [packed_for_cpu("dense_n9_k5", 4, 8)])
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
-        self._forking = Forking(self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing"))
+        if (folder / "took.json").exists():
+            self._took = json.loads((folder / "took.json").read_text())
+        self._forking = Forking(
+            self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing", "tests.serving.cuda_warm")
+        )
 
     def close(self) -> None:
         """End the process that scenarios are forked from."""
         self._forking.close()
 
-    def whole(self, *, quick: bool = False) -> None:
-        """All tests pass with nothing left out; AssertionError says what did not."""
-        for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
-            why = self.noticed(source, source.read_text(), quick=quick)
-            assert not why, f"with nothing left out: {why}"
+    def learn(self, file: str, function: str, why: str) -> None:
+        """Somebody noticed a place: ``why`` begins with a step's name."""
+        for where in (file, f"{file} {function}"):
+            self._noticed.setdefault(where, Counter())[why.partition(": ")[0]] += 1
 
-    def noticed(self, source: Path, text: str, *, quick: bool = False) -> str:
+    def whole(self, *, quick: bool = False) -> None:
+        """All tests pass with nothing left out; AssertionError says what did not. What each takes is kept."""
+        for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
+            why = self.noticed(source, source.read_text(), quick=quick, whole=True)
+            assert not why, f"with nothing left out: {why}"
+        (self.folder / "took.json").write_text(json.dumps(self._took))
+
+    def noticed(self, source: Path, text: str, function: str = "", *, quick: bool = False, whole: bool = False) -> str:
         """What fails where a source has this text: the first thing that did, or nothing."""
         name = source.name
         mutant, out = self.folder / "mutant.c", self.folder / "mutant.o"
@@ -111,10 +148,22 @@ class Variants:
             self._object(mutant, out, also=source.parent)
         except RuntimeError as error:
             return f"compiler: {str(error).strip().splitlines()[0][-120:]}"
-        try:
-            return next((why for why in self._looks(source, name, out, quick) if why), "")
-        except RuntimeError as error:  # it does not link
-            return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
+        here, there = (self._noticed.get(where, Counter()) for where in (f"{name} {function}", name))
+        steps = sorted(self._steps(source, name, out, quick), key=lambda step: (-here[step.name], -there[step.name]))
+        for step in steps:
+            begin = time.monotonic()
+            allowed = SECONDS if whole else max(LEAST_S, TIMES * self._took.get(step.name, SECONDS))
+            try:
+                why = step.run(allowed)
+                if why == HUNG:  # others may have used the machine
+                    why = step.run(2 * allowed)
+            except RuntimeError as error:
+                return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
+            if why:
+                return f"{step.name}: {why}"
+            if whole:
+                self._took[step.name] = time.monotonic() - begin
+        return ""
 
     def noticed_by_shared(self, source: Path, text: str) -> str:
         """The same by the tests that CPUs share, in a copy of the tree; slow."""
@@ -140,68 +189,82 @@ class Variants:
                     return f"{test}: {failed[0][:120] if failed else done.stdout[-120:]}"
         return ""
 
-    def _looks(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[str]:
+    def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
         packed = name in {Path(one).name for one in PACK_SOURCES}
+        made: dict[str, Path] = {}
         if packed:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
+            objects = {**self._objects, name: mutant}
             for pick, scenarios in ({SIMT: QUICK} if quick else full).items():
-                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, scenarios)
+                for scenario in scenarios:
+                    run = partial(self._served, made, objects, pick, scenario)
+                    yield Step(f"{scenario} of {pick.op}", run)
         if packed and quick:
             return
         if packed or source.parent == CLIB:
-            watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
-            client = self._client_objects | ({} if packed else {name: watched})
             for pick in (SIMT,) if quick else PICKS:
-                pack = self._pack(pick, self._watched | ({name: watched} if packed else {}), *WATCHED)
-                yield self._driven(list(client.values()), pack, pick)
+                for mode in DRIVEN:
+                    yield Step(f"drive_cuda {mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+        if source.parent == CLIB:
+            yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
+            yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
         if name in TIMING:
             for pick in (SIMT,) if quick else PICKS:
-                yield self._timed(name, mutant, pick)
+                for scenario in TIMED:
+                    yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
 
-    def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str) -> Path:
-        library, pack = self.folder / "mutant.so", self.folder / f"mutant-{pick.op}"
+    def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
+        library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
         parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
         self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
         write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
         return pack
 
-    def _served(self, pack: Path, pick: Pick, scenarios: Sequence[str]) -> str:
-        for scenario in scenarios:
-            why = self._forking.call(
-                "tests.serving.cuda_scenarios", scenario, str(pack), environment=self._where(pick), seconds=SECONDS
-            )
-            if why:
-                return f"{scenario} of {pick.op}: {why}"
-        return ""
+    def _served(self, made: dict[str, Path], objects: Mapping[str, Path], pick: Pick, scenario: str, seconds: float) -> str:
+        if pick.op not in made:
+            made[pick.op] = self._pack(pick, objects)
+        return self._forking.call(
+            "tests.serving.cuda_scenarios", scenario, str(made[pick.op]), environment=self._where(pick), seconds=seconds
+        )
 
-    def _timed(self, name: str, mutant: Path, pick: Pick) -> str:
-        objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
-        library = self.folder / "timing.so"
-        self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", library])
-        for scenario in ("timing", "unended", "parted"):
-            words = (str(self._cubins[pick.op]), pick.op, str(library))
-            where = self._where(pick, noise=0.0)
-            why = self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=SECONDS)
-            if why:
-                return f"{scenario} of {pick.op}: {why}"
-        return ""
+    def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
+        if "timing" not in made:
+            objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
+            made["timing"] = self.folder / "timing.so"
+            self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
+        words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
+        where = self._where(pick, noise=0.0)
+        return self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=seconds)
 
-    def _driven(self, objects: list[Path], pack: Path, pick: Pick) -> str:
-        program = self.folder / "mutant-drive"
-        self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program, "-lm", "-ldl"])
-        for mode, fail in (("threads", ""), ("together", f"{SLOWLY},cuModuleGetFunction:2=2")):
-            where = self._where(pick, bare=True, fail=fail)
-            try:
-                done = subprocess.run(
-                    [str(program), mode, str(pack), pick.op], env={**os.environ, **where}, capture_output=True, text=True,
-                    timeout=SECONDS, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return f"drive_cuda {mode} on {pick.arch}: it hung"
-            if done.returncode:
-                return f"drive_cuda {mode} on {pick.arch}: {done.returncode} {done.stderr[-160:]}"
-        return ""
+    def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
+        name = {"doors": "drive_doors", "grouped": "drive_grouped"}.get(mode, "drive_cuda")
+        if "watched" not in made:
+            mutant, out = self.folder / "mutant.c", self.folder / "watched.o"
+            made["watched"] = self._object(mutant, out, also=source.parent, watched=True)
+        changed = {source.name: made["watched"]}
+        in_pack = source.name in self._watched
+        if name not in made:
+            objects = self._client | ({} if in_pack else changed)
+            parts = [objects[part] for part in (*(path.name for path in LIBRARY), f"{name}.c")]
+            made[name] = self.folder / f"mutant-{name}"
+            flags = [*WATCHED, *PROGRAMS[name]]
+            self._run([self._tools.compiler, "-pthread", *flags, *parts, "-o", made[name], "-lm", "-ldl"])
+        key = f"watched {pick.op}"
+        if key not in made:
+            objects = self._watched | (changed if in_pack else {})
+            made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
+        words = {"doors": [made[key], pick.op, self._host], "grouped": [made[key], pick.op]}
+        where = self._where(pick, bare=mode != "grouped", fail=DRIVEN.get(mode, ""))
+        try:
+            done = subprocess.run(
+                [str(word) for word in (made[name], *words.get(mode, [mode, made[key], pick.op]))],
+                env={**os.environ, **where}, capture_output=True, text=True, timeout=seconds, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return HUNG
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        return f"{done.returncode} {said[0][:160] if said else ''}" if done.returncode else ""
 
     def _built(self, pick: Pick) -> Path:
         out = self.folder / f"whole-{pick.op}"

@@ -18,6 +18,8 @@ NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
 HERE = Path(__file__).parent / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
 LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c"))
+DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat")  # that drive_doors.c wraps
+DOORS_FLAGS = (f"-I{CLIB}", *(f"-Wl,--wrap={name}" for name in DOORS))
 
 KERNEL = """
 int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{

@@ -14,7 +14,8 @@ import pytest
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import GROUPED_FP32, PICKS, SIMT, Pick, build_pack, document, packed_op
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, cc
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, c_pack, cc
+from tests.serving.packs import packed_op as packed_for_cpu
 from tests.standin import environment, toolchain_missing
 from tests.standin.cubins import cubin_of
 
@@ -93,6 +94,12 @@ def test_hostile_calls_and_threads_under_a_sanitizer(folder, name, flags):
     assert (
         run(folder, [program, "together", pack, SIMT.op], bare=True, fail=f"{SLOWLY},cuModuleGetFunction:2=2") == "right\n"
     )
+
+
+def test_every_door_with_what_it_asks_the_system_for_refused_in_turn(folder):
+    program = cc([HERE / "drive_doors.c", *LIBRARY], folder / "drive_doors", *ASAN, *DOORS_FLAGS)
+    host = c_pack(folder / "host", [packed_for_cpu("dense_n9_k5", 4, 8)])
+    assert run(folder, [program, served(folder, SIMT), SIMT.op, host], bare=True) == "right\n"
 
 
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
