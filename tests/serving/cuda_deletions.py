@@ -86,7 +86,7 @@ def justified() -> dict[str, str]:
 def tests() -> str:
     """The state of what may notice."""
     here = Path(__file__).parent
-    programs = [here / "native" / f"drive_{name}.c" for name in ("cuda", "doors", "grouped")]
+    programs = [here / "native" / f"drive_{name}.c" for name in ("cuda", "doors", "bound", "checks", "grouped")]
     looked = [*here.glob("cuda_*.py"), *programs, ROOT / "tests" / "work" / "cuda_timing.py"]
     return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
 

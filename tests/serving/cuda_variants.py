@@ -11,11 +11,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
@@ -31,21 +32,24 @@ from tests.serving.cuda_packs import (
     document,
     packed_op,
 )
-from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, c_pack
-from tests.serving.packs import packed_op as packed_for_cpu
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
 
 SCENARIOS = (
     "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-    "forked", "preparing", "frameworks", "allocating",
+    "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
 )  # fmt: skip
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
                  "threads")  # fmt: skip
 QUICK = SCENARIOS[:6]  # a second's worth, which notices most
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 # Picks beside PICKS, which go through all of the above, and what they are for.
-MORE = {KN_HOPPER: ("stored",), GROUPED_HOPPER: ("grouped", "grouped_refusals"), GROUPED_FP32: ("grouped",)}
+MORE = {
+    KN_HOPPER: ("stored",),
+    GROUPED_HOPPER: ("grouped", "grouped_refusals"),
+    GROUPED_FP32: ("grouped", "grouped_refusals"),
+}
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -53,9 +57,10 @@ WATCHED = (
 )  # what the C program and the pack in it are built with
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 SECONDS = 20  # of a step that was not timed yet
-LEAST_S, TIMES = 4.0, 5  # what a step may take: so many times as long as it took with nothing left out, but this at least
+LEAST_S, TIMES = 6.0, 5  # what a step may take: so many times as long as it took with nothing left out, but this at least
 TIMING = {source.name for source in timing_library.SOURCES}
-PROGRAMS: dict[str, tuple[str, ...]] = {"drive_cuda": (), "drive_doors": DOORS_FLAGS, "drive_grouped": ()}
+PROGRAMS: dict[str, tuple[str, ...]] = {"drive_cuda": (), "drive_doors": DOORS_FLAGS, "drive_bound": DOORS_FLAGS,
+                                         "drive_grouped": ()}  # fmt: skip
 DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
 TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
 HUNG = "it hung"  # as tests.standin.forking says it
@@ -113,8 +118,12 @@ class Variants:
         self._client = {path.name: self._whole(path, folder / f"c_{path.name}.o", watched=True) for path in client}
         self._host = folder / "host"
         if not self._host.exists():
-            c_pack(self._host, [packed_for_cpu("dense_n9_k5", 4, 8)])
+            host_pack(self._host)
+        host = [NATIVE / one for one in CPU_SOURCES]
+        parts = {path.name: path for path in (*host, folder / "host_kernels.c", folder / "host_data.c")}
+        self._host_objects = {n: self._whole(path, folder / f"h_{n}.o", watched=True) for n, path in parts.items()}
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
+        self._checks = self._whole(HERE / "drive_checks.c", folder / "c_drive_checks.c.o", watched=True)
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
         if (folder / "took.json").exists():
@@ -156,7 +165,7 @@ class Variants:
             try:
                 why = step.run(allowed)
                 if why == HUNG:  # others may have used the machine
-                    why = step.run(2 * allowed)
+                    why = step.run(SECONDS + allowed)
             except RuntimeError as error:
                 return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
             if why:
@@ -209,6 +218,11 @@ class Variants:
         if source.parent == CLIB:
             yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
             yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
+        if packed or source.parent == CLIB:
+            for pick in PICKS:
+                yield Step(f"drive_bound on {pick.arch}", partial(self._driven, made, source, pick, "bound"))
+        if name == "check.c":
+            yield Step("drive_checks", partial(self._checked, made, source))
         if name in TIMING:
             for pick in (SIMT,) if quick else PICKS:
                 for scenario in TIMED:
@@ -238,11 +252,8 @@ class Variants:
         return self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=seconds)
 
     def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
-        name = {"doors": "drive_doors", "grouped": "drive_grouped"}.get(mode, "drive_cuda")
-        if "watched" not in made:
-            mutant, out = self.folder / "mutant.c", self.folder / "watched.o"
-            made["watched"] = self._object(mutant, out, also=source.parent, watched=True)
-        changed = {source.name: made["watched"]}
+        name = f"drive_{mode}" if f"drive_{mode}" in PROGRAMS else "drive_cuda"
+        changed = {source.name: self._watch(made, source)}
         in_pack = source.name in self._watched
         if name not in made:
             objects = self._client | ({} if in_pack else changed)
@@ -254,17 +265,35 @@ class Variants:
         if key not in made:
             objects = self._watched | (changed if in_pack else {})
             made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
-        words = {"doors": [made[key], pick.op, self._host], "grouped": [made[key], pick.op]}
+        words: dict[str, list[str | Path]] = {"grouped": [made[key], pick.op]}
+        if mode in ("doors", "bound"):
+            words[mode] = [made[key], pick.op, self._host_with(made, changed if in_pack else {})]
         where = self._where(pick, bare=mode != "grouped", fail=DRIVEN.get(mode, ""))
-        try:
-            done = subprocess.run(
-                [str(word) for word in (made[name], *words.get(mode, [mode, made[key], pick.op]))],
-                env={**os.environ, **where}, capture_output=True, text=True, timeout=seconds, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return HUNG
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        return f"{done.returncode} {said[0][:160] if said else ''}" if done.returncode else ""
+        return _ran([made[name], *words.get(mode, [mode, made[key], pick.op])], seconds, **where)
+
+    def _checked(self, made: dict[str, Path], source: Path, seconds: float) -> str:
+        program = self.folder / "mutant-checks"
+        parts = [self._checks, self._watch(made, source)]
+        self._run([self._tools.compiler, *WATCHED, *parts, "-o", program])
+        return _ran([program], seconds)
+
+    def _watch(self, made: dict[str, Path], source: Path) -> Path:
+        """The mutant's object with sanitizers."""
+        if "watched" not in made:
+            mutant, out = self.folder / "mutant.c", self.folder / "watched.o"
+            made["watched"] = self._object(mutant, out, also=source.parent, watched=True)
+        return made["watched"]
+
+    def _host_with(self, made: dict[str, Path], changed: dict[str, Path]) -> Path:
+        """The CPU's pack, with a change where it has the source."""
+        if not set(changed) & set(self._host_objects):
+            return self._host
+        if "host" not in made:
+            library, made["host"] = self.folder / "host.so", self.folder / "mutant-host"
+            parts = (self._host_objects | changed).values()
+            self._run([self._tools.compiler, "-shared", "-pthread", *WATCHED, *parts, "-o", library])
+            write_pack(made["host"], library, json.loads((self._host / "manifest.json").read_text()), lambda _: None)
+        return made["host"]
 
     def _built(self, pick: Pick) -> Path:
         out = self.folder / f"whole-{pick.op}"
@@ -289,6 +318,19 @@ class Variants:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
+
+
+def _ran(command: Sequence[str | Path], seconds: float, **environment: str) -> str:
+    """What a program said that failed, in a line."""
+    try:
+        done = subprocess.run(
+            [str(word) for word in command], env={**os.environ, **environment}, capture_output=True, text=True,
+            timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return HUNG
+    said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("=====")]
+    return f"{done.returncode} {said[0][:160] if said else ''}" if done.returncode else ""
 
 
 def _state() -> str:

@@ -29,8 +29,8 @@ ht_status ht_gpu_find(int ordinal, ht_gpu* out, ht_error* error) {
                      "CUDA began cannot use it; start it with exec", ordinal);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE)
     return ht_refuse(error, HT_NO_DEVICE, "cuda:%d: cuInit answers CUDA error %d; nvidia-smi must work first", ordinal, result);
-  if (result == CUDA_ERROR_NO_DEVICE || count_of(&count) != CUDA_SUCCESS ||
-      get(&device, ordinal) != CUDA_SUCCESS) /* which knows its numbers: -1 and count are errors to it */
+  /* The driver knows its numbers, -1 and count are none; one that cuInit found without devices answers nothing. */
+  if (count_of(&count) != CUDA_SUCCESS || get(&device, ordinal) != CUDA_SUCCESS)
     return ht_refuse(error, HT_NO_DEVICE, "there is no device cuda:%d: the CUDA driver shows %d; see nvidia-smi, CUDA_VISIBLE_DEVICES",
                      ordinal, count);
   int khz = 0, bits = 0;
