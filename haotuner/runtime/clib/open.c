@@ -41,12 +41,9 @@ static ht_status connect(ht_pack** out, void* library, int threads, const ht_gpu
   if (door == NULL || door->version < HT_DOOR_OLDEST || door->version > HT_DOOR_VERSION)
     return ht_refuse(error, HT_PACK_MISMATCH, "%s speaks door version %d, this library %d; tune again with this haotuner", path,
                      door == NULL ? 0 : (int)door->version, HT_DOOR_VERSION);
+  if (gpu != NULL && load(door, gpu, path, error) != HT_OK) return HT_PACK_MISMATCH;
   ht_pack* pack = calloc(1, sizeof *pack + (size_t)door->op_count * sizeof(ht_op));
   if (pack == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to open %s", path);
-  if (gpu != NULL && load(door, gpu, path, error) != HT_OK) { /* last: what it loads stays in the process */
-    free(pack);
-    return HT_PACK_MISMATCH;
-  }
   pack->door = door;
   pack->library = library;
   pack->threads = threads;
