@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from tests.serving.cuda_packs import (
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
+from tests.standin.patience import ended
 
 SCENARIOS = (
     "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
@@ -56,8 +56,7 @@ WATCHED = (
     "-fno-sanitize-recover=all",
 )  # what the C program and the pack in it are built with
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
-SECONDS = 20  # of a step that was not timed yet
-LEAST_S, TIMES = 6.0, 5  # what a step may take: so many times as long as it took with nothing left out, but this at least
+SECONDS = 8.0  # of processors, against steps that use one to three
 TIMING = {source.name for source in timing_library.SOURCES}
 PROGRAMS: dict[str, tuple[str, ...]] = {"drive_cuda": (), "drive_doors": DOORS_FLAGS, "drive_bound": DOORS_FLAGS,
                                          "drive_grouped": ()}  # fmt: skip
@@ -95,7 +94,6 @@ class Variants:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._noticed: dict[str, Counter[str]] = {}  # by file, and by file and function
-        self._took: dict[str, float] = {}
         self._tools = Toolchain.find()
         state, kept = _state(), folder / "state"
         self._built_before = kept.exists() and kept.read_text() == state
@@ -126,8 +124,6 @@ class Variants:
         self._checks = self._whole(HERE / "drive_checks.c", folder / "c_drive_checks.c.o", watched=True)
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
-        if (folder / "took.json").exists():
-            self._took = json.loads((folder / "took.json").read_text())
         self._forking = Forking(
             self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing", "tests.serving.cuda_warm")
         )
@@ -142,14 +138,20 @@ class Variants:
             self._noticed.setdefault(where, Counter())[why.partition(": ")[0]] += 1
 
     def whole(self, *, quick: bool = False) -> None:
-        """All tests pass with nothing left out; AssertionError says what did not. What each takes is kept."""
-        for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
-            why = self.noticed(source, source.read_text(), quick=quick, whole=True)
+        """All tests pass with nothing left out; AssertionError says what did not."""
+        passed: set[str] = set()
+        for source in (
+            NATIVE / "cuda" / "driver.c",
+            CLIB / "gpu.c",
+            NATIVE / "check.c",
+        ):  # whose tests are all, between them
+            why = self.noticed(source, source.read_text(), quick=quick, passed=passed)
             assert not why, f"with nothing left out: {why}"
-        (self.folder / "took.json").write_text(json.dumps(self._took))
 
-    def noticed(self, source: Path, text: str, function: str = "", *, quick: bool = False, whole: bool = False) -> str:
-        """What fails where a source has this text: the first thing that did, or nothing."""
+    def noticed(
+        self, source: Path, text: str, function: str = "", *, quick: bool = False, passed: set[str] | None = None
+    ) -> str:
+        """What fails where a source has this text: the first thing that did, or nothing; ``passed`` is not asked again."""
         name = source.name
         mutant, out = self.folder / "mutant.c", self.folder / "mutant.o"
         mutant.write_text(text)
@@ -160,18 +162,16 @@ class Variants:
         here, there = (self._noticed.get(where, Counter()) for where in (f"{name} {function}", name))
         steps = sorted(self._steps(source, name, out, quick), key=lambda step: (-here[step.name], -there[step.name]))
         for step in steps:
-            begin = time.monotonic()
-            allowed = SECONDS if whole else max(LEAST_S, TIMES * self._took.get(step.name, SECONDS))
+            if passed is not None and step.name in passed:
+                continue
             try:
-                why = step.run(allowed)
-                if why == HUNG:  # others may have used the machine
-                    why = step.run(SECONDS + allowed)
+                why = step.run(SECONDS)
             except RuntimeError as error:
                 return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
             if why:
                 return f"{step.name}: {why}"
-            if whole:
-                self._took[step.name] = time.monotonic() - begin
+            if passed is not None:
+                passed.add(step.name)
         return ""
 
     def noticed_by_shared(self, source: Path, text: str) -> str:
@@ -322,15 +322,18 @@ class Variants:
 
 def _ran(command: Sequence[str | Path], seconds: float, **environment: str) -> str:
     """What a program said that failed, in a line."""
-    try:
-        done = subprocess.run(
-            [str(word) for word in command], env={**os.environ, **environment}, capture_output=True, text=True,
-            timeout=seconds, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return HUNG
-    said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("=====")]
-    return f"{done.returncode} {said[0][:160] if said else ''}" if done.returncode else ""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            [str(word) for word in command], env={**os.environ, **environment}, stdout=out, stderr=out, process_group=0
+        )
+        code = ended(process.pid, seconds)
+        process.returncode = code if code is not None else -9  # it was waited for
+        if code is None:
+            return HUNG
+        out.seek(0)
+        lines = out.read().decode(errors="replace").splitlines()
+    said = [line for line in lines if line.strip() and not line.startswith("=====")]
+    return f"{code} {said[0][:160] if said else ''}" if code else ""
 
 
 def _state() -> str:
