@@ -179,8 +179,8 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 
 
 def _has_weights(op: Op) -> bool:
-    """Whether the op is timed as weights are; factors that both come with a call were just written by another op."""
-    return op.kind != "batch_matmul"
+    """Whether the op is timed as weights are: by matrices that only wait for it. What comes with a call was just written."""
+    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
 
 
 @contextmanager

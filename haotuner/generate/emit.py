@@ -118,10 +118,12 @@ class _Emitter:
     def _results(self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]]) -> dict[Fold, Value]:
         found = {}
         for fold, accumulators in cells.items():
-            total = accumulators[0].get()
-            for other in accumulators[1:]:
-                total = self.machine.join(fold.how, total, other.get(), fold.dtype, self.lanes)
-            total = self.machine.horizontal(fold.how, total, fold.dtype, self.lanes)
+            left = [cell.get() for cell in accumulators]
+            while len(left) > 1:  # in pairs: fewer results wait for each other than one after the other
+                rest = left[len(left) // 2 * 2 :]
+                pairs = zip(left[::2], left[1::2], strict=False)
+                left = [self.machine.join(fold.how, one, other, fold.dtype, self.lanes) for one, other in pairs] + rest
+            total = self.machine.horizontal(fold.how, left[0], fold.dtype, self.lanes)
             found[fold] = self.machine.cell(fold.dtype, 1, total).get()
         return found
 

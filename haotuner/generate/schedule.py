@@ -61,6 +61,24 @@ class Plan:
         return (self.value, *(keep.value for keep in self.keeps), *self.first.values())
 
 
+def told(plan: Plan) -> dict[str, str]:
+    """A plan's decisions in words, by their kind."""
+    schedule, graph = plan.schedule, plan.graph
+    axes = [str(extent) for extent in graph.types[plan.output].shape]
+    along = "the last axis of each reduction" if schedule.lane_axis < 0 else f"axis {axes[schedule.lane_axis]}"
+    vectors = "1 vector" if schedule.unroll == 1 else f"{schedule.unroll} vectors"
+    others = [axis for place, axis in enumerate(axes) if place != schedule.lane_axis]
+    maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
+    kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
+    again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
+    return {
+        "parallel": f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
+        "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
+        or "nothing is kept",
+        "computation": f"{vectors} an iteration, as many accumulators of each reduction",
+    }  # fmt: skip
+
+
 def keepable(graph: Graph) -> tuple[str, ...]:
     """Intermediate tensors of the output's shape and type that a reduction reads: what may lie in the output's rows."""
     out = graph.outputs[0]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph import layouts
+from haotuner.graph import layouts, ordered, recurrent
 from haotuner.graph.extents import Extent, same, text
 from haotuner.graph.types import FLOATS, TensorType, axis_of, broadcast, numpy_dtype
 from haotuner.ops.functions import COMPARISONS, FUNCTIONS, REDUCTIONS
@@ -137,8 +137,10 @@ def _infer_contract(types: Types, attributes: Attributes) -> TensorType:
 
 
 def _compute_contract(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
+    own = np.asarray(arrays[0]).dtype
+    known = arrays if own.kind != "V" else [np.asarray(one, np.float32) for one in arrays]  # einsum has no bf16
     with np.errstate(all="ignore"):
-        return np.asarray(np.einsum(attributes["labels"], *arrays, optimize=True)).astype(arrays[0].dtype, copy=False)
+        return np.asarray(np.einsum(attributes["labels"], *known, optimize=True)).astype(own, copy=False)
 
 
 def _infer_iota(types: Types, attributes: Attributes) -> TensorType:
@@ -172,4 +174,5 @@ _COMPUTING = (
     Primitive("size", _infer_size, _compute_size),  # an extent as a number
 )
 _MOVING = tuple(Primitive(name, infer, compute, moves=True) for name, infer, compute in layouts.LAYOUTS)
-PRIMITIVES: Mapping[str, Primitive] = {primitive.name: primitive for primitive in (*_COMPUTING, *_MOVING)}
+_ORDERED = tuple(Primitive(*one) for one in (*ordered.ORDERED, *recurrent.RECURRENT))
+PRIMITIVES: Mapping[str, Primitive] = {one.name: one for one in (*_COMPUTING, *_MOVING, *_ORDERED)}

@@ -15,9 +15,9 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.schedule import Plan, Schedule, keepable, planned
+from haotuner.generate.schedule import Plan, Schedule, keepable, planned, told
 from haotuner.graph.graph import Graph
-from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
@@ -143,15 +143,28 @@ class CpuGenerated:
         return ()
 
     def demand(self, asked: Asked) -> Demand:
-        """Every operand once through all levels; a tile is what runs without a new start."""
+        """Instructions and bytes counted from each program; a tile is what runs without a new start."""
         kind = self._own(asked.kernels[0])
         options = self._options(asked.kernels[0])
         extents: Any = kind.complete(asked.extents, options)  # columns in the place of whole numbers
-        read_or_written = (
-            DTYPE_BYTES[operand.dtype or "fp32"] * np.prod(operand.shape(extents, {}), axis=0) for operand in kind.operands
-        )
-        work = Work.streamed(np.asarray(kind.flops(extents), np.float64), np.asarray(sum(read_or_written), np.float64))
-        return Demand(work=work, tiles=asked.tiles(self._run, self.footprint, vector=asked.param("vl")))
+        counted, moved = counts_of(asked, self._plan, extents)
+        work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes, **moved)
+        tiles = asked.tiles(self._run, self.footprint, vector=asked.param("vl"))
+        return Demand(work=work, tiles=tiles, counted=counted)
+
+    def decisions(self, kernel: MicroKernel) -> dict[str, str]:
+        """A kernel's schedule in words, by the kind of decision."""
+        plan = self._plan(kernel)
+        assert plan is not None, "a kernel that exists has a plan"
+        return told(plan)
+
+    def bytes_by_level(self, kernel: MicroKernel, extents: Mapping[str, int], device: Device) -> dict[str, int]:
+        """Bytes that a call on one thread moves over each level's edge, nearest first."""
+        plan = self._plan(kernel)
+        assert plan is not None, "a kernel that exists has a plan"
+        sizes = self._own(kernel).complete(extents, self._options(kernel))
+        found = count(plan, {name: int(sizes[name]) for name in plan.graph.dimensions}, Levels.of(device))
+        return {"registers": found.registers, "L1": found.l1, "L2": found.l2, "L3": found.l3, "least": found.least}
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""

@@ -38,7 +38,8 @@ def test_a_pack_that_is_loaded_while_it_is_replaced(made, copied, weight, tmp_pa
     writer = threading.Thread(target=replace)
     writer.start()
     try:
-        seen, loads = set(), 0
+        seen: set[tuple[str, ...]] = set()
+        loads = 0
         while loads < 100 or (loads < 5000 and (turns < 4 or len(seen) < 2)):  # a busy machine gives the writer few turns
             loads += 1
             with haotuner.load(copied, threads=1) as pack:

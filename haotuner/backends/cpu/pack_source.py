@@ -17,7 +17,7 @@ __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "P
 
 CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *PRODUCT)
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 

@@ -1,0 +1,122 @@
+"""Rules of convolutions: a contraction over sliding windows, groups as an axis of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from haotuner.graph.extents import Extent, canonical, floor_division
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import padded, reshaped
+from haotuner.importing.windows import Windows, windows_of
+
+IMAGE, WINDOW = "pqrst", "uvwxy"  # letters of the result's places and of a window's elements
+
+
+def _conv(c: Call) -> str:
+    weight = c.shape(1)
+    if not all(isinstance(extent, int) for extent in weight):
+        raise c.bad("a weight whose extents are not fixed")
+    image = c.shape()[2:]
+    sizes = list(c.attribute("kernel_shape", weight[2:]))
+    if tuple(sizes) != tuple(weight[2:]):
+        raise c.bad(f"kernel_shape {sizes} contradicts the weight {weight}")
+    return _biased(c, convolved(c, c.tensor(0), c.tensor(1), windows_of(c, sizes, image), c.attribute("group", 1)))
+
+
+def _biased(c: Call, x: str) -> str:
+    if not c.given(2):
+        return x
+    rank = c.g.types[x].rank
+    return c.g.map("add", x, reshaped(c, c.tensor(2), (c.shape(2)[0], *[1] * (rank - 2))))
+
+
+def convolved(c: Call, x: str, weight: str, w: Windows, groups: int) -> str:
+    """(b, n, image) with a weight (f, n/groups, window)."""
+    rank = len(w.sizes)
+    b, n = c.g.types[x].shape[:2]
+    f, own = c.g.types[weight].shape[:2]
+    if groups < 1 or f % groups or (isinstance(n, int) and n != own * groups):
+        raise c.bad(f"{n} channels and {f} filters in {groups} groups with a weight for {own} channels")
+    x = padded(c, x, (0, 0, *w.before), (0, 0, *w.after), "constant", 0.0)
+    image, window = IMAGE[:rank], WINDOW[:rank]
+    if max(w.sizes) > 1 or max(w.strides) > 1:
+        x = c.g.add("window", x, axes=tuple(range(2, 2 + rank)), sizes=w.sizes, strides=w.strides, dilations=w.dilations)
+    else:
+        weight, window = reshaped(c, weight, (f, own)), ""
+    if groups == 1:
+        return c.g.add("contract", x, weight, labels=f"bc{image}{window},fc{window}->bf{image}")
+    x = reshaped(c, x, (b, groups, own, *c.g.types[x].shape[2:]))
+    weight = reshaped(c, weight, (groups, f // groups, own, *c.g.types[weight].shape[2:]))
+    found = c.g.add("contract", x, weight, labels=f"bgc{image}{window},gfc{window}->bgf{image}")
+    return reshaped(c, found, (b, f, *c.g.types[found].shape[3:]))
+
+
+def _transposed(c: Call) -> str:
+    """Zeros between the elements, then a convolution with the windows turned around."""
+    n, own = c.shape(1)[:2]
+    groups = c.attribute("group", 1)
+    image, sizes = c.shape()[2:], list(c.shape(1)[2:])
+    rank = len(sizes)
+    strides = list(c.attribute("strides", [1] * rank))
+    dilations = list(c.attribute("dilations", [1] * rank))
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
+    before, after = _cuts(c, image, strides, spans)
+    x = _spread(c, c.tensor(0), strides)
+    outer_before = [canonical(span - 1 - cut) for span, cut in zip(spans, before, strict=True)]
+    outer_after = [canonical(span - 1 - cut) for span, cut in zip(spans, after, strict=True)]
+    weight = reshaped(c, c.tensor(1), (groups, n // groups, own, *sizes))
+    weight = c.g.add("transpose", weight, order=(0, 2, 1, *range(3, 3 + rank)))
+    weight = reshaped(c, weight, (groups * own, n // groups, *sizes))
+    axes = tuple(range(2, 2 + rank))
+    turned = tuple(size - 1 for size in sizes)
+    weight = c.g.add("slice", weight, axes=axes, starts=turned, stops=(-1,) * rank, steps=(-1,) * rank)
+    x = padded(c, x, (0, 0, *outer_before), (0, 0, *outer_after), "constant", 0.0)
+    none = (0,) * rank
+    return _biased(c, convolved(c, x, weight, Windows(tuple(sizes), (1,) * rank, tuple(dilations), none, none), groups))
+
+
+def _cuts(
+    c: Call, image: Sequence[Extent], strides: Sequence[int], spans: Sequence[int]
+) -> tuple[list[Extent], list[Extent]]:
+    """What a transposed convolution leaves away at both sides; less than nothing where ``output_padding`` adds."""
+    rank = len(image)
+    more = list(c.attribute("output_padding", [0] * rank))
+    pads = list(c.attribute("pads", [0] * 2 * rank))
+    before: list[Extent] = pads[:rank]
+    after: list[Extent] = [cut - extra for cut, extra in zip(pads[rank:], more, strict=True)]
+    auto = c.attribute("auto_pad", "NOTSET")
+    asked = c.attribute("output_shape", None)
+    if auto == "VALID":
+        return [0] * rank, [-extra for extra in more]
+    if asked is None and auto == "NOTSET":
+        return before, after
+    for place, extent in enumerate(image):
+        wanted = asked[place - rank] if asked is not None else canonical(extent * strides[place])
+        total = canonical((extent - 1) * strides[place] + spans[place] + more[place] - wanted)
+        if isinstance(total, int) and total < 0:
+            before[place], after[place] = 0, total - more[place]
+            continue
+        less = floor_division(total, 2)
+        wide = canonical(total - less)
+        before[place], after[place] = (less, wide) if auto != "SAME_LOWER" else (wide, less)
+        after[place] = canonical(after[place] - more[place])
+    return before, after
+
+
+def _spread(c: Call, x: str, strides: Sequence[int]) -> str:
+    """Zeros between neighbours: ``stride - 1`` of them."""
+    if max(strides) == 1:
+        return x
+    shape = c.g.types[x].shape
+    apart = [one for extent in shape[2:] for one in (extent, 1)]
+    wide = [0 if place % 2 == 0 else strides[place // 2] - 1 for place in range(len(apart))]
+    x = c.g.add("reshape", x, shape=(*shape[:2], *apart))
+    x = c.g.add("pad", x, before=(0,) * (2 + len(wide)), after=(0, 0, *wide), mode="constant", value=0.0)
+    full = [canonical(extent * stride) for extent, stride in zip(shape[2:], strides, strict=True)]
+    x = c.g.add("reshape", x, shape=(*shape[:2], *full))
+    axes = tuple(range(2, len(shape)))
+    stops = tuple(canonical(e - s + 1) for e, s in zip(full, strides, strict=True))
+    return c.g.add("slice", x, axes=axes, starts=(0,) * len(axes), stops=stops, steps=(1,) * len(axes))
+
+
+CONVOLUTIONS: Mapping[str, Rule] = {"Conv": _conv, "ConvTranspose": _transposed}

@@ -1,0 +1,101 @@
+"""An ONNX file, opened with care: it may be truncated, hostile or huge. Nothing outside its own folder is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.graph.types import numpy_dtype
+from haotuner.importing.types import dtype_of_onnx
+
+LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there
+LARGEST_TENSOR = 1 << 33  # bytes of one tensor, external data included
+OPSETS = (1, 28)  # of the main domain; what operators below 7 did otherwise (broadcast=1) is refused where it is used
+EXTERNAL = 1  # TensorProto.DataLocation
+
+
+def onnx_library() -> Any:
+    """The onnx package. EnvironmentMissing where it is not installed."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise EnvironmentMissing("reading models needs the package onnx: pip install 'haotuner[models]'") from error
+    return onnx
+
+
+def open_model(path: Path) -> Any:
+    """The file's ModelProto, without external data. UsageError says what is wrong with it."""
+    onnx = onnx_library()
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file; name an ONNX model")
+        if size > LARGEST_FILE:
+            raise UsageError(f"{path}: {size} bytes; at most {LARGEST_FILE} are read")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(raw)
+    except Exception as error:  # protobuf's own class depends on how it was built
+        raise UsageError(f"{path} is not an ONNX model, or was cut short ({len(raw)} bytes)") from error
+    if not model.graph.node and not model.graph.output:
+        raise UsageError(f"{path} is not an ONNX model: it has no graph")
+    return model
+
+
+def opset_of(imports: Any, what: str) -> int:
+    """The version of the main operators. UsageError where it is older or newer than what is read."""
+    found = next((one.version for one in imports if one.domain in ("", "ai.onnx")), 1)
+    if not OPSETS[0] <= found <= OPSETS[1]:
+        raise UsageError(f"{what}: opset {found}; {OPSETS[0]} to {OPSETS[1]} are read; export the model again")
+    return int(found)
+
+
+def array_of(tensor: Any, folder: Path | None) -> Any:
+    """A tensor's elements. UsageError where the file says one size and holds another, or points outside its folder."""
+    onnx = onnx_library()
+    name = tensor.name or "a constant"
+    dtype = dtype_of_onnx(tensor.data_type, f"tensor {name}")
+    if any(extent < 0 for extent in tensor.dims):
+        raise UsageError(f"tensor {name}: negative extents {list(tensor.dims)}")
+    count = int(np.prod([int(extent) for extent in tensor.dims], dtype=object)) if tensor.dims else 1
+    if count * numpy_dtype(dtype).itemsize > LARGEST_TENSOR:
+        raise UsageError(f"tensor {name}: {list(tensor.dims)} is more than {LARGEST_TENSOR} bytes")
+    if tensor.data_location == EXTERNAL:
+        return _external(tensor, folder, numpy_dtype(dtype), count)
+    held = len(tensor.raw_data) // numpy_dtype(dtype).itemsize if tensor.HasField("raw_data") else None
+    if held is not None and held != count:
+        raise UsageError(f"tensor {name}: {list(tensor.dims)} has {count} elements, the file holds {held}")
+    try:
+        return np.array(onnx.numpy_helper.to_array(tensor))
+    except Exception as error:  # onnx raises whatever its decoding meets
+        raise UsageError(f"tensor {name}: the file does not hold what it declares ({error})") from error
+
+
+def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int) -> Any:
+    said = {one.key: one.value for one in tensor.external_data}
+    where = said.get("location", "")
+    if folder is None or not where or Path(where).is_absolute() or ".." in Path(where).parts:
+        raise UsageError(f"tensor {tensor.name}: external data at {where!r}; only files beside the model are read")
+    path = folder / where
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"tensor {tensor.name}: external data at {where!r} lead out of the model's folder")
+    try:
+        start, bytes_ = int(said.get("offset", 0)), count * dtype.itemsize
+        length = int(said.get("length", bytes_))
+        with path.open("rb") as file:
+            held = os.fstat(file.fileno()).st_size
+            if start < 0 or length != bytes_ or start + bytes_ > held:
+                raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {held}")
+            file.seek(start)
+            return np.frombuffer(file.read(bytes_), dtype).reshape(tuple(tensor.dims))
+    except OSError as error:
+        raise UsageError(f"tensor {tensor.name}: external data {where!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"tensor {tensor.name}: external data {said} make no sense") from error

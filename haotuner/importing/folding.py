@@ -1,0 +1,109 @@
+"""A builder that computes at once what is known: constants as numbers, shapes as expressions of the inputs' dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sympy
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, canonical, text
+from haotuner.graph.graph import GraphBuilder
+from haotuner.graph.primitives import PRIMITIVES
+from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
+from haotuner.importing.known import LARGEST, Undecided, applied
+
+FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
+
+
+@dataclass(slots=True)
+class Folding(GraphBuilder):
+    """Tensors whose elements are extents have a type and no node before a node needs them."""
+
+    extents: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
+
+    def known(self, tensor: str) -> Any:
+        """Elements of a tensor where they are known: numbers, or extents in an array of objects; else None."""
+        found = self.constants.get(tensor)
+        return self.extents.get(tensor) if found is None else found
+
+    def whole_numbers(self, tensor: str, what: str) -> list[Extent]:
+        """The known elements of a flat tensor. UsageError where they depend on data."""
+        found = self.known(tensor)
+        if found is None:
+            raise UsageError(f"{what} is not known before the data are: it depends on the contents of an input")
+        return [one if isinstance(one, sympy.Basic) else int(one) for one in np.asarray(found).reshape(-1)]
+
+    def of_extents(self, values: Any, dtype: str) -> str:
+        """A tensor of these extents (an array of objects)."""
+        plain = np.asarray(values, object)
+        if all(isinstance(one, int) or getattr(one, "is_number", False) for one in plain.reshape(-1)):
+            return self.constant(np.array([float(v) if dtype in FLOATS else int(v) for v in plain.reshape(-1)]
+                                          ).reshape(plain.shape), dtype)  # fmt: skip
+        chosen = self._free("shape")
+        self.types[chosen], self.extents[chosen] = TensorType(plain.shape, dtype), plain
+        return chosen
+
+    def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """A primitive's result, computed now if all that it needs is known."""
+        known = [self.known(one) for one in inputs]
+        if all(one is not None for one in known):
+            folded = self._folded(primitive, inputs, known, attributes)
+            if folded is not None:
+                return folded
+        return self.plain(primitive, *inputs, name=name, **attributes)
+
+    def plain(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """A node, whatever is known."""
+        return GraphBuilder.add(self, primitive, *map(self._nodes_of, inputs), name=name, **attributes)
+
+    def _folded(
+        self, primitive: str, inputs: Sequence[str], known: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> str | None:
+        kind = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
+        if any(not isinstance(extent, int) for extent in kind.shape):
+            return None
+        count = int(np.prod(kind.shape, dtype=np.float64))
+        try:
+            if not any(one.dtype == object for one in known):
+                if count * numpy_dtype(kind.dtype).itemsize > max(FOLDED_BYTES, *(one.nbytes for one in known), 0):
+                    return None
+                if primitive != "size" or isinstance(attributes["extent"], int):
+                    found = PRIMITIVES[primitive].compute(known, attributes, _number)
+                    return self.constant(np.ascontiguousarray(found).reshape(kind.shape), kind.dtype)
+            if count > LARGEST:
+                return None
+            return self.of_extents(applied(primitive, known, attributes, kind.dtype), kind.dtype)
+        except (Undecided, TypeError):  # sympy cannot say, or has no such arithmetic
+            return None
+
+    def _nodes_of(self, tensor: str) -> str:
+        """The tensor, with nodes that make it."""
+        if tensor not in self.extents:
+            return tensor
+        if tensor not in self.written:
+            kind, values = self.types[tensor], self.extents[tensor].reshape(-1)
+            parts = [self._scalar(value, kind.dtype) for value in values]
+            flat = [GraphBuilder.add(self, "reshape", one, shape=(1,)) for one in parts]
+            joined = flat[0] if len(flat) == 1 else GraphBuilder.add(self, "concat", *flat, axis=0)
+            self.written[tensor] = GraphBuilder.add(self, "reshape", joined, shape=kind.shape)
+        return self.written[tensor]
+
+    def _scalar(self, extent: Extent, dtype: str) -> str:
+        numerator, denominator = sympy.fraction(sympy.together(sympy.sympify(extent)))
+        if denominator == 1:
+            return GraphBuilder.add(self, "size", extent=canonical(extent), dtype=dtype)
+        if dtype not in FLOATS:
+            raise UsageError(f"a whole number was expected, found {text(extent)}")
+        parts = [GraphBuilder.add(self, "size", extent=canonical(one), dtype=dtype) for one in (numerator, denominator)]
+        return GraphBuilder.add(self, "map", *parts, function="div")
+
+
+def _number(extent: Extent) -> int:
+    if not isinstance(extent, int):
+        raise Undecided
+    return extent

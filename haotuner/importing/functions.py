@@ -1,0 +1,87 @@
+"""Operators that are defined by others: the model's own functions, and those that ONNX's definitions take apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.graph.extents import text
+from haotuner.graph.types import TensorType
+from haotuner.importing.file import onnx_library
+from haotuner.importing.table import MAIN
+from haotuner.importing.types import DTYPES
+
+_NUMBERS = {name: number for number, name in DTYPES.items()}
+
+
+def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[tuple[str, str], Any]) -> Any:
+    """The FunctionProto of a node, or None. ``types`` of its inputs, None where one is left out."""
+    found = own.get((node.domain, node.op_type))
+    if found is not None or node.domain not in MAIN:
+        return found
+    onnx = onnx_library()
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        return schema.function_body
+    if not schema.has_context_dependent_function:
+        return None
+    versions = [one for one in schema.context_dependent_function_opset_versions if one <= opset]
+    if not versions:
+        return None
+    body = onnx.FunctionProto()
+    told = [_proto(onnx, one).SerializeToString() for one in types]
+    body.ParseFromString(
+        schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), told)
+    )
+    return body if body.node else None
+
+
+def can_be_taken_apart(node: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> bool:
+    """Whether there is a body at all."""
+    if (node.domain, node.op_type) in own:
+        return True
+    onnx = onnx_library()
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except onnx.defs.SchemaError:
+        return False
+    return node.domain in MAIN and bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def defaults_of(node: Any, opset: int) -> dict[str, Any]:
+    """Attributes that a node does not give, where the operator's definition has a default."""
+    onnx = onnx_library()
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
+
+
+def _proto(onnx: Any, kind: TensorType | None) -> Any:
+    if kind is None:
+        return onnx.TypeProto()
+    shape = [extent if isinstance(extent, int) else text(extent) for extent in kind.shape]
+    return onnx.helper.make_tensor_type_proto(_NUMBERS[kind.dtype], shape)
+
+
+def filled_in(node: Any, attributes: Mapping[str, Any]) -> Any:
+    """A body's node with the caller's attributes where it refers to them."""
+    if not any(one.ref_attr_name for one in node.attribute):
+        return node
+    onnx = onnx_library()
+    found = onnx.NodeProto()
+    found.CopyFrom(node)
+    del found.attribute[:]
+    for one in node.attribute:
+        if not one.ref_attr_name:
+            found.attribute.append(one)
+        elif one.ref_attr_name in attributes:
+            given = onnx.AttributeProto()
+            given.CopyFrom(attributes[one.ref_attr_name])
+            given.name = one.name
+            found.attribute.append(given)
+    return found

@@ -1,0 +1,145 @@
+"""Rules of operators that take or write elements by index. All become a gather or scatter of a flat tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from haotuner.graph.extents import Extent, canonical, product
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import reshaped
+
+
+def _signed(c: Call, indices: str) -> str:
+    kind = c.g.types[indices].dtype
+    return indices if kind == "int64" else c.g.add("cast", indices, dtype="int64")
+
+
+def _gather(c: Call) -> str:
+    return c.g.add("gather", c.tensor(0), _signed(c, c.tensor(1)), axis=c.axis(c.attribute("axis", 0)))
+
+
+def _from_the_front(c: Call, indices: str, extent: Extent) -> str:
+    behind = c.g.map("add", indices, c.g.of_extents([extent], "int64"))
+    return c.g.map("select", c.g.map("less", indices, 0), behind, indices)
+
+
+def _own(c: Call, shape: Sequence[Extent], axis: int) -> str:
+    """Each element's own index along an axis, to be broadcast."""
+    numbers = c.g.add("iota", extent=shape[axis], dtype="int64")
+    return reshaped(c, numbers, (shape[axis], *[1] * (len(shape) - 1 - axis)))
+
+
+def _flat_places(c: Call, indices: str, axis: int, shape: Sequence[Extent]) -> str:
+    """Places in a flat tensor of ``shape`` of elements whose index along ``axis`` is given, the others being their own."""
+    theirs = c.g.types[indices].shape
+    total = c.g.map("mul", _from_the_front(c, indices, shape[axis]), _weight(c, shape, axis))
+    for place in range(len(shape)):
+        if place != axis:
+            total = c.g.map("add", total, c.g.map("mul", _own(c, theirs, place), _weight(c, shape, place)))
+    return reshaped(c, total, (product(theirs),))
+
+
+def _weight(c: Call, shape: Sequence[Extent], axis: int) -> str:
+    return c.g.of_extents([product(shape[axis + 1 :])], "int64")
+
+
+def taken_along(c: Call, x: str, indices: str, axis: int) -> str:
+    """Numpy's take_along_axis."""
+    shape = c.g.types[x].shape
+    flat = reshaped(c, x, (product(shape),))
+    return reshaped(c, c.g.add("gather", flat, _flat_places(c, indices, axis, shape), axis=0), c.g.types[indices].shape)
+
+
+def _gather_elements(c: Call) -> str:
+    return taken_along(c, c.tensor(0), _signed(c, c.tensor(1)), c.axis(c.attribute("axis", 0)))
+
+
+def _slices(c: Call, indices: str, batch: int) -> tuple[str, tuple[Extent, ...], tuple[Extent, ...], int]:
+    """GatherND and ScatterND: rows by the first axes -> row numbers, their shape, a row's shape, axes indexed."""
+    shape, theirs = c.shape(), c.g.types[indices].shape
+    depth = theirs[-1]
+    if not isinstance(depth, int):
+        raise c.bad("indices whose last extent is not fixed")
+    leading = shape[: batch + depth]
+    total: str | None = None
+    for place in range(depth):
+        part = c.g.add("slice", indices, axes=(len(theirs) - 1,), starts=(place,), stops=(place + 1,), steps=(1,))
+        part = _from_the_front(c, reshaped(c, part, theirs[:-1]), shape[batch + place])
+        part = c.g.map("mul", part, c.g.of_extents([product(leading[batch + place + 1 :])], "int64"))
+        total = part if total is None else c.g.map("add", total, part)
+    assert total is not None
+    for place in range(batch):
+        own = c.g.map("mul", _own(c, theirs[:-1], place), c.g.of_extents([product(leading[place + 1 :])], "int64"))
+        total = c.g.map("add", total, own)
+    return total, theirs[:-1], shape[batch + depth :], batch + depth
+
+
+def _gather_nd(c: Call) -> str:
+    batch = c.attribute("batch_dims", 0)
+    places, outer, row, axes = _slices(c, _signed(c, c.tensor(1)), batch)
+    flat = reshaped(c, c.tensor(0), (product(c.shape()[:axes]), *row))
+    found = c.g.add("gather", flat, reshaped(c, places, (product(outer),)), axis=0)
+    return reshaped(c, found, (*outer, *row))
+
+
+def _scatter_nd(c: Call) -> str:
+    places, outer, row, _ = _slices(c, _signed(c, c.tensor(1)), 0)
+    size, count = product(row), product(outer)
+    first = reshaped(c, c.g.map("mul", places, c.g.of_extents([size], "int64")), (count, 1))
+    within = c.g.add("iota", extent=size, dtype="int64")
+    flat = reshaped(c, c.g.map("add", first, within), (canonical(count * size),))
+    return _written(c, flat)
+
+
+def _written(c: Call, places: str) -> str:
+    shape = c.shape()
+    total = c.g.types[places].shape[0]
+    flat, new = reshaped(c, c.tensor(0), (product(shape),)), reshaped(c, c.tensor(2), (total,))
+    return reshaped(c, c.g.add("scatter", flat, places, new, how=c.attribute("reduction", "none")), shape)
+
+
+def _scatter_elements(c: Call) -> str:
+    return _written(c, _flat_places(c, _signed(c, c.tensor(1)), c.axis(c.attribute("axis", 0)), c.shape()))
+
+
+def _one_hot(c: Call) -> str:
+    depth = c.numbers(1)[0]
+    axis = c.axis(c.attribute("axis", -1), 1)
+    indices = _from_the_front(c, c.g.add("cast", c.tensor(0), dtype="int64"), depth)
+    shape = list(c.shape())
+    spread = reshaped(c, indices, (*shape[:axis], 1, *shape[axis:]))
+    classes = reshaped(c, c.g.add("iota", extent=depth, dtype="int64"), (depth, *[1] * (len(shape) - axis)))
+    values = [
+        reshaped(c, c.g.add("slice", c.tensor(2), axes=(0,), starts=(at,), stops=(at + 1,), steps=(1,)), ()) for at in (0, 1)
+    ]
+    return c.g.map("select", c.g.map("equal", spread, classes), values[1], values[0])
+
+
+def _top_k(c: Call) -> list[str]:
+    axis = c.axis(c.attribute("axis", -1))
+    count = c.numbers(1)[0] if c.given(1) else c.required("k")
+    order = c.g.add("arg_sort", c.tensor(0), axis=axis, falling=bool(c.attribute("largest", 1)))
+    chosen = c.g.add("slice", order, axes=(axis,), starts=(0,), stops=(count,), steps=(1,))
+    return [taken_along(c, c.tensor(0), chosen, axis), chosen]
+
+
+def _reverse_sequence(c: Call) -> str:
+    """Each batch's first elements in reverse."""
+    time, batch, shape = c.attribute("time_axis", 0), c.attribute("batch_axis", 1), c.shape()
+    own, lengths = _own(c, shape, time), reshaped(c, c.tensor(1), (shape[batch], *[1] * (len(shape) - 1 - batch)))
+    turned = c.g.map("sub", c.g.map("sub", lengths, 1), own)
+    places = c.g.map("select", c.g.map("less", own, lengths), turned, own)
+    return taken_along(c, c.tensor(0), c.g.add("broadcast", places, shape=shape), time)
+
+
+INDEXING: Mapping[str, Rule] = {
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "ScatterND": _scatter_nd,
+    "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements,
+    "OneHot": _one_hot,
+    "TopK": _top_k,
+    "ReverseSequence": _reverse_sequence,
+}

@@ -1,0 +1,197 @@
+"""What is known of tensors while a model is read: arithmetic of extents, element by element, instead of nodes.
+
+A shape's elements are extents: whole numbers and expressions of the inputs' dimensions. They lie in numpy arrays of objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+
+from haotuner.graph.extents import Extent, canonical, floor_division, largest, same, smallest
+from haotuner.graph.primitives import PRIMITIVES
+
+LARGEST = 4_096  # elements; shapes have some ten
+_MOVES = ("transpose", "reshape", "broadcast", "slice", "concat", "pad")
+
+
+class Undecided(Exception):
+    """It depends on the request; the tensor is computed when it runs."""
+
+
+def exact(value: Any) -> Extent:
+    """A number of an array as an extent; fractions stay exact."""
+    if isinstance(value, (sympy.Basic, int)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    number = float(value)
+    if not np.isfinite(number):
+        raise Undecided
+    return int(number) if number.is_integer() else sympy.Rational(number)
+
+
+def objects(array: Any) -> Any:
+    """An array of numbers as one of extents."""
+    found = np.empty(np.shape(array), object)
+    flat = found.reshape(-1)
+    for place, value in enumerate(np.asarray(array).reshape(-1)):
+        flat[place] = exact(value)
+    return found
+
+
+def applied(primitive: str, arrays: Sequence[Any], attributes: Mapping[str, Any], dtype: str) -> Any:
+    """The primitive's result of known elements. Undecided where it depends on the request."""
+    if primitive == "size":
+        return _single(attributes["extent"])
+    if primitive == "map":
+        return _mapped(attributes["function"], [objects(one) for one in arrays], dtype)
+    if primitive == "cast":
+        return _elementwise(_casts(dtype), objects(arrays[0]))
+    if primitive in _MOVES:
+        return PRIMITIVES[primitive].compute([objects(one) for one in arrays], attributes, _number)
+    if primitive == "gather" and np.asarray(arrays[1]).dtype != object:
+        return np.asarray(PRIMITIVES[primitive].compute([objects(arrays[0]), arrays[1]], attributes, _number), object)
+    if primitive == "reduce" and attributes["how"] in _REDUCED:
+        return _reduced(objects(arrays[0]), attributes)
+    raise Undecided
+
+
+def _single(value: Any) -> Any:
+    found = np.empty((), object)
+    found[()] = value
+    return found
+
+
+def _number(extent: Extent) -> int:
+    if not isinstance(extent, int):
+        raise Undecided
+    return extent
+
+
+def _elementwise(function: Callable[..., Any], *arrays: Any) -> Any:
+    spread = np.broadcast_arrays(*arrays)
+    found = np.empty(spread[0].shape, object)
+    flat = found.reshape(-1)
+    for place, values in enumerate(zip(*(one.reshape(-1) for one in spread), strict=True)):
+        flat[place] = function(*values)
+    return found
+
+
+def _truth(condition: Any) -> int:
+    if condition in (True, sympy.true):
+        return 1
+    if condition in (False, sympy.false):
+        return 0
+    raise Undecided
+
+
+def _equal(one: Extent, other: Extent) -> int:
+    if same(one, other):
+        return 1
+    difference = sympy.sympify(one) - other
+    if difference.is_zero is False:
+        return 0
+    raise Undecided
+
+
+def _divided(one: Extent, other: Extent) -> Extent:
+    """Towards zero where both are whole and none is negative, which sizes never are."""
+    if other == 0:
+        raise Undecided
+    if isinstance(one, int) and isinstance(other, int):
+        quotient = abs(one) // abs(other)
+        return quotient if (one < 0) == (other < 0) else -quotient
+    if _truth(sympy.sympify(one) >= 0) and _truth(sympy.sympify(other) > 0):
+        return floor_division(one, other)
+    raise Undecided
+
+
+def _ratio(one: Extent, other: Extent) -> Extent:
+    if other == 0:
+        raise Undecided
+    return canonical(sympy.sympify(one) / other)
+
+
+def _root(one: Extent) -> Extent:
+    found = sympy.sqrt(one)
+    if not found.is_Integer:
+        raise Undecided
+    return int(found)
+
+
+def _floor_by(one: Extent, other: Extent) -> Extent:
+    if other == 0:
+        raise Undecided
+    return floor_division(one, other)
+
+
+_MAPS: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b: canonical(a + b),
+    "sub": lambda a, b: canonical(a - b),
+    "mul": lambda a, b: canonical(a * b),
+    "floordiv": _floor_by,
+    "mod": lambda a, b: canonical(a - b * _floor_by(a, b)),
+    "max": lambda a, b: largest([a, b]),
+    "min": lambda a, b: smallest([a, b]),
+    "neg": lambda a: canonical(-a),
+    "abs": lambda a: canonical(sympy.Abs(a)),
+    "floor": lambda a: floor_division(a, 1),
+    "ceil": lambda a: canonical(-floor_division(-a, 1)),
+    "sqrt": _root,
+    "equal": _equal,
+    "less": lambda a, b: _truth(sympy.sympify(a) < b),
+    "less_equal": lambda a, b: _truth(sympy.sympify(a) <= b),
+    "greater": lambda a, b: _truth(sympy.sympify(a) > b),
+    "greater_equal": lambda a, b: _truth(sympy.sympify(a) >= b),
+    "and": lambda a, b: int(bool(_number(a) and _number(b))),
+    "or": lambda a, b: int(bool(_number(a) or _number(b))),
+    "not": lambda a: int(not _number(a)),
+    "select": lambda c, a, b: a if _number(c) else b,
+}
+
+
+def _mapped(function: str, arrays: Sequence[Any], dtype: str) -> Any:
+    if function == "div":
+        return _elementwise(_divided if "int" in dtype else _ratio, *arrays)
+    if function not in _MAPS:
+        raise Undecided
+    return _elementwise(_MAPS[function], *arrays)
+
+
+def _casts(dtype: str) -> Callable[[Extent], Extent]:
+    if dtype == "bool":
+        return lambda value: 1 - _equal(value, 0)
+    if "int" in dtype:
+        return lambda value: value if isinstance(value, int) or value.is_integer else _divided(value, 1)
+    return lambda value: value
+
+
+_REDUCED: Mapping[str, Callable[[Sequence[Extent]], Extent]] = {
+    "sum": lambda values: canonical(sum(values, 0)),
+    "prod": lambda values: canonical(sympy.prod(values)),
+    "max": largest,
+    "min": smallest,
+}
+
+
+def _reduced(array: Any, attributes: Mapping[str, Any]) -> Any:
+    axes = sorted({axis % array.ndim for axis in attributes["axes"]})
+    kept = [axis for axis in range(array.ndim) if axis not in axes]
+    rows = array.transpose([*kept, *axes])
+    shape = rows.shape[: len(kept)]
+    count = int(np.prod(rows.shape[len(kept) :], dtype=np.int64))
+    if not count:
+        raise Undecided
+    flat = rows.reshape(-1, count)
+    found = np.empty(len(flat), object)
+    for place, values in enumerate(flat):
+        found[place] = _REDUCED[attributes["how"]](list(values))
+    if attributes.get("keepdims", False):
+        shape = tuple(1 if axis in axes else extent for axis, extent in enumerate(array.shape))
+    return found.reshape(shape)

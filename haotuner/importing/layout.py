@@ -1,0 +1,287 @@
+"""Rules of operators that say where elements lie: reshape, slice, concat and what is made of them; shapes as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+
+from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, same, smallest
+from haotuner.graph.types import broadcast
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.types import dtype_of_onnx
+
+
+def _reshape(c: Call) -> str:
+    before = c.shape()
+    asked = c.numbers(1) if c.given(1) else list(c.required("shape"))
+    zero_is_kept = not c.attribute("allowzero", 0)
+    shape: list[Extent] = [before[place] if one == 0 and zero_is_kept else one for place, one in enumerate(asked)]
+    left = [place for place, one in enumerate(shape) if one == -1]
+    if len(left) > 1:
+        raise c.bad(f"shape {asked} leaves more than one extent open")
+    if left:
+        rest = product(one for one in shape if one != -1)
+        shape[left[0]] = 0 if rest == 0 else _quotient(before, shape, left[0])
+    return reshaped(c, c.tensor(0), shape)
+
+
+def _quotient(before: Sequence[Extent], after: Sequence[Extent], left: int) -> Extent:
+    """The open extent: what both sides have in common is left out first, so that no division of a dimension stays."""
+    mine, theirs = list(before), [one for place, one in enumerate(after) if place != left]
+    for one in list(theirs):
+        found = next((place for place, other in enumerate(mine) if same(one, other)), None)
+        if found is not None:
+            del mine[found]
+            theirs.remove(one)
+    return floor_division(product(mine), product(theirs))
+
+
+def reshaped(c: Call, x: str, shape: Sequence[Extent]) -> str:
+    """The tensor in another shape; itself where the shape is its own."""
+    own = c.g.types[x].shape
+    if len(own) == len(shape) and all(same(one, other) for one, other in zip(own, shape, strict=True)):
+        return x
+    return c.g.add("reshape", x, shape=tuple(shape))
+
+
+def _flatten(c: Call) -> str:
+    axis = c.attribute("axis", 1)
+    axis = axis + c.type().rank if axis < 0 else axis
+    return reshaped(c, c.tensor(0), (product(c.shape()[:axis]), product(c.shape()[axis:])))
+
+
+def transposed(c: Call, x: str, order: Sequence[int]) -> str:
+    """Axes in another order; the tensor itself where it is the same."""
+    return x if list(order) == list(range(len(order))) else c.g.add("transpose", x, order=tuple(order))
+
+
+def _transpose(c: Call) -> str:
+    return transposed(c, c.tensor(0), c.attribute("perm", list(reversed(range(c.type().rank)))))
+
+
+def _squeeze(c: Call) -> str:
+    axes = c.settings("axes", 1)
+    chosen = {c.axis(axis) for axis in axes} if axes is not None else {place for place, e in enumerate(c.shape()) if e == 1}
+    return reshaped(c, c.tensor(0), [extent for place, extent in enumerate(c.shape()) if place not in chosen])
+
+
+def _unsqueeze(c: Call) -> str:
+    axes = c.settings("axes", 1) or []
+    chosen = {c.axis(axis, len(axes)) for axis in axes}
+    old = iter(c.shape())
+    return reshaped(c, c.tensor(0), [1 if place in chosen else next(old) for place in range(c.type().rank + len(axes))])
+
+
+def _concat(c: Call) -> str:
+    parts = [one for one in c.inputs if one is not None]
+    axis = c.axis(c.required("axis"))
+    return parts[0] if len(parts) == 1 else c.g.add("concat", *parts, axis=axis)
+
+
+def _split(c: Call) -> list[str]:
+    axis = c.axis(c.attribute("axis", 0))
+    extent = c.shape()[axis]
+    if c.given(1) or "split" in c.attributes:
+        sizes: Sequence[Extent] = c.numbers(1) if c.given(1) else c.attributes["split"]
+    else:
+        count = c.attribute("num_outputs", c.outputs)
+        step = ceiling_division(extent, count)
+        sizes = [step] * (count - 1) + [canonical(extent - step * (count - 1))]
+    found, start = [], canonical(0)
+    for size in sizes:
+        stop = canonical(start + size)
+        found.append(c.g.add("slice", c.tensor(0), axes=(axis,), starts=(start,), stops=(stop,), steps=(1,)))
+        start = stop
+    return found
+
+
+def inside(c: Call, place: Extent, extent: Extent, low: Extent, high: Extent) -> Extent:
+    """A slice's bound, counted from the end where it is negative, brought between ``low`` and ``high``."""
+    if isinstance(place, int) and abs(place) >= 2**31 - 1:  # the usual way to say: to the end
+        return high if place > 0 else low
+    negative = place < 0
+    if negative not in (True, False):
+        if sympy.sympify(place).is_nonnegative or sympy.sympify(place).is_negative:
+            negative = bool(sympy.sympify(place).is_negative)
+        else:
+            raise c.bad(f"the bound {place} of a slice may be on either side of 0")
+    moved = canonical(place + extent) if negative else place
+    return smallest([largest([moved, low]), high])
+
+
+def _slice(c: Call) -> str:
+    starts: Sequence[Extent] = c.numbers(1) if c.given(1) else c.required("starts")
+    ends: Sequence[Extent] = c.numbers(2) if c.given(2) else c.required("ends")
+    axes = c.settings("axes", 3) or list(range(len(starts)))
+    steps = c.whole(4) if c.given(4) else [1] * len(starts)
+    first, last, kept = [], [], []
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        place = c.axis(axis)
+        extent = c.shape()[place]
+        if step > 0:
+            begin, stop = inside(c, start, extent, 0, extent), inside(c, end, extent, 0, extent)
+            stop = stop if same(begin, 0) else largest([begin, stop])
+        else:
+            begin = inside(c, start, extent, -1, extent - 1)
+            stop = smallest([inside(c, end, extent, -1, extent - 1), begin])
+        first.append(begin)
+        last.append(stop)
+        kept.append(place)
+    whole = all(same(b, 0) and same(s, c.shape()[a]) and t == 1 for b, s, a, t in zip(first, last, kept, steps, strict=True))
+    if whole:
+        return c.tensor(0)
+    return c.g.add("slice", c.tensor(0), axes=tuple(kept), starts=tuple(first), stops=tuple(last), steps=tuple(steps))
+
+
+def padded(c: Call, x: str, before: Sequence[Extent], after: Sequence[Extent], mode: str, value: float) -> str:
+    """Pads; negative ones cut."""
+    cut = [(isinstance(b, int) and b < 0, isinstance(a, int) and a < 0) for b, a in zip(before, after, strict=True)]
+    if any(b or a for b, a in cut):
+        axes = tuple(place for place, sides in enumerate(cut) if any(sides))
+        shape = c.g.types[x].shape
+        x = c.g.add(
+            "slice",
+            x,
+            axes=axes,
+            starts=tuple(-before[a] if cut[a][0] else 0 for a in axes),
+            stops=tuple(canonical(shape[a] + after[a]) if cut[a][1] else shape[a] for a in axes),
+            steps=(1,) * len(axes),
+        )
+        before = [0 if cut[a][0] else one for a, one in enumerate(before)]
+        after = [0 if cut[a][1] else one for a, one in enumerate(after)]
+    if all(same(one, 0) for one in (*before, *after)):
+        return x
+    return c.g.add("pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value)
+
+
+def _pad(c: Call) -> str:
+    pads: Sequence[Extent] = c.numbers(1) if c.given(1) else c.required("pads")
+    rank = c.type().rank
+    axes = [c.axis(axis) for axis in c.whole(3)] if c.given(3) else list(range(rank))
+    before: list[Extent] = [0] * rank
+    after: list[Extent] = [0] * rank
+    for place, axis in enumerate(axes):
+        before[axis], after[axis] = pads[place], pads[len(axes) + place]
+    value = c.floats(2)[0] if c.given(2) else c.attribute("value", 0.0)
+    return padded(c, c.tensor(0), before, after, c.attribute("mode", "constant"), value)
+
+
+def _expand(c: Call) -> str:
+    shape = broadcast([c.shape(), c.numbers(1)], c.op)
+    own = c.shape()
+    if len(own) == len(shape) and all(same(one, other) for one, other in zip(own, shape, strict=True)):
+        return c.tensor(0)
+    return c.g.add("broadcast", c.tensor(0), shape=shape)
+
+
+def _tile(c: Call) -> str:
+    shape, repeats = c.shape(), c.numbers(1)
+    spread = [one for extent in shape for one in (1, extent)]
+    wide = [one for extent, times in zip(shape, repeats, strict=True) for one in (times, extent)]
+    found = c.g.add("broadcast", reshaped(c, c.tensor(0), spread), shape=tuple(wide))
+    return reshaped(c, found, [canonical(extent * times) for extent, times in zip(shape, repeats, strict=True)])
+
+
+def _shape(c: Call) -> str:
+    rank = c.type().rank
+    start, stop = (
+        min(max(at + rank if at < 0 else at, 0), rank) for at in (c.attribute("start", 0), c.attribute("end", rank))
+    )
+    return c.g.of_extents(_objects(c.shape()[start : max(start, stop)]), "int64")
+
+
+def _objects(values: Sequence[Any]) -> Any:
+    found = np.empty(len(values), object)
+    found[:] = list(values)
+    return found
+
+
+def _size(c: Call) -> str:
+    return c.g.of_extents(_objects([product(c.shape())]).reshape(()), "int64")
+
+
+def _constant_of_shape(c: Call) -> str:
+    value = np.asarray(c.attribute("value", np.zeros(1, np.float32))).reshape(())
+    return c.g.add("broadcast", c.g.constant(value), shape=tuple(c.numbers(0)))
+
+
+def _range(c: Call) -> str:
+    kind = c.type(0).dtype
+    if "int" in kind:
+        (start,), (stop,), (step,) = c.numbers(0), c.numbers(1), c.whole(2)
+        span = canonical(stop - start) if step > 0 else canonical(start - stop)
+        count = largest([ceiling_division(span, abs(step)), 0])
+        found = c.g.add("iota", extent=count, dtype=kind)
+        found = found if step == 1 else c.g.map("mul", found, step)
+        first = c.tensor(0)
+        return found if same(start, 0) else c.g.map("add", found, first)
+    (low,), (high,), (width,) = c.floats(0), c.floats(1), c.floats(2)
+    count = max(int(np.ceil((high - low) / width)), 0)
+    return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), width), low)
+
+
+def _depth_to_space(c: Call) -> str:
+    b, n, h, w = c.shape()
+    size = c.required("blocksize")
+    deep = floor_division(n, size * size)
+    column_first = c.attribute("mode", "DCR") == "DCR"
+    parts = (b, size, size, deep, h, w) if column_first else (b, deep, size, size, h, w)
+    order = (0, 3, 4, 1, 5, 2) if column_first else (0, 1, 4, 2, 5, 3)
+    found = transposed(c, reshaped(c, c.tensor(0), parts), order)
+    return reshaped(c, found, (b, deep, canonical(h * size), canonical(w * size)))
+
+
+def _space_to_depth(c: Call) -> str:
+    b, n, h, w = c.shape()
+    size = c.required("blocksize")
+    high, wide = floor_division(h, size), floor_division(w, size)
+    order = (0, 3, 5, 1, 2, 4) if c.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    found = transposed(c, reshaped(c, c.tensor(0), (b, n, high, size, wide, size)), order)
+    return reshaped(c, found, (b, canonical(n * size * size), high, wide))
+
+
+def _below(c: Call, rows: Extent, columns: Extent, shift: str | int) -> str:
+    """Of each place of a matrix: column - row - shift."""
+    down = c.g.add("reshape", c.g.add("iota", extent=rows, dtype="int64"), shape=(rows, 1))
+    return c.g.map("sub", c.g.map("sub", c.g.add("iota", extent=columns, dtype="int64"), down), shift)
+
+
+def _trilu(c: Call) -> str:
+    shift: str | int = c.tensor(1) if c.given(1) else 0
+    if isinstance(shift, str):
+        shift = reshaped(c, shift, ())
+    kept = c.g.map(
+        "greater_equal" if c.attribute("upper", 1) else "less_equal", _below(c, c.shape()[-2], c.shape()[-1], shift), 0
+    )
+    return c.g.map("select", kept, c.tensor(0), 0)
+
+
+def _eye_like(c: Call) -> str:
+    kind = dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else c.type().dtype
+    return c.g.add("cast", c.g.map("equal", _below(c, c.shape()[0], c.shape()[1], c.attribute("k", 0)), 0), dtype=kind)
+
+
+LAYOUT: Mapping[str, Rule] = {
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Transpose": _transpose,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Concat": _concat,
+    "Split": _split,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Shape": _shape,
+    "Size": _size,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "Trilu": _trilu,
+    "EyeLike": _eye_like,
+}

@@ -1,0 +1,122 @@
+"""Rules of pools: a reduction over sliding windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from haotuner.graph import composites
+from haotuner.graph.extents import canonical, product
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import padded, reshaped
+from haotuner.importing.windows import Windows, windows_of
+
+
+def _windows(c: Call) -> Windows:
+    return windows_of(c, list(c.required("kernel_shape")), c.shape()[2:])
+
+
+def _slid(c: Call, x: str, w: Windows, value: float) -> tuple[str, tuple[int, ...]]:
+    """The windows, and their axes at the end."""
+    rank = len(w.sizes)
+    x = padded(c, x, (0, 0, *w.before), (0, 0, *w.after), "constant", value)
+    axes = tuple(range(2, 2 + rank))
+    x = c.g.add("window", x, axes=axes, sizes=w.sizes, strides=w.strides, dilations=w.dilations)
+    return x, tuple(range(2 + rank, 2 + 2 * rank))
+
+
+def _lowest(dtype: str) -> float:
+    return float(np.iinfo(dtype).min) if "int" in dtype else -np.inf
+
+
+def _max_pool(c: Call) -> list[str]:
+    w, x = _windows(c), c.tensor(0)
+    slid, ends = _slid(c, x, w, _lowest(c.type().dtype))
+    found = c.g.add("reduce", slid, how="max", axes=ends, keepdims=False)
+    if c.outputs < 2:
+        return [found]
+    shape = c.g.types[slid].shape
+    flat = reshaped(c, slid, (*shape[: ends[0]], product(w.sizes)))
+    first = c.g.add("arg_reduce", flat, how="max", axis=ends[0], keepdims=False)
+    return [found, _places(c, w, first)]
+
+
+def _places(c: Call, w: Windows, inside: str) -> str:
+    """Of an element's place in its window the place in the whole input."""
+    image = c.shape()[2:]
+    rank = len(image)
+    total: str | None = None
+    column_first = bool(c.attribute("storage_order", 0))
+    rest = inside
+    for axis in reversed(range(rank)):
+        size = w.sizes[axis]
+        tap = c.g.map("mod", rest, size)
+        rest = c.g.map("div", rest, size)
+        steps = c.g.add("iota", extent=c.g.types[inside].shape[2 + axis], dtype="int64")
+        steps = reshaped(c, steps, (c.g.types[inside].shape[2 + axis], *[1] * (rank - 1 - axis)))
+        place = c.g.map("add", c.g.map("mul", steps, w.strides[axis]), c.g.map("mul", tap, w.dilations[axis]))
+        place = c.g.map("sub", place, c.g.of_extents([w.before[axis]], "int64"))
+        weight = product(image[:axis]) if column_first else product(image[axis + 1 :])
+        part = c.g.map("mul", place, c.g.of_extents([weight], "int64"))
+        total = part if total is None else c.g.map("add", total, part)
+    assert total is not None
+    b, n = c.shape()[:2]
+    image_number = c.g.add("iota", extent=canonical(b * n), dtype="int64")
+    image_number = reshaped(c, image_number, (b, n, *[1] * rank))
+    return c.g.map("add", total, c.g.map("mul", image_number, c.g.of_extents([product(image)], "int64")))
+
+
+def _average_pool(c: Call) -> str:
+    w, x = _windows(c), c.tensor(0)
+    slid, ends = _slid(c, x, w, 0.0)
+    total = c.g.add("reduce", slid, how="sum", axes=ends, keepdims=False)
+    padded_at_all = any(one != 0 for one in (*w.before, *w.after))
+    if not padded_at_all:
+        return c.g.map("div", total, float(product(w.sizes)))
+    image = c.shape()[2:]
+    one = c.g.constant(1, c.type().dtype)
+    ones = c.g.add("broadcast", one, shape=(1, 1, *image))
+    if c.attribute("count_include_pad", 0):  # pads that are given count, those of ceil_mode do not
+        pads = list(c.attribute("pads", [0] * 2 * len(image)))
+        auto = c.attribute("auto_pad", "NOTSET") != "NOTSET"
+        before, after = (w.before, w.after) if auto else (pads[: len(image)], pads[len(image) :])
+        ones = padded(c, ones, (0, 0, *before), (0, 0, *after), "constant", 1.0)
+        left = [canonical(a - b) for a, b in zip(w.after, after, strict=True)]
+        w = Windows(w.sizes, w.strides, w.dilations, (0,) * len(image), tuple(left))
+    counted, ends = _slid(c, ones, w, 0.0)
+    return c.g.map("div", total, c.g.add("reduce", counted, how="sum", axes=ends, keepdims=False))
+
+
+def _power(c: Call, x: str, p: float) -> str:
+    return c.g.map("mul", x, x) if p == 2 else c.g.map("pow", c.g.map("abs", x), p)
+
+
+def _root(c: Call, x: str, p: float) -> str:
+    return c.g.map("sqrt", x) if p == 2 else c.g.map("pow", x, 1 / p)
+
+
+def _lp_pool(c: Call) -> str:
+    p = float(c.attribute("p", 2))
+    slid, ends = _slid(c, _power(c, c.tensor(0), p), _windows(c), 0.0)
+    return _root(c, c.g.add("reduce", slid, how="sum", axes=ends, keepdims=False), p)
+
+
+def _image_axes(c: Call) -> tuple[int, ...]:
+    return tuple(range(2, c.type().rank))
+
+
+def _global_lp(c: Call) -> str:
+    p = float(c.attribute("p", 2))
+    powers = _power(c, c.tensor(0), p)
+    return _root(c, c.g.add("reduce", powers, how="sum", axes=_image_axes(c), keepdims=True), p)
+
+
+POOLING: Mapping[str, Rule] = {
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "LpPool": _lp_pool,
+    "GlobalAveragePool": lambda c: composites.mean(c.g, c.tensor(0), _image_axes(c)),
+    "GlobalMaxPool": lambda c: c.g.add("reduce", c.tensor(0), how="max", axes=_image_axes(c), keepdims=True),
+    "GlobalLpPool": _global_lp,
+}

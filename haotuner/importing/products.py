@@ -1,0 +1,97 @@
+"""Rules of products: MatMul of any rank, Gemm, Einsum; each is a contraction with a letter for every axis."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import reshaped
+
+
+def matmul(c: Call, a: str, b: str) -> str:
+    """Numpy's matmul: axes before the last two go together as element-wise ones do."""
+    first, second = c.g.types[a].shape, c.g.types[b].shape
+    letters = string.ascii_lowercase[: max(len(first), len(second), 2) - 2]
+    tails = ("k" if len(first) == 1 else "mk").upper(), ("k" if len(second) == 1 else "kn").upper()
+    own = [letters[len(letters) - max(len(shape) - 2, 0) :] for shape in (first, second)]
+    names, tensors = [], []
+    for tensor, labels, other, tail in ((a, own[0], (b, own[1]), tails[0]), (b, own[1], (a, own[0]), tails[1])):
+        shape, theirs = c.g.types[tensor].shape, dict(zip(other[1], c.g.types[other[0]].shape, strict=False))
+        single = [
+            place for place, label in enumerate(labels) if shape[place] == 1 and label in theirs and theirs[label] != 1
+        ]
+        kept = [extent for place, extent in enumerate(shape) if place not in single]
+        tensors.append(reshaped(c, tensor, kept))
+        names.append("".join(label for place, label in enumerate(labels) if place not in single) + tail)
+    result = letters + tails[0].replace("K", "") + tails[1].replace("K", "")
+    return c.g.add("contract", *tensors, labels=f"{names[0]},{names[1]}->{result}")
+
+
+def _gemm(c: Call) -> str:
+    left, right = "km" if c.attribute("transA", 0) else "mk", "nk" if c.attribute("transB", 0) else "kn"
+    found = c.g.add("contract", c.tensor(0), c.tensor(1), labels=f"{left},{right}->mn")
+    alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
+    found = found if alpha == 1 else c.g.map("mul", found, alpha)
+    if not c.given(2):
+        return found
+    bias = c.tensor(2) if beta == 1 else c.g.map("mul", c.tensor(2), beta)
+    return c.g.map("add", found, bias)
+
+
+def _einsum(c: Call) -> str:
+    equation = str(c.required("equation")).replace(" ", "")
+    inputs, arrow, output = equation.partition("->")
+    operands = inputs.split(",")
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    tensors, names, dots = [], [], ""
+    ranks = [c.type(place).rank - len(own.replace("...", "")) for place, own in enumerate(operands)]
+    wide = "".join(free[: max(ranks)]) if "..." in equation else ""
+    for place, own in enumerate(operands):
+        dots = wide[len(wide) - ranks[place] :] if ranks[place] else ""
+        names.append(own.replace("...", dots))
+        tensors.append(_diagonals(c, c.tensor(place), names[-1]))
+        names[-1] = "".join(dict.fromkeys(names[-1]))
+    if not arrow:
+        single = sorted(letter for letter in set("".join(operands)) - {"."} if "".join(operands).count(letter) == 1)
+        output = ("..." if wide else "") + "".join(single)
+    return c.g.add("contract", *tensors, labels=f"{','.join(names)}->{output.replace('...', wide)}")
+
+
+def _diagonals(c: Call, x: str, labels: str) -> str:
+    """A letter twice in one operand means the elements where both are equal."""
+    for letter in dict.fromkeys(labels):
+        while labels.count(letter) > 1:
+            first = labels.index(letter)
+            second = labels.index(letter, first + 1)
+            shape = c.g.types[x].shape
+            rest = [place for place in range(len(labels)) if place not in (first, second)]
+            n = shape[first]
+            flat = reshaped(c, c.g.add("transpose", x, order=(*rest, first, second)), [*(shape[p] for p in rest), n * n])
+            step = c.g.map("mul", c.g.add("iota", extent=n, dtype="int64"), c.g.of_extents([n + 1], "int64"))
+            x = c.g.add("gather", flat, step, axis=len(rest))
+            labels = "".join(labels[place] for place in rest) + letter
+            order = sorted(range(len(labels)), key=lambda at: (at == len(labels) - 1, at))
+            x = c.g.add("transpose", x, order=tuple(order))
+    return x
+
+
+def _matmul_integer(c: Call) -> str:
+    wide = []
+    for place in (0, 1):
+        one = c.g.add("cast", c.tensor(place), dtype="int32")
+        if c.given(place + 2):
+            zero = c.g.add("cast", c.tensor(place + 2), dtype="int32")
+            if place == 0 and c.type(2).rank == 1 and c.shape(2)[0] != 1:
+                zero = reshaped(c, zero, (*c.shape(2), 1))
+            one = c.g.map("sub", one, zero)
+        wide.append(one)
+    return matmul(c, *wide)
+
+
+PRODUCTS: Mapping[str, Rule] = {
+    "MatMul": lambda c: matmul(c, c.tensor(0), c.tensor(1)),
+    "Gemm": _gemm,
+    "Einsum": _einsum,
+    "MatMulInteger": _matmul_integer,
+}

@@ -1,0 +1,267 @@
+"""``read``: an ONNX file becomes a graph of primitives, dimensions that the request decides kept as names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, dimension
+from haotuner.graph.graph import Graph, GraphBuilder, Node
+from haotuner.importing.call import Call
+from haotuner.importing.file import array_of, onnx_library, open_model, opset_of
+from haotuner.importing.folding import Folding
+from haotuner.importing.functions import body_of, can_be_taken_apart, defaults_of, filled_in
+from haotuner.importing.table import MAIN, RULES
+from haotuner.importing.types import dtype_of_onnx
+
+DEEPEST = 16  # bodies inside bodies
+MOST_NODES = 200_000
+LARGEST_RANK = 12
+SHOWN = 3  # places named of each unknown operator
+_CONSTANTS = ("value", "value_float", "value_floats", "value_int", "value_ints")
+
+
+def read(path: str | Path, fixed: Mapping[str, Any] | None = None) -> Graph:
+    """The graph of an ONNX file.
+
+    Args:
+        path: the file; external data lie beside it.
+        fixed: inputs whose contents are known now and no input of the graph (a shape, for instance).
+
+    Raises:
+        UsageError: not a model, damaged, or with operators or settings that have no rule; all unknown ones are listed.
+        EnvironmentMissing: the package onnx is not installed.
+    """
+    place = Path(path)
+    model = open_model(place)
+    try:
+        return graph_of(model, place.parent, fixed or {})
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        KeyError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        raise UsageError(f"{place} is damaged: {type(error).__name__}: {error}") from error
+
+
+def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any]) -> Graph:
+    """The graph of a ModelProto; errors as of ``read``."""
+    own = {(one.domain, one.name): one for one in model.functions}
+    opset = opset_of(model.opset_import, "model")
+    _refuse_unknown(model.graph, opset, own)
+    reader = Reader(Folding(), folder, own)
+    names: dict[str, str] = {}
+    weights = {one.name: one for one in model.graph.initializer}
+    if model.graph.sparse_initializer:
+        raise UsageError("sparse tensors are not read; export the model with dense ones")
+    for name, value in fixed.items():
+        names[name] = reader.g.constant(np.asarray(value), name=name)
+    for one in model.graph.input:
+        if one.name not in fixed and one.name not in weights:
+            names[one.name] = _input(reader.g, one)
+    reader.run(model.graph, names, opset, 0)
+    missing = [one.name for one in model.graph.output if one.name not in names]
+    if missing:
+        raise UsageError(f"outputs {', '.join(missing)} are made by no node")
+    return _finished(reader.g, [(one.name, names[one.name]) for one in model.graph.output])
+
+
+def _input(g: Folding, one: Any) -> str:
+    kind = one.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise UsageError(f"input {one.name}: a {kind or 'value without type'}; only tensors are read")
+    tensor = one.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise UsageError(f"input {one.name}: its number of axes is not fixed; export the model with a fixed rank")
+    if len(tensor.shape.dim) > LARGEST_RANK:
+        raise UsageError(f"input {one.name}: {len(tensor.shape.dim)} axes; at most {LARGEST_RANK} are read")
+    shape = [_extent(one.name, place, dim) for place, dim in enumerate(tensor.shape.dim)]
+    return g.input(one.name, shape, dtype_of_onnx(tensor.elem_type, f"input {one.name}"))
+
+
+def _extent(tensor: str, place: int, dim: Any) -> Extent:
+    """A dimension's own name where it is one, else one made of the input's name and the axis."""
+    if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    plain = re.sub(r"\W", "_", dim.dim_param, flags=re.ASCII)[:64]
+    if re.search(r"[A-Za-z]", plain) and not plain[0].isdigit():
+        return dimension(plain)
+    stem = re.sub(r"\W", "_", tensor, flags=re.ASCII)[:60] or "input"
+    return dimension(f"{'' if stem[0].isalpha() or stem[0] == '_' else '_'}{stem}_{place}")
+
+
+def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> None:
+    """UsageError with every operator that has no rule: how often, and where."""
+    count: Counter[str] = Counter()
+    where: dict[str, list[str]] = defaultdict(list)
+
+    def visit(nodes: Any, version: int, depth: int) -> None:
+        if depth > DEEPEST:
+            raise UsageError(f"graphs nested more than {DEEPEST} deep")
+        for number, node in enumerate(nodes):
+            known = node.domain in MAIN and (node.op_type in RULES or node.op_type in ("Constant", "If"))
+            if not known and not can_be_taken_apart(node, version, own):
+                name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
+                count[name] += 1
+                where[name].append(node.name or f"node {number}")
+            for one in node.attribute:
+                if one.HasField("g") and node.op_type == "If":
+                    visit(one.g.node, version, depth + 1)
+
+    visit(graph.node, opset, 0)
+    for body in own.values():
+        visit(body.node, opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset, 1)
+    if count:
+        told = "; ".join(
+            f"{name}: {times} ({', '.join(where[name][:SHOWN])}{', …' if times > SHOWN else ''})"
+            for name, times in count.most_common()
+        )
+        raise UsageError(f"operators without a rule: {told}. Export the model without them, or take these nodes out of it")
+
+
+@dataclass(slots=True)
+class Reader:
+    """Walks graphs and bodies of functions; all build one graph."""
+
+    g: Folding
+    folder: Path | None
+    own: Mapping[tuple[str, str], Any]
+    nodes: int = 0
+
+    def run(self, graph: Any, names: MutableMapping[str, str], opset: int, depth: int) -> None:
+        """All nodes of a graph; ``names``: tensors of the file -> of the builder."""
+        for one in graph.initializer:
+            if one.name not in names:
+                names[one.name] = self.g.constant(array_of(one, self.folder), name=one.name)
+        for node in graph.node:
+            self.node(node, names, opset, depth)
+
+    def node(self, node: Any, names: MutableMapping[str, str], opset: int, depth: int) -> None:
+        """One node. UsageError names it."""
+        self.nodes += 1
+        if depth > DEEPEST or self.nodes > MOST_NODES:
+            raise UsageError(f"more than {DEEPEST} bodies inside each other, or than {MOST_NODES} nodes in all")
+        unknown = [one for one in node.input if one and one not in names]
+        what = f"node {node.name or node.output[0] if node.output else '?'} ({node.op_type})"
+        if unknown:
+            raise UsageError(f"{what} reads {unknown[0]!r}, which no node before it makes: a cycle, or out of order")
+        twice = [one for one in node.output if one and one in names]
+        if twice:
+            raise UsageError(f"{what} makes {twice[0]!r}, which is made already")
+        inputs = tuple(names[one] if one else None for one in node.input)
+        try:
+            found = self._results(node, inputs, names, opset, depth)
+        except UsageError as error:
+            raise (error if str(error).startswith("node ") else UsageError(f"{what}: {error}")) from error
+        except (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, OverflowError, StopIteration) as error:
+            raise UsageError(f"{what}: its inputs or attributes do not fit it ({type(error).__name__}: {error})") from error
+        for place, one in enumerate(node.output):
+            if one:
+                if place >= len(found) or not found[place]:
+                    raise UsageError(f"{what}: output {one!r} has no rule")
+                names[one] = found[place]
+
+    def _results(
+        self, node: Any, inputs: tuple[str | None, ...], names: MutableMapping[str, str], opset: int, depth: int
+    ) -> Sequence[str]:
+        if node.domain in MAIN and node.op_type == "Constant":
+            return [self._constant(node)]
+        if node.domain in MAIN and node.op_type == "If":
+            return self._branch(node, inputs, names, opset, depth)
+        asked = max((place + 1 for place, one in enumerate(node.output) if one), default=0)
+        if node.domain in MAIN and node.op_type in RULES and (node.domain, node.op_type) not in self.own:
+            attributes = {one.name: self._attribute(one) for one in node.attribute}
+            found = RULES[node.op_type](Call(self.g, node.op_type, inputs, attributes, opset, asked))
+            return [found] if isinstance(found, str) else found
+        body = body_of(node, opset, [None if one is None else self.g.types[one] for one in inputs], self.own)
+        if body is None:
+            raise UsageError("no rule, and with these inputs no definition by other operators")
+        given = defaults_of(node, opset) | {one.name: one for one in (*body.attribute_proto, *node.attribute)}
+        inner = {name: one for name, one in zip(body.input, inputs, strict=False) if one is not None}
+        version = opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset
+        left_out = set(body.input) - set(inner)
+        for one in body.node:
+            whole = filled_in(one, given)
+            if left_out & set(whole.input):
+                whole = onnx_library().NodeProto.FromString(whole.SerializeToString())
+                kept = ["" if name in left_out else name for name in whole.input]
+                del whole.input[:]
+                whole.input.extend(kept)
+            self.node(whole, inner, version, depth + 1)
+        return [inner.get(name, "") for name in body.output[:asked]]
+
+    def _constant(self, node: Any) -> str:
+        found = next((one for one in node.attribute if one.name in _CONSTANTS), None)
+        if found is None:
+            raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected a dense tensor")
+        value = self._attribute(found)
+        kind = None if found.name == "value" else np.float32 if "float" in found.name else np.int64
+        return self.g.constant(np.asarray(value, kind), name=node.output[0])
+
+    def _branch(
+        self, node: Any, inputs: tuple[str | None, ...], names: MutableMapping[str, str], opset: int, depth: int
+    ) -> Sequence[str]:
+        """The branch that is taken, where that is known now."""
+        condition = self.g.known(inputs[0]) if inputs and inputs[0] else None
+        if condition is None or condition.dtype == object:
+            raise UsageError("which branch is taken depends on data, or on dimensions; export the model for one of them")
+        name = "then_branch" if bool(np.asarray(condition).reshape(-1)[0]) else "else_branch"
+        branch = next(one.g for one in node.attribute if one.name == name)
+        inner = dict(names)
+        self.run(branch, inner, opset, depth + 1)
+        return [inner[one.name] for one in branch.output]
+
+    def _attribute(self, one: Any) -> Any:
+        value = onnx_library().helper.get_attribute_value(one)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if one.HasField("t"):
+            return array_of(value, self.folder)
+        if isinstance(value, list) or hasattr(value, "__len__"):
+            return [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
+        return value
+
+
+def _finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
+    """The graph with the file's names for its outputs."""
+    chosen: list[tuple[str, str]] = []
+    for name, tensor in outputs:
+        plain = g._nodes_of(tensor)
+        taken = plain in g.inputs or plain in g.constants or plain in [one for _, one in chosen]
+        if taken and plain != name:
+            plain = g.plain("reshape", plain, shape=g.types[plain].shape)
+        chosen.append((name, plain))
+    new: dict[str, str] = {tensor: name for name, tensor in chosen}
+    for name, tensor in chosen:
+        if name in g.types and name != tensor and name not in new:
+            new[name] = g._free(f"{name}_inner")
+    graph = GraphBuilder.finish(g, *(tensor for _, tensor in chosen))
+    return _renamed(graph, new)
+
+
+def _renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
+    def of(name: str) -> str:
+        return new.get(name, name)
+
+    def node_of(node: Node) -> Node:
+        return Node(node.primitive, tuple(map(of, node.inputs)), of(node.output), node.attributes)
+
+    return replace(
+        graph,
+        outputs=tuple(map(of, graph.outputs)),
+        nodes=tuple(map(node_of, graph.nodes)),
+        types={of(name): kind for name, kind in graph.types.items()},
+        constants={of(name): value for name, value in graph.constants.items()},
+    )

@@ -1,0 +1,118 @@
+"""Rules of LSTM, GRU and RNN: products of the whole sequence, then the recurrent primitive, one for each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.graph.recurrent import GATES
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.layout import reshaped, transposed
+
+DEFAULTS = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"], "rnn": ["tanh"]}
+SETTINGS = {"hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "affine": (1.0, 0.0),
+            "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0)}  # fmt: skip
+
+
+def _part(c: Call, x: str, axis: int, start: Any, stop: Any) -> str:
+    return c.g.add("slice", x, axes=(axis,), starts=(start,), stops=(stop,), steps=(1,))
+
+
+def _direction(c: Call, place: int, number: int) -> str | None:
+    """One direction's part of an input."""
+    tensor = c.maybe(place)
+    if tensor is None:
+        return None
+    return reshaped(c, _part(c, tensor, 0, number, number + 1), c.g.types[tensor].shape[1:])
+
+
+def _activations(c: Call, kind: str, number: int) -> list[tuple[str, float, float]]:
+    own = len(DEFAULTS[kind])
+    given = [str(name).lower() for name in c.attribute("activations", [])]
+    names = given[number * own : (number + 1) * own] or DEFAULTS[kind]
+    alphas, betas = (list(c.attribute(key, []))[number * own :] for key in ("activation_alpha", "activation_beta"))
+    found = []
+    for place, name in enumerate(names):
+        alpha, beta = SETTINGS.get(name, (0.0, 0.0))
+        found.append((name, alphas[place] if place < len(alphas) else alpha, betas[place] if place < len(betas) else beta))
+    return found
+
+
+def _one_way(c: Call, kind: str, x: str, number: int, *, reverse: bool) -> str:
+    """(tokens, batch, 2 hidden)."""
+    g, gates, dtype = c.g, GATES[kind], c.type().dtype
+    w, r = _direction(c, 1, number), _direction(c, 2, number)
+    assert w is not None and r is not None
+    hidden = g.types[r].shape[1]
+    tokens, batch = g.types[x].shape[:2]
+    products = g.add("contract", x, w, labels="tbi,gi->tbg")
+    both = _direction(c, 3, number)
+    inner = g.add("broadcast", g.constant(0, dtype), shape=(gates * hidden,))
+    if both is not None:
+        products = g.map("add", products, _part(c, both, 0, 0, gates * hidden))
+        inner = _part(c, both, 0, gates * hidden, 2 * gates * hidden)
+    zero = g.constant(0, dtype)
+    h = _direction(c, 5, number) or g.add("broadcast", zero, shape=(batch, hidden))
+    cell = (_direction(c, 6, number) if kind == "lstm" else None) or g.add("broadcast", zero, shape=(batch, hidden))
+    peepholes = (_direction(c, 7, number) if kind == "lstm" else None) or g.add("broadcast", zero, shape=(3 * hidden,))
+    lengths = c.maybe(4)
+    if lengths is None:
+        lengths = g.add("broadcast", g.of_extents([tokens], "int64"), shape=(batch,))
+    return g.add(
+        "recurrent", products, r, inner, peepholes, h, cell, lengths, kind=kind, hidden=hidden, reverse=reverse,
+        activations=tuple(_activations(c, kind, number)), coupled=bool(c.attribute("input_forget", 0)),
+        linear_before_reset=bool(c.attribute("linear_before_reset", 0)),
+        **({"clip": c.attributes["clip"]} if "clip" in c.attributes else {}),
+    )  # fmt: skip
+
+
+def _layer(kind: str) -> Rule:
+    def rule(c: Call) -> list[str]:
+        g, batch_first = c.g, bool(c.attribute("layout", 0))
+        turn = (1, 0, 2)
+        if batch_first:
+            states = {5: c.maybe(5), 6: c.maybe(6) if kind == "lstm" else None}
+            turned = [transposed(c, one, turn) if at in states and (one := states[at]) else kept
+                      for at, kept in enumerate(c.inputs)]  # fmt: skip
+            c = Call(g, c.op, tuple(turned), c.attributes, c.opset, c.outputs)
+        x = transposed(c, c.tensor(0), turn) if batch_first else c.tensor(0)
+        tokens, batch = g.types[x].shape[:2]
+        hidden, way = g.types[c.tensor(2)].shape[2], c.attribute("direction", "forward")
+        if way not in ("forward", "reverse", "bidirectional"):
+            raise c.bad(f"direction {way!r} is unknown")
+        backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[way]
+        ways = [_one_way(c, kind, x, number, reverse=reverse) for number, reverse in enumerate(backwards)]
+        every: list[str] = []
+        last_h: list[str] = []
+        last_c: list[str] = []
+        for found, reverse in zip(ways, backwards, strict=True):
+            h = _part(c, found, 2, 0, hidden)
+            every.append(reshaped(c, h, (tokens, 1, batch, hidden)))
+            for kept, low in ((last_h, 0), (last_c, hidden)):
+                kept.append(_last(c, _part(c, found, 2, low, low + hidden), reverse=reverse))
+        y, yh, yc = (
+            parts[0] if len(parts) == 1 else g.add("concat", *parts, axis=axis)
+            for parts, axis in ((every, 1), (last_h, 0), (last_c, 0))
+        )
+        if batch_first:
+            y, yh, yc = transposed(c, y, (2, 0, 1, 3)), transposed(c, yh, turn), transposed(c, yc, turn)
+        return [y, yh, yc]
+
+    return rule
+
+
+def _last(c: Call, states: str, *, reverse: bool) -> str:
+    """(1, batch, hidden): the state after the last token of each sequence, in the direction's own order."""
+    tokens, batch, hidden = c.g.types[states].shape
+    if reverse:
+        return _part(c, states, 0, 0, 1)
+    if not c.given(4):
+        return _part(c, states, 0, tokens - 1, tokens)
+    place = c.g.map("sub", c.g.add("cast", c.tensor(4), dtype="int64"), 1)
+    row = c.g.map("add", c.g.map("mul", place, c.g.of_extents([batch], "int64")),
+                  c.g.add("iota", extent=batch, dtype="int64"))  # fmt: skip
+    flat = reshaped(c, states, (tokens * batch, hidden))
+    return reshaped(c, c.g.add("gather", flat, row, axis=0), (1, batch, hidden))
+
+
+RECURRENT: Mapping[str, Rule] = {"LSTM": _layer("lstm"), "GRU": _layer("gru"), "RNN": _layer("rnn")}

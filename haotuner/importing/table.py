@@ -1,0 +1,31 @@
+"""The rule of every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from haotuner.importing.call import Rule
+from haotuner.importing.convolutions import CONVOLUTIONS
+from haotuner.importing.elementwise import ELEMENTWISE
+from haotuner.importing.indexing import INDEXING
+from haotuner.importing.layout import LAYOUT
+from haotuner.importing.norms import NORMS
+from haotuner.importing.pooling import POOLING
+from haotuner.importing.products import PRODUCTS
+from haotuner.importing.recurrent import RECURRENT
+from haotuner.importing.reductions import REDUCTIONS
+from haotuner.importing.resize import RESIZE
+
+RULES: Mapping[str, Rule] = {
+    **ELEMENTWISE,
+    **REDUCTIONS,
+    **LAYOUT,
+    **PRODUCTS,
+    **CONVOLUTIONS,
+    **POOLING,
+    **NORMS,
+    **RESIZE,
+    **INDEXING,
+    **RECURRENT,
+}
+MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings

@@ -1,0 +1,159 @@
+"""ONNX models as graphs: ONNX's own cases, shapes as expressions, and files that must be refused."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.graph.extents import dimension, same
+from haotuner.graph.interpret import interpret
+from haotuner.importing.read import graph_of, read
+
+onnx = pytest.importorskip("onnx")
+from tests.bench.onnx_nodes import answer  # noqa: E402, after the skip
+
+helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+FAMILIES = (
+    "Softmax",
+    "Conv",
+    "ConvTranspose",
+    "AveragePool",
+    "Slice",
+    "Split",
+    "LSTM",
+    "TopK",
+    "GatherND",
+    "Gelu",
+    "Einsum",
+)
+
+
+@pytest.mark.parametrize("op", FAMILIES)
+def test_onnx_own_cases_pass(op):
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():  # of onnx's own references
+        warnings.simplefilter("ignore")
+        found = [answer(case, op) for case in collect_testcases(op)]
+    assert len(found) > 1
+    assert [one for one in found if one.why] == []
+
+
+def model(nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, Any] | None = None) -> Any:
+    ins = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()]
+    outs = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+    held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
+    return helper.make_model(
+        helper.make_graph(nodes, "g", ins, outs, held), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+
+
+def heads() -> Any:
+    """A reshape by shape arithmetic, as exporters of torch write it: (batch, seq, 12) -> (batch, seq, 3, 4)."""
+    n = helper.make_node
+    nodes = [
+        n("Shape", ["x"], ["s"]),
+        n("Gather", ["s", "zero"], ["b"]),
+        n("Gather", ["s", "one"], ["t"]),
+        n("Unsqueeze", ["b", "axes"], ["b1"]),
+        n("Unsqueeze", ["t", "axes"], ["t1"]),
+        n("Concat", ["b1", "t1", "tail"], ["shape"], axis=0),
+        n("Reshape", ["x", "shape"], ["y"]),
+    ]
+    weights = {"zero": np.int64(0), "one": np.int64(1), "axes": np.array([0]), "tail": np.array([3, -1])}
+    return model(nodes, {"x": ["batch", "seq", 12]}, ["y"], weights)
+
+
+def test_shape_arithmetic_is_gone_after_reading():
+    graph = graph_of(heads(), None, {})
+    assert [node.primitive for node in graph.nodes] == ["reshape"]
+    expected = (dimension("batch"), dimension("seq"), 3, 4)
+    assert all(same(one, other) for one, other in zip(graph.types["y"].shape, expected, strict=True))
+    for batch, seq in ((1, 1), (2, 7)):
+        x = np.random.default_rng(0).standard_normal((batch, seq, 12)).astype(np.float32)
+        np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], x.reshape(batch, seq, 3, 4))
+
+
+def test_constants_are_computed_while_reading():
+    nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("MatMul", ["x", "t"], ["y"])]
+    graph = graph_of(model(nodes, {"x": ["m", 3]}, ["y"], {"w": np.ones((2, 3), np.float32)}), None, {})
+    assert [node.primitive for node in graph.nodes] == ["contract"]
+
+
+def test_outputs_keep_their_names_even_where_they_are_inputs():
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
+    graph = graph_of(model(nodes, {"x": ["m"]}, ["y", "z"]), None, {})
+    found = interpret(graph, {"x": np.arange(3, dtype=np.float32)})
+    assert list(found) == ["y", "z"]
+
+
+def test_every_unknown_operator_is_listed_with_where_it_is():
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["a"], name="first"),
+        helper.make_node("Mystery", ["x"], ["b"], name="second", domain="acme"),
+        helper.make_node("Mystery", ["x"], ["c"], name="third", domain="acme"),
+    ]
+    with pytest.raises(UsageError, match=r"acme\.Mystery: 2 \(second, third\); NonZero: 1 \(first\)"):
+        graph_of(model(nodes, {"x": ["m"]}, ["b"]), None, {})
+
+
+def bad_models() -> dict[str, tuple[Any, str]]:
+    n = helper.make_node
+    cycle = model([n("Relu", ["b"], ["a"]), n("Relu", ["a"], ["b"])], {"x": [1]}, ["b"])
+    twice = model([n("Relu", ["x"], ["a"]), n("Exp", ["x"], ["a"])], {"x": [1]}, ["a"])
+    outside = model([n("Add", ["x", "w"], ["y"])], {"x": [1]}, ["y"], {"w": np.zeros(1, np.float32)})
+    weight = outside.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = 1
+    weight.external_data.add(key="location", value="../../etc/passwd")
+    huge = model([n("Add", ["x", "w"], ["y"])], {"x": [1]}, ["y"], {"w": np.zeros(1, np.float32)})
+    huge.graph.initializer[0].dims[:] = [1 << 40, 1 << 40]
+    free = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"])
+    free.graph.input[0].type.tensor_type.ClearField("shape")
+    data = model([n("Reshape", ["x", "s"], ["y"])], {"x": [4]}, ["y"])
+    data.graph.input.append(helper.make_tensor_value_info("s", INT64, [2]))
+    new = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"])
+    new.opset_import[0].version = 99
+    return {
+        "a cycle": (cycle, "no node before it makes"),
+        "made twice": (twice, "made already"),
+        "outside": (outside, "only files beside the model"),
+        "huge": (huge, "more than"),
+        "rank": (free, "number of axes"),
+        "data": (data, "depends on the contents of an input"),
+        "opset": (new, "opset 99"),
+        "axis": (model([n("Softmax", ["x"], ["y"], axis=5)], {"x": [4]}, ["y"]), r"node y \(Softmax\)"),
+        "labels": (model([n("Einsum", ["x"], ["y"], equation="ab->a")], {"x": [4]}, ["y"]), "Einsum"),
+    }
+
+
+@pytest.mark.parametrize("name", bad_models())
+def test_what_cannot_be_read_is_refused_in_words(name):
+    bad, words = bad_models()[name]
+    with pytest.raises(UsageError, match=words):
+        graph_of(bad, Path(), {})
+
+
+def test_damaged_files_never_end_in_anything_but_words(tmp_path):
+    whole, draw, path = heads().SerializeToString(), random.Random(0), tmp_path / "m.onnx"
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(path)
+    read_well = 0
+    for _ in range(150):
+        damaged = bytearray(whole[: draw.randrange(len(whole))] if draw.random() < 0.3 else whole)
+        for _ in range(draw.randrange(1, 6)):
+            if damaged:
+                damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read(path)
+            read_well += 1
+        except HaotunerError:
+            pass
+    assert read_well < 150
