@@ -84,5 +84,5 @@ def test_the_list_of_what_was_seen_is_read_back():
     """Every line says who noticed a place, and most of them are of functions as they are."""
     seen = Journal(SEEN.parent, "none").seen
     now = {(place.name, digest(place.around)) for _, place in every()}
-    assert len(seen) > 400 and len(now & set(seen)) > len(now) // 2, "run cuda_deletions on what changed, with --keep"
+    assert len(now & set(seen)) > len(now) // 2, "run cuda_deletions on what changed, with --keep"
     assert all(entry["why"] or entry["tests"] for entry in seen.values())
