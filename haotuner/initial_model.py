@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.model import CostModel
+from haotuner.cost.model import CostModel, Opinionated
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
 from haotuner.transfer.nearness import priors_at
-from haotuner.transfer.saved_model import load_model
+from haotuner.transfer.saved_model import Transferred, load_model
+from haotuner.transfer.shared import shared_of_models, shared_of_sources
 from haotuner.transfer.started import Blend, Started
 from haotuner.words.device import Device
 
@@ -46,9 +47,20 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         named = load_model(Path(asked))
         _same_family(asked, named.facts.get("family"), family)
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
-        model = Started(named, seed=seed)
-        return Start(model=model, words=f"from the model {asked}", document={"model": asked})
+        if isinstance(named, Transferred):
+            return _start(
+                shared_of_sources(named, seed), f"from the model {asked}", {"model": asked}, len(named.sources.ids)
+            )
+        return Start(model=Started(named, seed=seed), words=f"from the model {asked}", document={"model": asked})
     return _shipped(starting_models(device, family), device, family, seed)
+
+
+def _start(model: Started, words: str, document: Mapping[str, Any], sources: int, said: str = "") -> Start:
+    """A start from some sources; if they share what is measured first, that is said."""
+    if isinstance(model, Opinionated):
+        words += f"; its {sources} sources share what is measured first"
+        document = {**document, "opinions_of": sources}
+    return Start(model=model, words=words + said, document=document)
 
 
 def _same_family(asked: str, known: object, family: str) -> None:
@@ -81,5 +93,7 @@ def _shipped(found: ShippedModels, device: Device, family: str, seed: int) -> St
     if others:
         document["with"] = [one.name for one in others]
         words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
-    blend = Blend([model for _, model in opened], priors_at([one.distance for one, _ in opened]))
-    return Start(model=Started(blend, seed=seed), words=words + said, document=document | left_out)
+    distances = [one.distance for one, _ in opened]
+    models = [model for _, model in opened]
+    shared = shared_of_models(models, distances, Blend(models, priors_at(distances)), seed)
+    return _start(shared, words, document | left_out, len(opened), said)

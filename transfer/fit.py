@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest, Settings, one_device
 from haotuner.errors import UsageError
+from haotuner.transfer.calibrate import calibrated
 from haotuner.transfer.choose_mode import ModeChoice, choose_mode
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.modes import Sample, fit_continued, fit_refitted, make_pool
@@ -80,7 +81,10 @@ def fit_model(read: DeviceTables, target: Device, *, family: str | None = None, 
         note = "no other device measured this family: a model of the target's own records alone"
         return FittedModel(model=own, choice=choice, family=name, sources=(), rows=len(mine[0]), note=note)
     sources = learn_sources(others, target, seed=seed)
+    chosen: dict[str, object] = {}
     if not mine:
+        # nobody has told yet who is right: a search shares its first kernels as the folds found best
+        chosen = {"shares": asdict(calibrated(read, target.id, "device").shares)} if len(others) > 1 else {}
         choice = ModeChoice(mode="zero-shot", accuracy=None, accuracies={})
         model: Forest | Transferred = Transferred(sources, seed=seed)
         note = f"no records of {target.id}: predictions rest on the other devices and its profile"
@@ -102,7 +106,7 @@ def fit_model(read: DeviceTables, target: Device, *, family: str | None = None, 
                 model.fit(table.frame, table.labels)
             elif choice.mode == "copy":
                 note = "copying ranks only kernels that a source measured; a model must rank any, so it is zero-shot"
-    model.facts = _facts(target, name, mine, sources.ids)
+    model.facts = _facts(target, name, mine, sources.ids) | chosen
     rows = len(mine[0]) if mine else 0
     return FittedModel(model=model, choice=choice, family=name, sources=sources.ids, rows=rows, note=note)
 

@@ -12,7 +12,6 @@ import pandas as pd
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
-from haotuner.transfer.nearness import distance
 from haotuner.transfer.opinions import SHARES, Shares, weighted_opinions
 from haotuner.transfer.portfolio import Opinion, Portfolio
 from haotuner.transfer.residual import Residual, fit_residual
@@ -42,7 +41,6 @@ class Pool:
     sources: Sources
     columns: Scores  # ``sources.columns(frame)``
     known: Scores  # what each source measured of the rows, in standard units, ``(rows, sources)``; NaN where nothing
-    distances: Scores  # from each source's device to the target, in doublings of resources
     single: Mapping[str, Scores]  # what ``single_opinions`` said
     tasks: Rows
     shares: Shares = SHARES
@@ -61,7 +59,7 @@ class Pool:
 
     def opinions(self) -> list[Opinion]:
         """What anybody says of the rows before any sample."""
-        return weighted_opinions(self.sources, self.columns, self.known, self.distances, self.single, self.shares)
+        return weighted_opinions(self.sources, self.columns, self.known, self.single, self.shares)
 
     def portfolio(self, opinions: Sequence[Opinion], seed: Sequence[int], rows: Rows | None = None) -> Portfolio:
         """A portfolio of all rows or of some, by opinions on those."""
@@ -115,7 +113,6 @@ def make_pool(
         sources=sources,
         columns=sources.columns(target.frame),
         known=measured_by(tables, target.trials) if known is None else known,
-        distances=np.array([distance(table.device, target.device) for table in tables]),
         single=single,
         tasks=target.tasks,
         shares=shares,

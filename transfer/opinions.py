@@ -70,7 +70,6 @@ def weighted_opinions(
     sources: Sources,
     columns: Scores,
     known: Scores,
-    distances: Scores,
     single: Mapping[str, Scores],
     shares: Shares = SHARES,
 ) -> list[Opinion]:
@@ -80,11 +79,10 @@ def weighted_opinions(
         sources: the fitted sources.
         columns: ``sources.columns`` of the rows.
         known: what each source measured of them, in standard units, NaN where nothing.
-        distances: from each source's device to the target, in doublings.
         single: what ``single_opinions`` said; the plain model's is used.
         shares: how far each kind of opinion is believed.
     """
-    near, spread = np.exp2(-np.asarray(distances) / shares.halving), sources.level().spread
+    near, spread = np.exp2(-sources.distances / shares.halving), sources.level().spread
     found: list[tuple[str, Scores, float]] = []
     for at, name in enumerate(sources.ids):
         missing = np.isnan(known[:, at])

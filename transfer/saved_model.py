@@ -17,6 +17,7 @@ from haotuner.cost.model import Scores, check_columns, check_rows
 from haotuner.cost.order import predict_alike
 from haotuner.cost.saved import Saved, damaged, read, save, write
 from haotuner.errors import UsageError
+from haotuner.transfer.nearness import HALVING
 from haotuner.transfer.residual import Parts, Residual, Stack, fit_residual
 from haotuner.transfer.sources import KnownPrograms, Scale, Sources
 
@@ -67,6 +68,7 @@ class Transferred:
             "sources": {
                 "ids": list(s.ids),
                 "weights": s.priors.tolist(),
+                "distances": s.distances.tolist(),
                 "scales": [[scale.mean, scale.spread] for scale in s.scales],
                 "analytic": [s.analytic.mean, s.analytic.spread],
                 "memories": [[_packed(known.keys), _packed(known.residuals)] for known in s.known_programs],
@@ -96,6 +98,7 @@ class Transferred:
             known_programs=tuple(_known_programs(keys, residuals) for keys, residuals in s["memories"]),
             joint=joint,
             joint_share=float(s["share"]),
+            distances=_distances(s.get("distances"), s["weights"], len(s["ids"])),
         )
         residual = None if state["residual"] is None else _residual_of(state["residual"], give)
         model = Transferred(sources, residual=residual, seed=int(state["seed"]))
@@ -148,6 +151,17 @@ def _priors(values: Sequence[float], sources: int) -> NDArray[np.float64]:
     if priors.shape != (sources,) or not np.isfinite(priors).all():
         raise ValueError(f"{sources} sources need as many finite priors")
     return priors
+
+
+def _distances(values: Sequence[float] | None, weights: Sequence[float], sources: int) -> NDArray[np.float64]:
+    """As kept; of a file written before they were, what the priors tell of them: as far beyond the nearest."""
+    if values is None:
+        priors = np.maximum(np.array(weights, dtype=np.float64), 1e-9)
+        return np.asarray(HALVING * np.log2(priors.max() / priors), dtype=np.float64)
+    found = np.array(values, dtype=np.float64)
+    if found.shape != (sources,) or not np.isfinite(found).all() or (found < 0).any():
+        raise ValueError(f"{sources} sources need as many distances from 0 up")
+    return found
 
 
 def _known_programs(keys: str, residuals: str) -> KnownPrograms:

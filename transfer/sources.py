@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
 from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
-from haotuner.transfer.nearness import joint_share, priors_of
+from haotuner.transfer.nearness import distance, joint_share, priors_of
 from haotuner.words.device import Device
 from haotuner.words.record import Trial
 
@@ -75,6 +76,10 @@ class KnownPrograms:
         at = np.minimum(np.searchsorted(self.keys, asked), len(self.keys) - 1)
         return np.where(self.keys[at] == asked, self.residuals[at], 0.0)
 
+    def knows(self, asked: Keys) -> NDArray[np.bool_]:
+        """Whether the source measured each program."""
+        return np.isin(asked, self.keys)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
@@ -88,6 +93,7 @@ class Sources:
     priors: Scores  # how far each source is believed before any measurement, summing to 1
     joint: Forest  # over all sources and all features
     joint_share: float  # how far the joint forest is believed; the sources' own forests have the rest
+    distances: Scores  # from each source's device to the target, in doublings of resources
 
     def columns(self, frame: pd.DataFrame) -> Scores:
         """What each source, the joint forest and the analysis say of each row in standard units; ``(rows, sources + 2)``."""
@@ -98,6 +104,12 @@ class Sources:
         ]
         joint = _pooled(self.scales).units(self.joint.predict(frame))
         return np.stack([*said, joint, self.analytic.units(np.asarray(frame[_PRIOR], dtype=np.float64))], axis=1)
+
+    def remembered(self, frame: pd.DataFrame, columns: Scores) -> Scores:
+        """What each source measured of each row's program, in standard units, ``(rows, sources)``; NaN where nothing."""
+        keys = program_keys(frame)
+        there = np.stack([known.knows(keys) for known in self.known_programs], axis=1)
+        return np.where(there, columns[:, : len(self.ids)], np.nan)
 
     def blend(self, columns: Scores) -> Scores:
         """The prior blend in standard units: the zero-shot ranking."""
@@ -142,6 +154,7 @@ def learn_sources(tables: Sequence[DeviceTable], target: Device, *, seed: int) -
         priors=priors_of([table.device for table in tables], target),
         joint=_joint(tables, scales, seed),
         joint_share=joint_share([table.device for table in tables], target),
+        distances=np.array([distance(table.device, target) for table in tables]),
     )
 
 

@@ -12,11 +12,13 @@ import numpy as np
 from haotuner import judge
 from haotuner.cli.call_time import median_us, too_large
 from haotuner.cli.devices import columns
+from haotuner.cli.explain_program import print_program, program_document
 from haotuner.cli.output import say
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 from haotuner.words.composition import Composition, share_in_words
+from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
 
@@ -41,6 +43,7 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
         "unverified": pack.manifest.unverified,
         "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
         "regions": [{"kernel": chosen.parts[0].kernel, "box": box}],
+        "program": program_document(chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"])),
         "predicted_us": None,
         "measured_us": None if not_timed else _call_us(pack, op, shape),
         "not_timed": not_timed,
@@ -57,6 +60,8 @@ def print_cell(document: Mapping[str, Any]) -> None:
         (r["kernel"], " ".join(f"{axis} {a}..{b - 1}" for axis, (a, b) in r["box"].items())) for r in document["regions"]
     ]
     say(columns([("kernel", "computes"), *rows]))
+    if document["program"] is not None:
+        print_program(document["program"])
     if document["not_timed"]:
         say(f"not timed now: {document['not_timed']}")
     else:

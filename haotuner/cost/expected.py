@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from haotuner.cost.families import demand
 from haotuner.cost.features import features
-from haotuner.cost.model import CostModel
+from haotuner.cost.model import CostModel, every_opinion
 from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.plan.grids import Grid
@@ -41,22 +41,25 @@ def over_traffic(
 
     ``model``: None ranks by the analytic time alone. ``weights`` is ``cold`` or ``hot``. The device runs as a whole.
     ``parts``: into how many the sum over k may be split; each shape is priced by the best of those whose blocks still run in
-    one round, adding the parts up included.
+    one round, adding the parts up included. A model that rests on several opinions gives the expectation by itself and by
+    each of them, so that a kernel is kept which one alone ranks first.
     """
     shapes = traffic.shapes()
     shares = np.array([weight for _, weight in traffic], np.float64)
     roof = np.asarray(roofline_us(device, op, shapes), np.float64)
 
     def priced(problem: Op, pairs: Sequence[tuple[MicroKernel, Shape]]) -> NDArray[np.float64]:
+        """Microseconds of each pair by each opinion, ``(opinions, pairs)``."""
         if model is None:
-            return expected_us(device, demand(device, family, problem, pairs, weights=weights))
+            return expected_us(device, demand(device, family, problem, pairs, weights=weights))[np.newaxis]
         least = np.asarray(roofline_us(device, problem, [shape for _, shape in pairs]), np.float64)
         return np.asarray(
-            least / np.exp(model.predict(features(device, family, problem, pairs, weights=weights))), np.float64
+            least / np.exp(every_opinion(model, features(device, family, problem, pairs, weights=weights))), np.float64
         )
 
     def some(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        us = priced(op, [(kernel, shape) for kernel in kernels for shape in shapes]).reshape(len(kernels), -1)
+        us = priced(op, [(kernel, shape) for kernel in kernels for shape in shapes])
+        us = us.reshape(len(us), len(kernels), -1)
         grids = [Grid.of(kernel, family, op, device) for kernel in kernels] if max(parts) > 1 else []
         for count in (count for count in parts if count > 1):
             short = [(row, column) for row, grid in enumerate(grids) for column, shape in enumerate(shapes)
@@ -65,11 +68,12 @@ def over_traffic(
                 split = priced(in_parts_of(op, count), [(kernels[row], shapes[column]) for row, column in short])
                 adding = [DOUBT_US + adding_us(op, device, shapes[column], count) for _, column in short]
                 rows, columns = (list(places) for places in zip(*short, strict=True))
-                us[rows, columns] = np.minimum(us[rows, columns], split + np.array(adding))
+                us[:, rows, columns] = np.minimum(us[:, rows, columns], split + np.array(adding))
         return np.asarray((roof / us) @ shares, np.float64)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         step = max(1, ROWS // len(shapes))
-        return np.concatenate([some(kernels[at : at + step]) for at in range(0, len(kernels), step)])
+        found = np.concatenate([some(kernels[at : at + step]) for at in range(0, len(kernels), step)], axis=1)
+        return found[..., np.newaxis] if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score

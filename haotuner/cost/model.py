@@ -38,6 +38,29 @@ class Unsure(CostModel, Protocol):
         ...
 
 
+@runtime_checkable
+class Opinionated(CostModel, Protocol):
+    """A cost model that rests on several opinions, which may disagree about what is best."""
+
+    def opinions(self, frame: pd.DataFrame) -> Scores:
+        """What each says of each row before any measurement, shape ``(opinions, rows)``, in the units of ``predict``."""
+        ...
+
+    def head(
+        self, frame: pd.DataFrame, tasks: NDArray[np.int64], count: int, measured: NDArray[np.int64], labels: ArrayLike
+    ) -> NDArray[np.int64]:
+        """At most ``count`` rows to measure next: together they are expected to hold the best of every task.
+
+        Args:
+            frame: all rows.
+            tasks: the task of each row; rows compete within theirs.
+            count: how many are asked for.
+            measured: rows that have a time, each once.
+            labels: their log(throughput / roofline).
+        """
+        ...
+
+
 class Analytic:
     """The analytic expectation as a model: it ranks before anything was measured, and is the baseline."""
 
@@ -49,6 +72,12 @@ class Analytic:
         """Log of the share of the roofline that the analytic time means."""
         check_columns(frame, ("expected_log",))
         return np.asarray(frame["expected_log"], dtype=np.float64)
+
+
+def every_opinion(model: CostModel, frame: pd.DataFrame) -> Scores:
+    """What a model says, and after it each of the opinions that it rests on; ``(1 + opinions, rows)``."""
+    said = model.predict(frame)[np.newaxis]
+    return np.concatenate([said, model.opinions(frame)]) if isinstance(model, Opinionated) else said
 
 
 def check_columns(frame: pd.DataFrame, used: Sequence[str] = NAMES) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from haotuner.cost.counted import counted_us
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.ring import ring_us
 from haotuner.cost.steps import Steps, steps_of
@@ -139,6 +140,8 @@ def expected_us(device: Device, demand: Demand) -> Column:
 
 def worked_us(demand: Demand, m: Machine) -> Column:
     """Expected microseconds without those of ``exposed_us``."""
+    if demand.counted is not None:
+        return np.maximum(counted_us(demand, m, demand.counted), arithmetic_us(demand.work, m))
     resident, _ = resident_tiles(demand, m)
     if demand.ring is not None:
         return ring_us(demand, m, resident, spilled_registers(demand, m), start_cycles(demand, m))

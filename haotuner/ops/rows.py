@@ -50,7 +50,8 @@ def _log_softmax_tolerance(inputs: Arrays, options: Options) -> Any:
 
 
 SOFTMAX = _kind("softmax", "Y[m,n] = exp(X[m,n] - max X[m]) / their sum over n",
-                apply("div", _POWER, Reduce("sum", "n", _POWER)), _softmax_tolerance, flops=5)  # fmt: skip
+                apply("mul", _POWER, apply("reciprocal", Reduce("sum", "n", _POWER))), _softmax_tolerance,
+                flops=5)  # the sum lies in 1..n, so its reciprocal loses nothing  # fmt: skip
 LOG_SOFTMAX = _kind("log_softmax", "Y[m,n] = X[m,n] - max X[m] - log of the sum over n of exp(X - max)",
                     apply("sub", _MOVED, apply("log", Reduce("sum", "n", _POWER))), _log_softmax_tolerance,
                     flops=5)  # fmt: skip

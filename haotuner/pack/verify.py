@@ -160,23 +160,20 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
         return check_product_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
-    weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
-    shapes = [shape["m"] for shape in _shapes(op, Op.parse(op.name), rng, most_flops)]
-    x = rng.standard_normal((max(shapes), op.k), dtype=np.float32)
-    sizes = {"m": max(shapes), "n": op.n}
-    drawn = {o.name: rng.standard_normal([sizes[axis] for axis in o.dims], dtype=np.float32) for o in op.extra}
-    if "low" in drawn:
-        drawn["low"], drawn["high"] = -np.abs(drawn["low"]), np.abs(drawn["high"])
+    meaning = Op.parse(op.name)
+    shapes = [shape["m"] for shape in _shapes(op, meaning, rng, most_flops)]
+    drawn = judge.draw(meaning, Shape.of(m=max(shapes)), rng)
+    x = drawn["x"]
     passed = [o.name for o in op.extra if o.role == "input"]
     whole = None
     problems = []
     for threads in counts:
         with Pack(path, threads) as pack:
-            linear = _call(pack, op, {"weight": weight.T.copy() if op.weight == "kn" else weight, **drawn})
+            linear = _call(pack, op, drawn)
 
             def part(rows: slice, call: Callable[[Mapping[str, Any], Any], Any] = linear) -> Any:
                 given = {"x": x[rows]} | {name: drawn[name][rows] for name in passed}
-                return call(given, np.empty((len(given["x"]), op.n), np.float32))
+                return call(given, np.empty((len(given["x"]), op.n), judge.numpy_dtype(op.output.dtype)))
 
             whole = part(slice(None)) if whole is None else whole
             problems += [

@@ -22,6 +22,7 @@ from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
+from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
 
@@ -123,8 +124,9 @@ class Pack:
                 continue
             op = linear.bound.op
             for m in (1, min(op.last_m, WARMUP_ROWS)):
-                passed = {one.name: np.zeros((m, op.n), np.float32) for one in op.extra if one.role == "input"}
-                linear(np.zeros((m, op.k), np.float32), **passed)
+                inputs = [one for one in op.extra if one.role == "input"]
+                passed = {one.name: np.zeros((m, op.n), numpy_type(one.dtype)) for one in inputs}
+                linear(np.zeros((m, op.k), numpy_type(op.operands[0].dtype)), **passed)
 
     def close(self) -> None:
         """Let go of the library; later calls raise PackClosed. Calling it twice is harmless."""

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, CostModel, Unsure
+from haotuner.cost.model import Analytic, CostModel, Unsure, every_opinion
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
+from haotuner.plan.compose import covers_every
 from haotuner.plan.curves import Curve
+from haotuner.search.head import head
 from haotuner.search.probes import Probe, rows_of, uses
 from haotuner.words.device import Device
 from haotuner.words.family import Family, Layout
@@ -51,7 +53,8 @@ class Book:
         self._model: CostModel = model or Analytic()
         self._learned = model is not None
         pairs = [(p.kernel, trial.shape) for p in probes for _, trial in p.lead]
-        self._row_of = {trial.key(): i for i, trial in enumerate(t for p in probes for _, t in p.lead)}
+        self._trials = [trial for p in probes for _, trial in p.lead]
+        self._row_of = {trial.key(): i for i, trial in enumerate(self._trials)}
         self._frame = features(self.device, family, op, pairs, weights=cache)
         self._roof = np.asarray(roofline_us(self.device, op, [shape for _, shape in pairs]), np.float64)
         self._groups = np.array([i for i, p in enumerate(probes) for _ in p.lead])
@@ -116,6 +119,20 @@ class Book:
         self._predicted = self._roof / np.exp(self._model.predict(self._frame))
         model = self._model
         self._spread = model.spread(self._frame) if isinstance(model, Unsure) else np.zeros(len(self._frame))
+
+    def head(self) -> dict[str, list[Trial]]:
+        """Trials to take first, by kernel, where the opinions that the given model rests on disagree (``head.py``).
+
+        A kernel of one row comes first: every plan needs one, and a run that is cut short should have seen it.
+        """
+        rows, labels = self._labelled()
+        lost = np.array([row for row, trial in enumerate(self._trials) if trial.kernel in self.failed], np.int64)
+        known = dict(zip(rows.tolist(), labels.tolist(), strict=True))
+        found: dict[str, list[Trial]] = {}
+        for row in head(self._given, self._frame, list(self._uses()), known, left_out=lost):
+            trial = self._trials[row]
+            found.setdefault(trial.kernel, []).append(trial)
+        return dict(sorted(found.items(), key=lambda item: not covers_every(self.probes[item[0]])))
 
     def scores(self) -> dict[str, float]:
         """Pairwise accuracy, best@1 and best@10 on kernels held out of the fit; empty if too little is measured."""
@@ -186,15 +203,17 @@ def expectation(
 ) -> Callable[[Sequence[MicroKernel]], NDArray[np.float64]]:
     """The score of kernels for selection: the share of the roofline that a model (None: the analytic one) expects of each.
 
-    A column for every use (``uses``): the kernel that is best alone is rarely the best in bulk.
+    A column for every use (``uses``): the kernel that is best alone is rarely the best in bulk. A model that rests on
+    several opinions gives these for itself and for each of them, so that a kernel is kept which one alone ranks first.
     """
     ranks = Analytic() if model is None else model
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         axis, rows = op.dynamic[0], [rows_of(family, kernel, op) for kernel in kernels]
         pairs = [(k, Shape.of({axis: tiles * r})) for k, r in zip(kernels, rows, strict=True) for tiles in uses(r)]
-        said = ranks.predict(features(device.with_units(1), family, op, pairs, weights=cache))
-        return np.asarray(np.exp(said).reshape(len(kernels), -1), np.float64)
+        said = every_opinion(ranks, features(device.with_units(1), family, op, pairs, weights=cache))
+        found = np.asarray(np.exp(said).reshape(len(said), len(kernels), -1), np.float64)
+        return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
 from haotuner.cost.features import features
-from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
 from haotuner.search.clock import Clock, now
+from haotuner.search.explore import Explorable, explored
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import select
 from haotuner.words.composition import SERIAL, Composition
@@ -37,6 +38,10 @@ NAME = "cells"
 FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
 LEAVERS = 2  # one of so many candidates stays after a round
 ALWAYS = 4  # candidates that stay in any case
+HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
+LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
+EXPLORED = 4  # shapes at which a policy's programs are timed
+EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
 
 
@@ -48,8 +53,11 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
 def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
-    funnel = select(task.op, family, lab.device, task.traffic, expectation(task, family, lab.device, model))
-    clock = Clock(begin + task.budget_s * effort.confirm_share, watch)
+    clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
+    found = _explored(task, lab, family, clock) if task.search else []
+    score = expectation(task, family, lab.device, model)
+    funnel = select(task.op, family, lab.device, task.traffic, score, among=found)
+    clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, family, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
     kept, regret = race.keep()
@@ -70,14 +78,24 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     )
 
 
+def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list[MicroKernel]:
+    """What a policy found; UsageError of a family that has no space of schedules."""
+    if not isinstance(family, Explorable):
+        raise UsageError(
+            f"--search {task.search}: {family.name} has no space of schedules; leave the option out for {task.op.name}"
+        )
+    return explored(task, lab, family, spread(task.traffic, EXPLORED), clock)
+
+
 def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
     """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
     shapes = spread(task.traffic, FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
-        expected = predicted_us(task, family, device, model, kernels, shapes)
+        expected = predicted_by_each(task, family, device, model, kernels, shapes)
         roof = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
-        return np.asarray(roof / expected, np.float64)
+        found = np.asarray(roof / expected, np.float64)
+        return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
     return score
 
@@ -91,11 +109,23 @@ def predicted_us(
     shapes: Sequence[Shape],
 ) -> NDArray[np.float64]:
     """Expected microseconds of each kernel at each shape on one thread, of shape ``(kernels, shapes)``."""
+    return np.asarray(predicted_by_each(task, family, device, model, kernels, shapes)[0], np.float64)
+
+
+def predicted_by_each(
+    task: Task,
+    family: Family,
+    device: Device,
+    model: CostModel | None,
+    kernels: Sequence[MicroKernel],
+    shapes: Sequence[Shape],
+) -> NDArray[np.float64]:
+    """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
     one = device.with_units(1)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
-    said = (model or Analytic()).predict(features(one, family, task.op, pairs, weights=task.cache))
+    said = every_opinion(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
     roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
-    return np.asarray((roof / np.exp(said)).reshape(len(kernels), len(shapes)), np.float64)
+    return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
 
 
 def spread(traffic: Traffic, most: int) -> list[Shape]:
@@ -124,13 +154,22 @@ class Race:
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
         self._shared = bool(getattr(family, "shares_programs", False))
-        self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel in candidates}
         self.shapes = spread(task.traffic, SHAPES)
         self.shares = self._shares()
+        expected = predicted_us(task, family, lab.device, model, list(candidates), self.shapes)
+        hope = expected <= HOPELESS * expected.min(axis=0)
+        hope[np.argsort(np.log(expected).mean(axis=1), kind="stable")[:ALWAYS]] = True
+        tried = [(kernel, at) for at, kernel in enumerate(candidates) if hope[at].any()]
+        self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel, _ in tried}
+        self._expected = {Composition.of(kernel.name, share=SERIAL): expected[at] for kernel, at in tried}
+        self._hopeless = {
+            (Composition.of(kernel.name, share=SERIAL), shape)
+            for kernel, at in tried
+            for shape, some in zip(self.shapes, hope[at].tolist(), strict=True)
+            if not some
+        }
         self.us: Us = {composition: {} for composition in self.candidates}
         self.failed: set[str] = set()
-        expected = predicted_us(task, family, lab.device, model, list(candidates), self.shapes)
-        self._expected = dict(zip(self.candidates, expected, strict=True))
 
     def _shares(self) -> dict[Shape, float]:
         """Share of the traffic that each shape of the race stands for: that of the shapes nearest to it."""
@@ -177,17 +216,27 @@ class Race:
     def _time(
         self, compositions: Iterable[Composition], shapes: Sequence[Shape], threads: int, *, whatever: bool = False
     ) -> None:
-        """Time what has no time yet; ``whatever``: even when the time is up."""
+        """Time what has no time yet, shape by shape; ``whatever``: even when the time is up."""
         goes_on = self.clock.not_given_up if whatever else self.clock.goes_on
-        for composition in compositions:
-            missing = [shape for shape in shapes if shape not in self.us.get(composition, {})]
-            trials = [
-                Trial.of(self.task.op.name, composition, shape, threads=threads, cache=self.task.cache) for shape in missing
-            ]
-            records = [] if self._kernel(composition) in self.failed else self.lab.measure(trials, goes_on)
-            self._note(composition, records)
-            if self.clock.given_up or (self.clock.expired and not whatever):
-                return
+        every = list(compositions)
+        for shape in shapes:
+            for one in every:
+                if shape in self.us.get(one, {}) or self._kernel(one) in self.failed:
+                    continue
+                if not whatever and ((one, shape) in self._hopeless or self._lost(one, every)):
+                    continue
+                trial = Trial.of(self.task.op.name, one, shape, threads=threads, cache=self.task.cache)
+                self._note(one, self.lab.measure([trial], goes_on))
+                if self.clock.given_up or (self.clock.expired and not whatever):
+                    return
+
+    def _lost(self, one: Composition, among: Iterable[Composition]) -> bool:
+        """Whether a candidate was far behind the best wherever it was timed."""
+        own = self.us.get(one, {})
+        if len(own) < 2:
+            return False
+        best = {shape: min(self.us[other].get(shape, np.inf) for other in among if other in self.us) for shape in own}
+        return all(us > LOST * best[shape] for shape, us in own.items())
 
     def _note(self, composition: Composition, records: Sequence[Record]) -> None:
         for record in records:

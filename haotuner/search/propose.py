@@ -30,14 +30,15 @@ def rounds(
 ) -> Iterator[dict[str, list[Trial]]]:
     """Trials to measure, by kernel, until nothing is left to ask; what was noted and learned meanwhile decides the next.
 
-    With a model learnt elsewhere single points of what its plan would use (``points``), and whole probes of other kernels
-    once all of these have a time. From cold whole probes of the set that the analytic model would keep (after 24 kernels
-    the plan was at 0.95 of the best; after a start that spread over tile sizes at 0.45 to 0.76), then of what plans ask for.
+    With a model learnt elsewhere first what its opinions share, where it has several (``head.py``), then single points of
+    what its plan would use (``points``), and whole probes of other kernels once all of these have a time. From cold whole
+    probes of the set that the analytic model would keep (after 24 kernels the plan was at 0.95 of the best; after a start
+    that spread over tile sizes at 0.45 to 0.76), then of what plans ask for.
     """
     rng = np.random.default_rng(seed)
     first = True
     while True:
-        batch = points(book, ordered, rows, shares) if book.started else {}
+        batch = (book.head() or points(book, ordered, rows, shares)) if book.started else {}
         if not batch:
             size = STARTED_BATCH if book.started else FIRST_BATCH if first else NEXT_BATCH
             asked = propose(book, ordered, rows, shares, size, rng, as_set=first and not book.started)

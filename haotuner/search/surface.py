@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Analytic, CostModel
+from haotuner.cost.model import Analytic, CostModel, Opinionated
 from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import roofline_us
+from haotuner.search.head import head
 from haotuner.words.device import Device
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
@@ -48,6 +49,7 @@ class Surface:
         self._families = {kernel.name: family for kernel, family in kernels.items()}
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self.rows = {k.name: f.tile(k).extent[self.axis] for k, f in kernels.items()}
+        self._given = model
         self._model: CostModel = model or Analytic()
         self._seed = seed
         self._row_of: dict[Key, int] = {}
@@ -90,11 +92,29 @@ class Surface:
         rows = [self._row_of[key] for key in keys]
         frame = pd.concat(self._frames, ignore_index=True)
         roof, extra = np.array(self._roof), np.array(self._extra)
-        own = np.array(
-            [max(self.us[key] - extra[row], self.us[key] * LEAST_SHARE) for key, row in zip(keys, rows, strict=True)]
-        )
-        self._model = Forest(seed=self._seed).fit(frame.iloc[rows], np.log(roof[rows] / own))
+        labels = np.array([self._label(key, row) for key, row in zip(keys, rows, strict=True)])
+        self._model = Forest(seed=self._seed).fit(frame.iloc[rows], labels)
         self._said = roof / np.exp(self._model.predict(frame)) + extra
+
+    def head(self, tasks: Sequence[Sequence[Key]], failed: set[str]) -> list[Key]:
+        """Keys to time first, where the opinions that the given model rests on disagree (``head.py``).
+
+        ``tasks``: keys that compete with each other. ``failed``: kernels that cannot be timed.
+        """
+        if not isinstance(self._given, Opinionated):
+            return []
+        self._ask(key for keys in tasks for key in keys)
+        of_row = {row: key for key, row in self._row_of.items()}
+        labels = {row: self._label(key, row) for row, key in of_row.items() if key in self.us}
+        lost = np.array([row for row, key in of_row.items() if key[0] in failed], np.int64)
+        groups = [np.array([self._row_of[key] for key in keys], np.int64) for keys in tasks]
+        frame = pd.concat(self._frames, ignore_index=True)
+        return [of_row[row] for row in head(self._given, frame, groups, labels, left_out=lost)]
+
+    def _label(self, key: Key, row: int) -> float:
+        """Log(throughput / roofline) of a measured key, what adding parts up takes left out."""
+        own = max(self.us[key] - self._extra[row], self.us[key] * LEAST_SHARE)
+        return float(np.log(self._roof[row] / own))
 
     def _levels(self) -> dict[tuple[str, int], tuple[Floats, Floats]]:
         """Of each kernel and number of parts: log of tiles, and log of measured over predicted there."""

@@ -170,11 +170,13 @@ class Search:
             return []
         us, chosen = self._best(names)
         least = us.min(axis=0)
+        todo = {name: self._todo(us[of], least, chosen[of]) for of, name in enumerate(names)}
+        if shared := self._shared(names):
+            return [(name, list(dict.fromkeys([*keys, *todo[name]]))) for name, keys in shared.items()][:size]
         wanted = np.zeros(len(names))
         for at, share in enumerate(self.shares.tolist()):
             for place, of in enumerate(np.argsort(us[:, at], kind="stable")[:RANKED].tolist()):
                 wanted[of] += share / 2**place
-        todo = {name: self._todo(us[of], least, chosen[of]) for of, name in enumerate(names)}
         fresh = [of for of in np.argsort(-wanted, kind="stable").tolist() if wanted[of] > 0 and todo[names[of]]]
         asked = fresh[: max(1, round(size * (1 - EXPLORE)))]
         behind = np.log(us / least).mean(axis=1)
@@ -182,6 +184,14 @@ class Search:
         pool = rest[: max(len(rest) // 2, size)]
         asked += [pool[place] for place in self._random.permutation(len(pool))[: size - len(asked)].tolist()]
         return [(names[of], todo[names[of]]) for of in asked if todo[names[of]]]
+
+    def _shared(self, names: Sequence[str]) -> dict[str, list[Key]]:
+        """What the opinions of the start would time first, by kernel; empty once enough is timed (``head.py``)."""
+        tasks = [[(name, self.grids[name].tiles(extent), 1, self.task.cache) for name in names] for extent in self.extents]
+        found: dict[str, list[Key]] = {}
+        for key in self.surface.head(tasks, self.failed):
+            found.setdefault(key[0], []).append(key)
+        return found
 
     def _todo(self, own: Floats, least: Floats, chosen: Sequence[Key]) -> list[Key]:
         """Where a kernel is timed: near the best, evenly over the shapes."""

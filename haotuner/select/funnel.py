@@ -58,7 +58,8 @@ def select(
 ) -> Funnel:
     """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
 
-    ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many).
+    ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many), or
+    these by several opinions.
     ``most`` candidates are kept, ``family.frontier`` if None.
     ``among``: look at these points only; none: at all of the family.
     """
@@ -101,15 +102,17 @@ def _frontier(
 ) -> tuple[Candidate, ...]:
     scores = score([c.kernel for c in legal])
     scores = scores[:, None] if scores.ndim == 1 else scores
+    means = (scores[0] if scores.ndim == 3 else scores).mean(axis=1)
+    columns = scores.transpose(0, 2, 1).reshape(-1, len(legal)) if scores.ndim == 3 else scores.T
     groups = [group(family, c.kernel) for c in legal]
     names = [c.kernel.name for c in legal]
     depth = np.full(len(legal), len(legal))  # how many of its group a kernel stands behind, in the use it suits best
-    for use in scores.T:
+    for use in columns:
         seen: Counter[tuple[int, ...]] = Counter()
         for at in sorted(range(len(legal)), key=lambda i: (-use[i], names[i])):
             depth[at] = min(depth[at], seen[groups[at]])
             seen[groups[at]] += 1
-    places = list(zip(depth.tolist(), scores.mean(axis=1).tolist(), names, legal, strict=True))
+    places = list(zip(depth.tolist(), means.tolist(), names, legal, strict=True))
     places.sort(key=lambda place: (place[0], -place[1], place[2]))  # the best of every group, then the seconds
     for rank, (_, _, _, candidate) in enumerate(places[most:], most + 1):
         ledger.refuse(candidate.kernel, "frontier", rank, most)

@@ -18,7 +18,8 @@ from haotuner.words.kernel import Footprint, MicroKernel, Tile
 from haotuner.words.shape import Shape
 
 Column: TypeAlias = NDArray[np.float64]  # one entry a row; a row is one (micro-kernel, shape)
-# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better.
+# Of each micro-kernel: one number, or one for each use (a few rows, many); higher is better. Or the same by several who may
+# disagree, ``(who, kernels, uses)``: the first decides the order, and what any of them ranks first is kept.
 Expectation: TypeAlias = Callable[[Sequence[MicroKernel]], NDArray[np.float64]]
 
 
@@ -147,6 +148,18 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A program whose instructions were counted, and what it moves over each level: columns of shape ``(rows,)``.
+
+    Where a family counts them nothing else prices its work; ``Work`` keeps what is moved beyond the last level.
+    """
+
+    cycles: Column  # of one unit that does all the work, everything in L1
+    l1_bytes: Column  # between L1 and what lies beyond it
+    l2_bytes: Column  # the same of L2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What tile programs ask of a device. Work and tiles every family can tell; the other groups only some.
 
@@ -159,6 +172,7 @@ class Demand:
     staging: Staging | None = None
     stream: CpuStream | None = None
     ring: Ring | None = None
+    counted: Counted | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,8 +173,10 @@ class Tir:
         if not dtype.startswith("fp"):
             return (self.tirx.max if greater else self.tirx.min)(*given)
         one, other = (self._once(value, lanes) for value in given)
-        ahead = one > other if greater else one < other
-        return self.tirx.Select(self.tirx.Or(ahead, self.tirx.isnan(one)), one, other)
+        ahead = self._once(
+            self.tirx.Select(one > other if greater else one < other, one, other), lanes
+        )  # other if one is NaN
+        return self.tirx.Select(self.tirx.isnan(one), one, ahead)
 
     def _rsqrt(self, given: list[Any], dtype: str, lanes: int) -> Any:
         return self._wide(self.number(1, dtype), lanes) / self.tirx.sqrt(given[0])

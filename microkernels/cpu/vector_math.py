@@ -21,6 +21,7 @@ ERF_SPLIT, ERF_END = 0.92, 4.0  # erf is 1 in float32 from 3.92 on
 LOG = (0.3333331048488617, -0.24999986588954926, 0.20002155005931854, -0.1666918843984604, 0.14219848811626434,
        -0.12385925650596619, 0.11866694688796997, -0.11779095232486725, 0.06915716826915741)  # fmt: skip
 TANH = (-0.3333326280117035, 0.1333089917898178, -0.053692955523729324, 0.02048327773809433, -0.0055285971611738205)
+AVX512_LANES, SCALE = 16, "llvm.x86.avx512.mask.scalef.ps.512"
 TANH_SPLIT, TANH_END = 0.625, 10.0  # tanh is 1 in float32 from 9.02 on
 
 
@@ -32,29 +33,45 @@ class VectorMath:
     once: Any  # Callable[[expression], expression]
 
     def exp(self, x: Any) -> Any:
-        """e^x: 2^n * e^r with |r| <= ln 2 / 2; the power in two factors, so that subnormal results come out."""
+        """e^x: 2^n * e^r with |r| <= ln 2 / 2; subnormal results come out."""
         from tvm import tirx
 
         x = self.once(x)
-        e, whole = self._reduced(self.once(self._least(self._most(x, -104.5), 89.0)))
-        half = self.once(whole >> self._int(1))
+        if self._scales:
+            return self._scaled(*self._reduced(self._under(self._over(x, -104.5), 89.0)))
+        e, n = self._reduced(self.once(self._least(self._most(x, -104.5), 89.0)))
+        whole = self.once(tirx.Cast(self._type("int32"), n))
+        half = self.once(whole >> self._int(1))  # the power in two factors
         result = e * self._power(half) * self._power(whole - half)
         return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), result, x))
 
     def _exp_inside(self, x: Any) -> Any:
         """e^x for numbers in -87..87: results are neither subnormal nor infinite."""
-        e, whole = self._reduced(self.once(x))
-        return self.once(e * self._power(whole))
+        return self._scaled(*self._reduced(self.once(x)))
 
     def _reduced(self, x: Any) -> tuple[Any, Any]:
-        """e^r and n of x = n ln 2 + r."""
+        """e^r and n of x = n ln 2 + r, both float32."""
         from tvm import tirx
 
         n = self.once(tirx.floor(self._fma(x, LOG2_E, 0.5)))
         r = self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
         p = self.once(self._polynomial(EXP, r))
         e = self.once(self._fma(self.once(r * r), p, r) + self._number(1.0))
-        return e, self.once(tirx.Cast(self._type("int32"), n))
+        return e, n
+
+    @property
+    def _scales(self) -> bool:
+        """Whether the vectors are those of AVX-512, which multiplies by a power of two, rounded once, in one instruction."""
+        return self.lanes == AVX512_LANES
+
+    def _scaled(self, e: Any, n: Any) -> Any:
+        """E * 2^n. Where no instruction does it: for n in -126..127."""
+        from tvm import tirx
+
+        if not self._scales:
+            return self.once(e * self._power(self.once(tirx.Cast(self._type("int32"), n))))
+        every, current = tirx.IntImm("int16", -1), tirx.IntImm("int32", 4)  # all lanes; rounding as it is set
+        return self.once(tirx.call_llvm_pure_intrin(self._type("float32"), SCALE, e, n, e, every, current))
 
     def log(self, x: Any) -> Any:
         """Natural logarithm: of the mantissa in sqrt(1/2)..sqrt(2), plus the exponent times ln 2."""
@@ -141,6 +158,17 @@ class VectorMath:
         from tvm import tirx
 
         return tirx.Select(x < self._number(bound), x, self._number(bound))
+
+    def _under(self, x: Any, bound: float) -> Any:
+        """The same, and a NaN as it is."""
+        from tvm import tirx
+
+        return tirx.Select(x > self._number(bound), self._number(bound), x)
+
+    def _over(self, x: Any, bound: float) -> Any:
+        from tvm import tirx
+
+        return tirx.Select(x < self._number(bound), self._number(bound), x)
 
     def _most(self, x: Any, bound: float) -> Any:
         from tvm import tirx

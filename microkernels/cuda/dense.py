@@ -98,6 +98,7 @@ class CudaDense(ABC):
             op.kind == ("grouped" if self.grouped else "dense")
             and op.dtype == self.dtype
             and not op.epilogue
+            and "out" not in dict(op.options)
             and bool(op.dynamic)
         )
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.law import Laws, Question, no_larger
 
 SECTOR_BYTES = 32  # least that an L2 or the memory hands over, on NVIDIA and AMD alike
 WASTED_SECTORS = 0.4  # share of fetched bytes that nobody uses; a 32-byte piece of a row off 32 bytes wastes half
+# Elements of a warp's tile of mma.sync where wgmma computes the op as well. Larger ones are for products that tensor cores
+# bound, and there wgmma has 1.6 times the rate (Luo et al., arXiv 2402.13499); smaller tiles may hide a latency better.
+WARP_TILE_BESIDE_WGMMA = 32 * 32
+# HMMAs that a large tile of a warp has in a step of k, for each address that a thread copies to or from; with fewer, each
+# has more than three instructions of the loop. A long step may have more addresses; where operands begin in registers, in
+# all kinds beside dense, no other will do.
+LARGE_WARP_TILE, HMMAS_AN_ADDRESS, LONG_STEP = 64 * 32, 3.5, 64
+COPY_ELEMENTS, SWIZZLED_ROWS = 8, 8  # of 16 bytes; the swizzle is the same again
 # Tiles no larger than this are let in however small the op or its traffic: the least that every family can make.
 SMALL_TILE = 64
 
@@ -26,9 +35,34 @@ def _columns(q: Question) -> tuple[float, float] | None:
     return (q.kernel["bn"], max(SMALL_TILE, static["n"])) if "n" in static else None
 
 
+def _elements(kernel: MicroKernel) -> int:
+    """Of Y, of one warp."""
+    return kernel["bm"] // kernel["wm"] * (kernel["bn"] // kernel["wn"])
+
+
+def _warp_tile(q: Question) -> tuple[float, float] | None:
+    return _elements(q.kernel), WARP_TILE_BESIDE_WGMMA
+
+
+def _step(q: Question) -> tuple[float, float] | None:
+    """An HMMA makes 16 by 8 elements of 16 of k; of W (k, n) a copy may reach rows of half a swizzle, with two addresses."""
+    kernel, tile = q.kernel, _elements(q.kernel)
+    hmmas = tile // 128 * (kernel["bk"] // 16)
+    least = 0 if q.op.kind == "dense" else LONG_STEP
+    if tile < LARGE_WARP_TILE or (hmmas >= LONG_STEP and not least):
+        return None
+    at_once = q.footprint.threads * COPY_ELEMENTS
+    addresses = (kernel["bm"] + kernel["bn"]) * kernel["bk"] // at_once + (
+        kernel["kn"] and at_once < kernel["bn"] * SWIZZLED_ROWS
+    )
+    return max(least, HMMAS_AN_ADDRESS * addresses), hmmas
+
+
 # In the order they are asked; a point counts against the first law it breaks.
 LAWS: Laws = (
     ("coalescing", _coalescing),
     ("rows", no_larger("m", least=SMALL_TILE)),
     ("columns", _columns),
 )
+MMA_LAWS: Laws = (*LAWS, ("step", _step))
+BESIDE_WGMMA: Laws = (("warp tile", _warp_tile),)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import pieces
+from haotuner.microkernels.cuda import dense_laws, pieces
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
@@ -25,8 +25,10 @@ from haotuner.microkernels.cuda.dense import (
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.law import Laws
 from haotuner.words.op import Op
 
 WARP_GRIDS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (2, 4), (4, 2))  # 2 to 8 warps; one warp cannot hide its loads
@@ -98,6 +100,12 @@ class CudaMma(CudaDense):
         """On Hopper mma.sync reaches only part of the tensor cores' peak."""
         return HOPPER_SHARE if device.arch in ("sm_90", "sm_90a") else 1.0
 
+    def laws(self, op: Op, device: Device) -> Laws:
+        """No large tiles of a warp with a short step; on Hopper none at all where wgmma computes the op."""
+        by_wgmma = CudaWgmma(self.name, self.dtype, grouped=self.grouped)
+        beside = dense_laws.BESIDE_WGMMA if by_wgmma.suits(device) and by_wgmma.serves(op) else ()
+        return *dense_laws.MMA_LAWS, *beside
+
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
@@ -113,7 +121,6 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
     threads = wm * wn * WARP
     rows, columns = bm // wm, bn // wn  # of one warp
     mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # instructions of a warp, k16 steps of a stage
-    w_rows, w_columns = (bk, bn) if kn else (bn, bk)  # W's tile as it lies in memory
     element_type = pieces.ELEMENT_TYPES[dtype]
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{element}.{element}.f32"
@@ -121,9 +128,20 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
     ldmatrix_w = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" if kn else ldmatrix
     load_loop = T.unroll if v > 1 else T.serial  # plain loads wait in registers: unrolled they spill
     copy = "cp.async.cg.shared.global" if v == 8 else "cp.async.ca.shared.global"  # .cg (past L1) exists for 16 bytes only
+    x_bytes, stage_bytes = bm * bk * 2, (bm + bn) * bk * 2  # of a stage: X's tile, and W's behind it
+    # Where all copies of a thread have the same columns, they differ in their rows by constants: one number of rows that
+    # are left tells which are inside.
+    x_even, w_even = threads % (bk // v) == 0, threads % ((bn if kn else bk) // v) == 0
 
-    def swizzled(row: Any, column: Any, width: int) -> Any:
-        return pieces.swizzled(T, row, column, width)
+    def piece(i: Any, thread: Any, width: int) -> tuple[Any, Any]:
+        """Row and column of what a thread copies i-th, of a tile of so many columns."""
+        e = i * threads + thread
+        return T.truncdiv(e, width // v), T.truncmod(e, width // v) * v
+
+    def in_tile(row: Any, column: Any, width: int) -> Any:
+        """Bytes from the begin of a tile: indices in elements would cost a shift for each address."""
+        chunk = pieces.swizzled_chunk(T, row, column, width)
+        return row * (width * 2) + T.shift_left(chunk, 4) + T.bitwise_and(column, 7) * 2
 
     @T.prim_func
     def program(x_arg: T.handle, w_arg: T.handle):
@@ -147,86 +165,103 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         lane: T.let = T.truncmod(thread, WARP)
         warp_m: T.let = T.truncdiv(warp, wn) * rows
         warp_n: T.let = T.truncmod(warp, wn) * columns
-        w_pitch = T.meta_var(n if kn else k)
         pool = T.SMEMPool()
-        xs = pool.alloc((st, bm, bk), dtype, align=128)
-        ws = pool.alloc((st, w_rows, w_columns), dtype, align=128)
+        ring = pool.alloc((st * stage_bytes,), "uint8", align=128)
+        pool.move_base_to(0)
+        elements = pool.alloc((st * stage_bytes // 2,), dtype, align=128)
         pool.commit()
         sums = T.alloc_local([mt * nt * 4], "float32")
         xf = T.alloc_local([2 * mt * 4], "uint32")
         wr = T.alloc_local([2 * nt * 2], "uint32")
+        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+        # Of the step that is loaded next: elements from the operands' begin to the tiles', and what is left of k.
+        x_from = T.alloc_local([1], "int32")
+        w_from = T.alloc_local([1], "int32")
+        left = T.alloc_local([1], "int32")
+        x_from[0] = m0 * x_stride + first * bk
+        w_from[0] = first * bk * n + n0 if kn else n0 * k + first * bk
+        left[0] = k - first * bk
 
         @T.inline
-        def load(shared, flat, pitch, stage, height, width, row0, column0, row_end, column_end):
+        def load(place, flat, start, pitch, height, width, rows_left, columns_left, even):
             """One tile of global memory into a stage, zeros outside the matrix."""
+            own = T.meta_var(piece(0, thread, width))
+            room: T.int32 = T.if_then_else(own[1] < columns_left, rows_left - own[0], 0)
             for i in load_loop((height * width + threads * v - 1) // (threads * v)):
-                e = T.meta_var(i * threads + thread)
-                r = T.meta_var(T.truncdiv(e, width // v))
-                c = T.meta_var(T.truncmod(e, width // v) * v)
-                if e < height * width // v:
+                its = T.meta_var(piece(i, thread, width))
+                r = T.meta_var(its[0])
+                c = T.meta_var(its[1])
+                source = T.meta_var(start + r * pitch + c)
+                inside = T.meta_var(i * (threads * v // width) < room if even else T.And(r < rows_left, c < columns_left))
+                if i * threads + thread < height * width // v:
                     if v >= 2:
                         T.ptx[copy](
-                            shared.ptr_to([stage, r, swizzled(r, c, width)]),
-                            flat.ptr_to([(row0 + r) * pitch + column0 + c]),  # never read when the source size is 0
+                            ring.ptr_to([place + in_tile(r, c, width)]),
+                            flat.ptr_to([source]),  # never read when the source size is 0
                             v * 2,
-                            T.if_then_else(
-                                T.And(row0 + r < row_end, column0 + c < column_end), T.uint32(v * 2), T.uint32(0)
-                            ),
+                            T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
                         )
                     else:
-                        shared[stage, r, swizzled(r, c, width)] = T.if_then_else(
-                            T.And(row0 + r < row_end, column0 + c < column_end),
-                            flat[(row0 + r) * pitch + column0 + c],
-                            T.Cast(dtype, 0),
+                        elements[T.shift_right(place + in_tile(r, c, width), 1)] = T.if_then_else(
+                            inside, flat[source], T.Cast(dtype, 0)
                         )
 
         @T.inline
-        def load_stage(stage, step):
-            load(xs, x, x_stride, stage, bm, bk, m0, step * bk, m, k)
+        def load_stage(place):
+            """The next step's tiles; past the end of k zeros or what nobody reads."""
+            load(place, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
             if kn:
-                load(ws, wf, w_pitch, stage, bk, bn, step * bk, n0, k, n)
+                load(place + x_bytes, wf, w_from[0], n, bk, bn, left[0], n - n0, w_even)
             else:
-                load(ws, wf, w_pitch, stage, bn, bk, n0, step * bk, n, k)
+                load(place + x_bytes, wf, w_from[0], k, bn, bk, n - n0, left[0], w_even)
+            x_from[0] = x_from[0] + bk
+            w_from[0] = w_from[0] + (bk * n if kn else bk)
+            left[0] = left[0] - bk
+
+        # Where ldmatrix reads in a stage; rows 16 apart have the same swizzle, so constants lead to all others.
+        x_reads = T.alloc_local([ksteps], "int32")
+        w_reads = T.alloc_local([nt // 2 if kn else ksteps], "int32")
+        for kk in T.unroll(ksteps):
+            r = T.meta_var(warp_m + T.truncmod(lane, 16))
+            x_reads[kk] = pieces.held(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
+        if kn:
+            for j in T.unroll(nt // 2):
+                c = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8)
+                w_reads[j] = pieces.held(T, x_bytes + in_tile(T.truncmod(lane, 16), c, bn))
+        else:
+            for kk in T.unroll(ksteps):
+                r = T.meta_var(warp_n + T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
+                c = T.meta_var(kk * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
+                w_reads[kk] = pieces.held(T, x_bytes + in_tile(r, c, bk))
 
         @T.inline
-        def fragments(stage, kk, half):
+        def fragments(place, kk, half):
             """The operands of k16 step kk into one of two register sets."""
             for i in T.unroll(mt):
-                r = T.meta_var(warp_m + i * 16 + T.truncmod(lane, 16))
-                c = T.meta_var(kk * 16 + T.truncdiv(lane, 16) * 8)
-                T.ptx[ldmatrix](*[xf[(half * mt + i) * 4 + q] for q in range(4)], xs.ptr_to([stage, r, swizzled(r, c, bk)]))
+                T.ptx[ldmatrix](
+                    *[xf[(half * mt + i) * 4 + q] for q in range(4)], ring.ptr_to([place + x_reads[kk] + i * (16 * bk * 2)])
+                )
             for j in T.unroll(nt // 2):
-                if kn:
-                    r = T.meta_var(kk * 16 + T.truncmod(lane, 16))
-                    c = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8)
-                    T.ptx[ldmatrix_w](
-                        *[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ws.ptr_to([stage, r, swizzled(r, c, bn)])
-                    )
-                else:
-                    r = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
-                    c = T.meta_var(kk * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
-                    T.ptx[ldmatrix_w](
-                        *[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ws.ptr_to([stage, r, swizzled(r, c, bk)])
-                    )
+                from_w = T.meta_var(w_reads[j] + kk * (16 * bn * 2) if kn else w_reads[kk] + j * (16 * bk * 2))
+                T.ptx[ldmatrix_w](*[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ring.ptr_to([place + from_w]))
 
         for i in T.unroll(mt * nt * 4):
             sums[i] = T.float32(0)
-        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
         for s in T.unroll(st - 1):
-            load_stage(s, first + s)
+            load_stage(s * stage_bytes)
             T.ptx.cp.async_.commit_group()
-        stage: T.int32 = 0  # ring slot of this step
-        for step in T.serial(last - first):
+        at_stage: T.int32 = 0  # bytes from the ring's begin to this step's stage
+        freed: T.int32 = (st - 1) * stage_bytes  # and to that of the step before
+        for _ in T.serial(last - first):
             T.ptx.cp.async_.wait_group(st - 2)
             T.cuda.cta_sync()
-            fragments(stage, 0, 0)
-            freed: T.let = T.if_then_else(stage == 0, st - 1, stage - 1)  # the slot of the step before
-            load_stage(freed, first + step + (st - 1))  # past the end it fills zeros or what nobody reads
+            fragments(at_stage, 0, 0)
+            load_stage(freed)
             T.ptx.cp.async_.commit_group()
             for kk in T.unroll(ksteps):
                 if kk + 1 < ksteps:
-                    fragments(stage, kk + 1, (kk + 1) % 2)
+                    fragments(at_stage, kk + 1, (kk + 1) % 2)
                 for i in T.unroll(mt):
                     for j in T.unroll(nt):
                         T.ptx[mma](
@@ -235,7 +270,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
                             *[wr[((kk % 2) * nt + j) * 2 + q] for q in range(2)],
                             *[sums[(i * nt + j) * 4 + q] for q in range(4)],
                         )
-            stage = T.if_then_else(stage == st - 1, 0, stage + 1)
+            freed = at_stage
+            at_stage = T.if_then_else(at_stage == (st - 1) * stage_bytes, 0, at_stage + stage_bytes)
         T.ptx.cp.async_.wait_group(0)
         T.cuda.cta_sync()  # the ring is free: sums go through it
         again: T.int32 = pieces.thread_again(T)
@@ -244,7 +280,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         T.evaluate(
             pieces.call(
                 T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",
-                sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), T.truncdiv(again, WARP),
+                sums.ptr_to([0]), ring.ptr_to([0]), T.truncdiv(again, WARP),
                 at[0] * bm + T.truncdiv(again, wn * WARP) * rows,
                 at[1] * bn + T.truncmod(T.truncdiv(again, WARP), wn) * columns,
             )

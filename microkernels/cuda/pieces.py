@@ -49,6 +49,11 @@ def unroll_twice(tirx: Any) -> Any:
     return call(tirx, UNROLL_TWICE)
 
 
+def held(tirx: Any, value: Any) -> Any:
+    """A number that stays in a register: the compiler does not compute it anew, in parts, where it is used."""
+    return call(tirx, "ht_held", value, gives="int32")
+
+
 def thread_again(tirx: Any) -> Any:
     """The thread's number, not known to be the one before: what comes of it after a loop takes no register in the loop."""
     return call(tirx, "ht_thread_again", gives="int32")
@@ -61,10 +66,14 @@ def block_again(tirx: Any) -> Any:
 
 def swizzled(tirx: Any, row: Any, column: Any, width: int) -> Any:
     """Column of a row of ``width`` 2-byte elements, its 16-byte chunk moved: 8 rows at one chunk meet 8 groups of banks."""
+    return tirx.shift_left(swizzled_chunk(tirx, row, column, width), 3) + tirx.bitwise_and(column, 7)
+
+
+def swizzled_chunk(tirx: Any, row: Any, column: Any, width: int) -> Any:
+    """The chunk alone that it is moved to."""
     chunks = min(width // 8, 8)  # 8 chunks are 128 bytes, all banks once
     mixed = tirx.shift_right(row, {8: 0, 4: 1, 2: 2}[chunks])  # rows that share 128 bytes differ in chunk already
-    chunk = tirx.bitwise_xor(tirx.shift_right(column, 3), tirx.bitwise_and(mixed, chunks - 1))
-    return tirx.shift_left(chunk, 3) + tirx.bitwise_and(column, 7)
+    return tirx.bitwise_xor(tirx.shift_right(column, 3), tirx.bitwise_and(mixed, chunks - 1))
 
 
 def pitch(columns: int) -> int:

@@ -28,7 +28,8 @@ from haotuner.search.book import Book
 from haotuner.search.probes import Probe, probe
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.fit import SHIPPED_TREES
-from haotuner.transfer.nearness import priors_of
+from haotuner.transfer.nearness import priors_at, start_distance
+from haotuner.transfer.shared import shared_of_models
 from haotuner.transfer.started import Blend, Ranks, Started
 from haotuner.tuning import Task, tune
 from haotuner.words.device import Device
@@ -123,7 +124,7 @@ class Case:
         """The trials in the order measured."""
         lab = Replay(self.own.device, self.us)
         task = Task(op=self.op, traffic=self.traffic, threads=(), budget_s=PLENTY_S, seed=seed)
-        model = None if start is None else Started(start, seed=seed)
+        model = None if start is None else start if isinstance(start, Started) else Started(start, seed=seed)
         tune(task, cast(Laboratory, lab), Recorded(self.kernels), model=model)
         return Run(self, tuple(lab.order), start, seed)
 
@@ -156,7 +157,8 @@ class Run:
         """Time of the plan after that many measurements; None: all of them."""
         case, seen = self.case, self.order[:count]
         names = list(dict.fromkeys(trial.kernel for trial in seen))
-        model = None if self.start is None else Started(self.start, seed=self.seed)
+        start = self.start
+        model = None if start is None else start if isinstance(start, Started) else Started(start, seed=self.seed)
         book = _book(names, {trial: case.us[trial] for trial in seen}, case.op, case.own.device, model)
         if model is not None:
             book.learn()
@@ -208,11 +210,12 @@ def _row(case: Case, name: str, runs: Sequence[Run], usual: float, full: float) 
             f"{ends / full - 1:+.1%}", f"{np.mean([run.kernels for run in runs]):.0f}"]  # fmt: skip
 
 
-def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str, Forest]) -> Blend:
+def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str, Forest]) -> Started:
     """What `haotuner tune` would start from if this device had no model of its own."""
     names = [name for name, source in sources.items() if source.device.id != case.own.device.id]
-    near = priors_of([sources[name].device.with_units(1) for name in names], case.own.device.with_units(1))
-    return Blend([forests[name] for name in names], near)
+    distances = [start_distance(sources[name].device, case.own.device) for name in names]
+    models = [forests[name] for name in names]
+    return shared_of_models(models, distances, Blend(models, priors_at(distances)))
 
 
 def _compared(records: Path, at: int, op: str, seeds: int) -> list[list[str]]:

@@ -28,10 +28,6 @@ MATRIX = {
 }
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
-# An eighth of a 16-byte copy for each HMMA, as in 128x128x32, is in the limit; each copy of a narrower tile beyond that
-# may take two instructions more than what lies in the limit. W (k, n) asks for each row of k.
-COPIES_FREE, COPY_INSTRUCTIONS, KN_INSTRUCTIONS = 1 / 8, 2.0, 0.1
-GROUP_INSTRUCTIONS = 0.25  # pointers and rows of a group are registers, not constants of the launch
 NARROW_STORES = 2  # of Y in single elements and of partial sums, each in a loop
 
 
@@ -53,8 +49,7 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
             yield f"{loop.count('R2UR')} R2UR in the main loop"
         if share > HGMMA_LIMIT:
             yield f"{share:.1f} instructions per HGMMA"
-    group = GROUP_INSTRUCTIONS if family.grouped else 0.0
-    if kind == "cuda_mma" and _large_mma(kernel) and share > _hmma_limit(kernel) + group and arch != "sm_90a":
+    if kind == "cuda_mma" and _large_mma(kernel) and share > HMMA_LIMIT:
         yield f"{share:.2f} instructions per HMMA"
     if kind == "cuda_simt" and share > FFMA_LIMIT and _large_simt(kernel):
         yield f"{share:.3f} instructions per FFMA"
@@ -71,14 +66,6 @@ def _large_mma(kernel: MicroKernel) -> bool:
     """A warp has 16 instructions or more for 16 elements of k, and 16-byte loads."""
     rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
     return rows * columns >= 64 * 32 and kernel["v"] == 8
-
-
-def _hmma_limit(kernel: MicroKernel) -> float:
-    """Instructions for each HMMA that a large tile may have."""
-    threads, rows, columns = 32 * kernel["wm"] * kernel["wn"], kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
-    copies = (kernel["bm"] + kernel["bn"]) * kernel["bk"] / (threads * kernel["v"])
-    share = copies / (rows // 16 * (columns // 8) * (kernel["bk"] // 16))
-    return HMMA_LIMIT + max(0.0, share - COPIES_FREE) * COPY_INSTRUCTIONS + kernel["kn"] * KN_INSTRUCTIONS
 
 
 def _large_simt(kernel: MicroKernel) -> bool:

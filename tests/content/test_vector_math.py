@@ -25,6 +25,8 @@ LIMITS = {
     "sigmoid": 3.0,
 }  # ulp; sigmoid adds a division's rounding to exp's
 
+AVX512, ARCHS = pytest.mark.isa("avx512f", "avx512vl"), {16: "x86-64-v4"}
+
 
 def compiled(function: str, lanes: int, arch: str = "x86-64") -> Any:
     g = GraphBuilder()
@@ -55,11 +57,11 @@ def distance(found: Any, exact: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", LIMITS)
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("lanes", [1, 4, pytest.param(16, marks=AVX512)])
 def test_functions_are_within_their_limit_everywhere(function: str, lanes: int) -> None:
     x = every_exponent()
     found = np.empty_like(x)
-    compiled(function, lanes)(tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
+    compiled(function, lanes, ARCHS.get(lanes, "x86-64"))(tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
     with np.errstate(all="ignore"):
         exact = np.asarray(FUNCTIONS[function](x.astype(np.float64)))
     off = distance(found, exact)
@@ -68,10 +70,11 @@ def test_functions_are_within_their_limit_everywhere(function: str, lanes: int) 
 
 
 @pytest.mark.parametrize("function", LIMITS)
-def test_special_values_are_numpys(function: str) -> None:
+@pytest.mark.parametrize("lanes", [4, pytest.param(16, marks=AVX512)])
+def test_special_values_are_numpys(function: str, lanes: int) -> None:
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38], np.float32)
     found = np.empty_like(x)
-    compiled(function, 4)(tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
+    compiled(function, lanes, ARCHS.get(lanes, "x86-64"))(tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
     with np.errstate(all="ignore"):
         exact = np.asarray(FUNCTIONS[function](x.astype(np.float64))).astype(np.float32)
     np.testing.assert_array_equal(found, exact)

@@ -13,12 +13,15 @@ from haotuner.backends.cpu.ways import rows_of
 from haotuner.cli import explain
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
+from haotuner.cli.explain_program import print_program, program_document
 from haotuner.pack.op import PackAxis, PackOp, PackOperand
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.words.composition import WAYS, Composition
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 from tests.doors.command import haotuner
+from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.packs import put_manifest
 
 pytestmark = pytest.mark.timeout(120)
@@ -150,3 +153,14 @@ def test_facts_of_another_type_are_an_invalid_pack(tuned: Tuned, cache: Path, tm
         answer = haotuner("explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7", cache=cache, cwd=tmp_path)
         assert answer.code == 5, answer.err
         assert "Traceback" not in answer.err
+
+
+def test_a_generated_program_tells_its_decisions_and_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    kernel, op = "cpu_generated_softmax_fp32__vl16_u4_ax2_kp1", Op.parse("softmax")
+    found = program_document(kernel, op, Shape.of(m=8, n=64), BIG_CORE)
+    assert found is not None
+    print_program(found)
+    told = capsys.readouterr().out
+    assert "16 lanes along axis n; threads share m" in told and "(exp) kept in the output's row" in told
+    assert found["bytes"]["least"] == 2 * 4 * 8 * 64 and found["bytes"]["registers"] == 5 * 4 * 8 * 64
+    assert program_document("cpu_dense_fp32__mr6_nr64", op, Shape.of(m=8, n=64), BIG_CORE) is None

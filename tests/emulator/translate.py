@@ -140,6 +140,7 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
     (r"cvt\.rn\.bf16\.f32 (%\d+), (%\d+)", _given("bf16_bits")),
     (r"cvt\.f32\.f16 (%\d+), (%\d+)", _given("half_value")),
     (r"cvt\.rn\.(f16|bf16)x2\.f32 (%\d+), (%\d+), (%\d+)", _pair),
+    (r"mov\.b32 (%\d+), (%\d+)", lambda asm, found: f"{asm.operand(found[1])} = {asm.operand(found[2])};"),
     (r"mov\.u32 (%\d+), %%?tid\.x", lambda asm, found: f"{asm.operand(found[1])} = threadIdx.x;"),
     (r"mov\.u32 (%\d+), %%?ctaid\.x", lambda asm, found: f"{asm.operand(found[1])} = blockIdx.x;"),
     (r"mov\.u32 (%\d+), %%?smid", lambda asm, found: f"{asm.operand(found[1])} = emu::multiprocessor();"),

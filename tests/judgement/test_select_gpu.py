@@ -37,7 +37,9 @@ GPUS = [profile.device for profile in profiles() if profile.device.kind != "cpu"
 FP32, FP16 = Op.parse("dense:n=2304,k=768"), Op.parse("dense:n=2304,k=768,dtype=fp16")
 H200, A100 = find_device("h200"), find_device("a100-40gb")
 BIG = SIMT.kernel(bm=128, bn=128, bk=8, tm=8, tn=8)
-LAWS = [name for name, _ in laws_of(SIMT, FP32, A100)]
+GROUPED = Op.parse("grouped:g=8,n=2304,k=768,dtype=fp16")
+GROUPED_MMA = CudaMma("cuda_grouped_mma_fp16", "fp16", grouped=True)
+LAWS = [name for name, _ in laws_of(GROUPED_MMA, GROUPED, H200)]  # there are no others
 
 
 def traffic(text: str) -> Traffic:
@@ -92,6 +94,9 @@ def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
         ("occupancy", MMA, MMA.kernel(bm=64, bn=128, bk=64, wm=1, wn=2, st=4), A100, FP16, 4, 2),
         ("coalescing", SIMT, BIG, A100, Op.parse("dense:n=2304,k=769"), 0.5, 0.4),
         ("rows", SIMT, SIMT.kernel(bm=128, bn=64, bk=8, tm=8, tn=4), A100, FP32, 128, 100),
+        ("warp tile", MMA, MMA.kernel(bm=64, bn=128, bk=32, wm=1, wn=4, st=3), H200, FP16, 64 * 32, 32 * 32),
+        ("step", MMA, MMA.kernel(bm=128, bn=32, bk=32, wm=2, wn=1, st=3), A100, FP16, 35, 32),
+        ("step", GROUPED_MMA, GROUPED_MMA.kernel(bm=64, bn=128, bk=32, wm=1, wn=4, st=3), A100, GROUPED, 64, 32),
         ("columns", SIMT, SIMT.kernel(bm=32, bn=128, bk=8, tm=4, tn=4), A100, Op.parse("dense:n=40,k=768"), 128, 64),
     ],
 )  # fmt: skip
@@ -103,12 +108,18 @@ def test_each_law_gives_both_sides_of_what_it_refuses(
     assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
 
 
+@pytest.mark.parametrize(("op", "device"), [(FP16, A100), (Op.parse("dense:n=2304,k=770,dtype=fp16"), H200)])
+def test_large_tiles_of_a_warp_are_kept_where_wgmma_does_not_compute_the_op(op: Op, device: Device) -> None:
+    found = [refused_of(MMA, point, op, device, 4096) for point in MMA.points(op, device)]
+    assert found and all(refused.law != "warp tile" for one in found for refused in one)
+
+
 def test_a_limit_that_nobody_knows_refuses_nothing() -> None:
     bare = Device(
         id="bare-gpu", kind="cuda", name="b", arch="sm_86", compute_units=10, wave_width=32, registers_per_thread=255
     )
     found = {r.law for point in MMA.points(FP16, bare) for r in refused_of(MMA, point, FP16, bare, 4096)}
-    assert found <= {"occupancy"}
+    assert found <= {"occupancy", "step"}  # the latter is no limit of a device
 
 
 def test_occupancy_names_what_keeps_the_next_block_out() -> None:

@@ -12,7 +12,7 @@ import pytest
 from haotuner import initial_model
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Unsure
+from haotuner.cost.model import Opinionated, Unsure
 from haotuner.errors import UsageError
 from haotuner.initial_model import start_of
 from haotuner.search.book import LEAST_STARTED_ROWS
@@ -169,6 +169,35 @@ def test_a_named_model_of_any_kind_says_how_far_off_it_is_and_adds_trees_of_the_
         said = [model.fit(FRAME.iloc[:TREE_ROWS], odd[:TREE_ROWS]).predict(FRAME) for model in models if model is not None]
         assert all(isinstance(model, Unsure) and (model.spread(FRAME) > 0).all() for model in models)
         assert (said[0] == said[1]).all() and (said[0] != said[2]).any()
+
+
+def test_what_transfer_learnt_of_several_sources_shares_what_is_measured_first_among_them(tmp_path: Path) -> None:
+    fitted = fit_model(read_records([*records(WIDE), *records(NARROW, odd=-0.6)], find_device), COUSIN)
+    save_model(fitted.model, tmp_path / "model")
+    start = start_of(str(tmp_path / "model"), COUSIN, "cpu_dense_fp32")
+    assert isinstance(start.model, Opinionated) and start.document["opinions_of"] == 2
+    assert "2 sources share what is measured first" in start.words
+    [table] = tables(COUSIN)
+    said, none = start.model.opinions(table.frame), np.zeros(0, np.int64)
+    head = start.model.head(table.frame, table.tasks, 24, none, none)
+    assert len(set(head.tolist())) == 24
+    for task in (0, 1):
+        rows = np.flatnonzero(table.tasks == task)
+        firsts = {int(rows[np.argmax(each[rows])]) for each in said[:4]}  # a forest and what it measured, of either source
+        assert len(firsts) > 1 and firsts <= set(head.tolist())
+    assert len(said) >= 6, "forests, copies, their mean, the joint forest and the analysis"
+    model = load_model(tmp_path / "model")
+    assert isinstance(model, Transferred) and isinstance(fitted.model, Transferred)
+    assert model.sources.distances == pytest.approx(fitted.model.sources.distances)
+    state, texts = model.state()
+    del state["sources"]["distances"]  # as files before it were written
+    old = Transferred.restored(state, texts).sources.distances
+    assert old == pytest.approx(model.sources.distances - model.sources.distances.min())
+
+
+def test_once_samples_of_the_target_have_told_who_is_right_nobody_shares(fitted: Path) -> None:
+    start = start_of(str(fitted), COUSIN, "cpu_dense_fp32")
+    assert start.model is not None and not isinstance(start.model, Opinionated) and "share" not in start.words
 
 
 def test_a_few_rows_move_the_level_only() -> None:

@@ -17,13 +17,12 @@ __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "P
 
 CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *PRODUCT)
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
 # Of generated loops. Sums may be taken apart into lanes; NaN and infinity stay what they are.
 GROUP_FLAGS = (
-    "-O3",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fassociative-math",
@@ -78,6 +77,6 @@ def pack_library(
             loops = Path(scratch) / "groups.c"
             loops.write_text(groups)
             objects.append(loops.with_suffix(".o"))
-            toolchain.compile(loops, (*GROUP_FLAGS, f"-march={mcpu}"), [RUNTIME_SOURCES], objects[-1])
+            toolchain.object(loops, [RUNTIME_SOURCES], objects[-1], (*GROUP_FLAGS, f"-march={mcpu}"))
             sources.append("loops.c")
         toolchain.link(objects, [data, *(RUNTIME_SOURCES / name for name in sources)], [RUNTIME_SOURCES], out)

@@ -118,6 +118,12 @@ HT_DEVICE int ht_warp() { return ht_uniform((int)threadIdx.x / 32); }
 HT_DEVICE void ht_sync_some(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
+// The same number, of which the compiler no longer knows how it came about: it keeps it instead of computing it anew.
+HT_DEVICE int ht_held(int value) {
+    int kept;
+    asm volatile("mov.b32 %0, %1;" : "=r"(kept) : "r"(value));
+    return kept;
+}
 // The thread's and the block's number, read anew: what is computed of them after a loop need not live through it.
 HT_DEVICE int ht_thread_again() {
     int thread;

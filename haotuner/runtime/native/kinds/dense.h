@@ -3,6 +3,7 @@
 #define HT_DENSE_H_
 
 #include "ht.h"
+#include "typed.h"
 
 typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns from panels of pw columns */
   const char* name;
@@ -35,7 +36,13 @@ typedef struct {
   int32_t k_block_rows; /* row_block where k is blocked: X takes less of L2 there */
   const ht_kernel* kernels;
   int32_t weight_kn; /* users store this op's weight as (k, n) instead of (n, k) */
+  const ht_typed* typed; /* NULL, as left out: fp32 */
 } ht_dense;
+
+/* Floats of the packed weight. */
+static inline int64_t ht_dense_packed(const ht_dense* dense) {
+  return dense->typed != NULL ? ht_typed_floats(dense->typed, dense->panels, dense->k, dense->pw) : dense->panels * dense->k * dense->pw;
+}
 
 typedef struct {
   const ht_kernel* kernel;
@@ -59,6 +66,10 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
 
 /* dense_run.c: compute the call; 0, or -1 when a micro-kernel refused its arguments. Allocates nothing. */
 int ht_dense_run(const ht_dense* dense, const ht_composition* composition, const ht_dense_call* call, int threads);
+
+/* typed_run.c: columns [first, last) of so many row tiles of a typed op, finished. */
+int ht_typed_region(const ht_dense* dense, const ht_dense_call* call, const ht_kernel* kernel, int64_t row, int64_t tiles, int64_t first,
+                    int64_t last);
 
 extern const ht_kind ht_dense_kind;
 

@@ -1,0 +1,109 @@
+"""What generated programs ask of a CPU: their instructions and bytes, counted from the plan at each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from haotuner.generate.cycles import Core, cycles
+from haotuner.generate.moved import Level, Moved
+from haotuner.generate.schedule import Plan, planned
+from haotuner.generate.tally import register_bytes, tally
+from haotuner.hw_profiles.typical import typical
+from haotuner.words.demand import Asked, Counted
+from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
+
+LINE = 16  # elements of four bytes in a cache line
+FREE = 0.75  # of a cache, for one program's data
+KNOWN = 4096  # counts that are remembered
+
+PlanOf = Callable[[MicroKernel], Plan | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What a device's caches hold for one program, nearest first; ``vector``: bytes of its vectors."""
+
+    vector: int
+    l1: int
+    l2: int
+    l3: int
+
+    @staticmethod
+    def of(device: Device) -> Levels:
+        """Those of one core."""
+        usual = typical(device)
+        l1, l2 = device.l1_bytes or usual.l1_bytes, device.l2_bytes or usual.l2_bytes
+        l3 = device.l3_bytes or l2
+        return Levels(vector=4 * device.wave_width, l1=int(l1 * FREE), l2=int(l2 * FREE), l3=int(max(l3, l2) * FREE))
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What one call does: cycles, and bytes over each level's edge, counted as if nothing was there before."""
+
+    cycles: float
+    registers: int
+    least: int
+    l1: int
+    l2: int
+    l3: int
+
+
+def count(plan: Plan, sizes: Mapping[str, int], levels: Levels) -> Count:
+    """The count of a plan's program at these sizes of its dimensions."""
+    return _count(_Known(plan), tuple(sorted(sizes.items())), levels)
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A plan as a key: two plans are the same where graph and schedule are."""
+
+    plan: Plan
+
+    def __hash__(self) -> int:
+        return hash((id(self.plan.graph), self.plan.schedule))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Known) and self.plan.graph is other.plan.graph and self.plan.schedule == other.plan.schedule
+        )
+
+
+@lru_cache(maxsize=KNOWN)
+def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> Count:
+    top = tally(known.plan, dict(sizes))
+    loaded, stored = register_bytes(top)
+    plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
+    least, l1, l2, l3 = _moved(plain, sizes, levels)
+    return Count(cycles(top, Core(levels.vector)), sum(loaded.values()) + sum(stored.values()), least, l1, l2, l3)
+
+
+@lru_cache(maxsize=KNOWN)
+def _moved(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> tuple[int, int, int, int]:
+    """Least bytes and those over each level; how many vectors an iteration has does not matter to them."""
+    moved = Moved(tally(known.plan, dict(sizes)), every=1)
+    l1, l2, l3 = (moved.bytes(Level(size, LINE)) for size in (levels.l1, levels.l2, levels.l3))
+    return moved.least(), l1, l2, l3
+
+
+def counts_of(asked: Asked, plan_of: PlanOf, dimensions: Mapping[str, np.ndarray]) -> tuple[Counted, dict[str, np.ndarray]]:
+    """Columns of what is counted, and those of ``Work``: least, far and near bytes."""
+    levels = Levels.of(asked.device)
+    plans = [plan_of(kernel) for kernel in asked.kernels]
+    rows = []
+    for row, at in enumerate(asked.kernel_at.tolist()):
+        plan = plans[at]
+        assert plan is not None, "only points that have a plan are asked for"
+        rows.append(count(plan, {name: int(dimensions[name][row]) for name in plan.graph.dimensions}, levels))
+    columns = {name: np.array([getattr(one, name) for one in rows], np.float64) for name in Count.__slots__}
+    warm = {  # what is there before a call that finds its operands where they were left
+        name: np.where(columns["least"] <= getattr(levels, name), 0.0, columns[name]) for name in ("l1", "l2", "l3")
+    }
+    over = {name: columns[name] for name in warm} if asked.cold else warm
+    counted = Counted(cycles=columns["cycles"], l1_bytes=over["l1"], l2_bytes=over["l2"])
+    return counted, {"least_bytes": columns["least"], "far_bytes": over["l3"], "near_bytes": columns["registers"]}

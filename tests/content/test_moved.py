@@ -1,0 +1,119 @@
+"""Bytes moved, counted from a plan, are those that a witness sees the program touch: at every level, for any group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.generate.counted import run
+from haotuner.generate.cycles import Core, cycles
+from haotuner.generate.moved import Level, Moved, moved_bytes
+from haotuner.generate.schedule import Plan, Schedule, keepable, planned
+from haotuner.generate.tally import register_bytes, tally
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from tests.content.moved_witness import moved, witness
+from tests.content.test_generate import drawn
+
+M, N, K = (dimension(name) for name in "mnk")
+FUNCTIONS = ("exp", "abs", "neg")
+BINARY = ("add", "mul", "max")
+
+
+def drawn_group(seed: int) -> Graph:
+    """Up to five random primitives over two or three axes: maps of one or two tensors, reductions, what moves elements."""
+    rng = np.random.default_rng(seed)
+    g = GraphBuilder()
+    shape = [(M, N), (M, N, 3), (K, M, N)][int(rng.integers(3))]
+    x = g.input("x0", shape)
+    inputs = 1
+    for _ in range(int(rng.integers(1, 6))):
+        rank = g.types[x].rank
+        what = str(rng.choice(["map", "binary", "row", "reduce", "transpose", "slice", "pad", "norm", "softmax"]))
+        axis = int(rng.integers(rank))
+        if what == "map":
+            x = g.map(str(rng.choice(FUNCTIONS)), x)
+        elif what == "binary":
+            x = g.map(str(rng.choice(BINARY)), x, g.input(f"x{inputs}", g.types[x].shape))
+            inputs += 1
+        elif what == "row":
+            x = g.map("mul", x, g.input(f"x{inputs}", g.types[x].shape[-1:]))
+            inputs += 1
+        elif what == "reduce" and rank > 1:
+            x = g.add("reduce", x, how=str(rng.choice(["sum", "max"])), axes=(axis,), keepdims=bool(rng.integers(2)))
+        elif what == "transpose":
+            x = g.add("transpose", x, order=tuple(int(one) for one in rng.permutation(rank)))
+        elif what == "slice" and g.types[x].shape[axis] in (M, N):
+            x = g.add(
+                "slice", x, axes=(axis,), starts=(1,), stops=(g.types[x].shape[axis],), steps=(int(rng.integers(1, 3)),)
+            )
+        elif what == "pad":
+            x = g.add("pad", x, before=(0,) * (rank - 1) + (1,), after=(0,) * (rank - 1) + (2,), mode="constant", value=1.0)
+        elif what == "norm":
+            x = composites.normalise(g, x, (rank - 1,), 1e-5)
+        elif what == "softmax":
+            x = composites.softmax(g, x)
+    return g.finish(g.map("neg", x))
+
+
+def drawn_plan(graph: Graph, seed: int) -> Plan:
+    rng = np.random.default_rng(seed)
+    kept: list[tuple[str, ...]] = [(), *((one,) for one in keepable(graph))]
+    while True:
+        schedule = Schedule(
+            lane_axis=int(rng.integers(-1, graph.types[graph.outputs[0]].rank)),
+            lanes=int(rng.choice([1, 2, 4])),
+            unroll=int(rng.choice([1, 2])),
+            kept=kept[int(rng.integers(len(kept)))],
+        )
+        try:
+            return planned(graph, schedule)
+        except UsageError:
+            kept = [()]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_predicted_bytes_are_counted_bytes(seed: int) -> None:
+    graph = drawn_group(seed)
+    plan = drawn_plan(graph, seed)
+    inputs: dict[str, Any] = drawn(graph, {"m": 2 + seed % 2, "n": 3 + seed % 5, "k": 2})
+    top = tally(plan, graph.sizes(inputs))
+    _, counted = run(plan, inputs)
+    assert register_bytes(top) == (counted.loaded, counted.stored)
+    seen = witness(plan, inputs)
+    line = (1, 4)[seed % 2]
+    for size in (64, 256):
+        assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, plan.schedule)
+
+
+def softmax(kept: bool = False) -> Plan:
+    g = GraphBuilder()
+    graph = g.finish(composites.softmax(g, g.input("x", (M, N))))
+    return planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, kept=keepable(graph) if kept else ()))
+
+
+def test_large_programs_are_counted_without_being_run() -> None:
+    top = tally(softmax(kept=True), {"m": 100_000, "n": 4096})
+    row = 4 * 4096
+    level, tiny = Moved(top).bytes(Level(2**20, 16)), Moved(top).bytes(Level(2**13, 16))
+    assert level == Moved(top).least() == 100_000 * 2 * row  # a row stays: read once, written once
+    assert tiny == 100_000 * 5 * row  # max; powers read and written; result read and written
+
+
+def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:
+    sizes = {"m": 64, "n": 1000}
+    again, kept = tally(softmax(), sizes), tally(softmax(kept=True), sizes)
+    assert cycles(kept, Core(64)) < 0.9 * cycles(again, Core(64))
+    assert sum(sum(one.values()) for one in register_bytes(kept)) > sum(sum(one.values()) for one in register_bytes(again))
+
+
+def test_a_reduction_repeated_for_every_element_is_seen() -> None:
+    g = GraphBuilder()
+    graph = g.finish(composites.softmax(g, g.input("x", (M, N))))
+    rows, columns = (planned(graph, Schedule(lane_axis=axis, lanes=16, unroll=1)) for axis in (1, 0))
+    sizes = {"m": 256, "n": 256}
+    assert cycles(tally(columns, sizes), Core(64)) > 50 * cycles(tally(rows, sizes), Core(64))
