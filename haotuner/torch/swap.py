@@ -46,8 +46,8 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     Linears may be float32, bfloat16 or float16, if the pack holds such an op; convolutions and the projections of
     ``nn.MultiheadAttention``, which are linears, too, are float32 on the CPU. Where an activation follows a linear in a
     ``Sequential`` and the pack holds their fused op, that op serves both. Packs on the CPU then compute on torch's threads
-    (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it compiled models break the
-    graph at each layer. The model only infers from then on.
+    (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it the graph breaks at
+    each layer. The model only infers from then on.
     """
     if pack.gpu is None:
         share_threads(pack)
@@ -67,7 +67,9 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
             behind = behind if len(specs) > 1 else ""
         op = next((name for name in (Op.parse(spec).name for spec in specs) if name in pack.ops), "")
         if not reason and not op:
-            reason = f"not in the pack: tune it with --op {specs[0]}"
+            kind = getattr(child.weight, "dtype", torch.float32)
+            kept = "" if kind is torch.float32 else f"; its weight is {str(kind).removeprefix('torch.')}"
+            reason = f"not in the pack: tune it with --op {specs[0]}{kept}"
         if reason:
             left[name] = reason
             continue
