@@ -28,7 +28,8 @@ BUILDS = {
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}  # which must come first in a process that was not built with it
 SCENARIOS = {
     "address": ("refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-                "forked", "preparing", "frameworks", "allocating", "early", "crowd", "older_load", "older_maps", "threads"),
+                "forked", "preparing", "frameworks", "allocating", "misuses", "settings",
+                "early", "crowd", "older_load", "older_maps", "threads"),
     "thread": ("threads",),
 }  # fmt: skip
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there

@@ -55,7 +55,7 @@ def test_one_device(folder, pick, scenario):
 
 
 DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
-           "misuses")  # fmt: skip
+           "misuses", "settings")  # fmt: skip
 
 
 @BOTH
