@@ -40,8 +40,8 @@ def read_store(db: str, *, quiet: bool, verbose: bool) -> DeviceTables:
 def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
     """The tables of every Kernel Tuner cache file in a folder and those below it; nothing is stored.
 
-    Files that are none, or whose kernels or devices are unknown, are left out, and so are rows of the others that say nothing;
-    all of it goes to stderr, and where a file was cut short.
+    Files that are none, or whose kernels or devices are unknown, are left out, and so are rows of the others that say
+    nothing; all of it goes to stderr, and where a file was cut short.
 
     Raises:
         UsageError: no folder, or no file of it can be used.
