@@ -87,7 +87,7 @@ def cache_file(folder: Path, device: str) -> None:
     for values in product(*axes.values()):
         time = 1.0 + 0.01 * sum(values) + 0.3 * values[2]
         rows[",".join(map(str, values))] = {**dict(zip(axes, values, strict=True)), **fixed, "time": time, "times": [time]}
-    document = {"device_name": device, "kernel_name": "convolution_kernel", "problem_size": [4096, 4096]}
+    document: dict[str, Any] = {"device_name": device, "kernel_name": "convolution_kernel", "problem_size": [4096, 4096]}
     document |= {"tune_params_keys": [*axes, *fixed], "tune_params": {}, "cache": rows}
     (folder / f"{device}.json").write_text(json.dumps(document))
 
