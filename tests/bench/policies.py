@@ -124,7 +124,7 @@ def load(path: Path) -> Table:
     return Table(op, space, sound, expectations(op, tuple(sound), space, device))
 
 
-def replayed(table: Table, make: Maker, seed: int) -> list[float]:
+def replayed(table: Table, make: Maker, seed: int, most: int = MOST) -> list[float]:
     """The best score so far after each measurement; what is not in the table was hopeless and counts as looked at."""
     scores = table.scores()
     found: list[float] = []
@@ -135,7 +135,7 @@ def replayed(table: Table, make: Maker, seed: int) -> list[float]:
         return np.array([known.get(point, hopeless) for point in points])
 
     policy, best = make(table.space, expected, seed), np.inf
-    while len(found) < MOST:
+    while len(found) < most:
         asked = policy.ask(BATCH)
         if not asked:
             break
@@ -144,7 +144,7 @@ def replayed(table: Table, make: Maker, seed: int) -> list[float]:
             best = min(best, score)
             found.append(best)
         policy.tell(told)
-    return found[:MOST]
+    return found[:most]
 
 
 def needed(curve: Sequence[float], near: float) -> float:
