@@ -82,11 +82,14 @@ def tune(
     model: str | Path | None = None,
     zero_measure: bool = False,
     batch_invariant: bool = False,
+    search: str = "",
 ) -> Report:
     """Tune ops for a range of shapes, or for a trace, and write a pack; the Python form of `haotuner tune`.
 
     ``op``: None takes those that a trace names, else the default workload. ``shapes``: as the command line has it.
     ``batch_invariant``: promise, checked before publishing, that results do not depend on how many rows come together.
+
+    ``search``: the policy that explores the schedules of generated kernels: evolution, beam, template or random.
 
     ``model``: a file to start from, ``"none"`` for a start from cold, None for what ships.
 
@@ -108,6 +111,7 @@ def tune(
             model=None if model is None else str(model),
             zero_measure=zero_measure,
             batch_invariant=batch_invariant,
+            search=search,
             environment=dict(os.environ),
         )
     )
@@ -137,6 +141,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
+                search=request.search,
                 # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
                 among=tuned[-1].kernels if _stopped(tuned) == SIGNAL else (),
             )

@@ -20,6 +20,7 @@ from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.errors import UsageError
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.search.policies.names import NAMES
 from haotuner.trace import arrivals_of
 
 PEERS_HERE = "torch,onnxruntime,numpy"
@@ -66,6 +67,10 @@ def tune(
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Promise, checked before publishing, that results do not depend on m.")
     ] = False,
+    search: Annotated[
+        str,
+        typer.Option("--search", metavar="NAME", help=f"Generated kernels: explore all schedules by {', '.join(NAMES)}."),
+    ] = "",
     model: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +107,7 @@ def tune(
         resume=resume,
         weights=weights,
         batch_invariant=batch_invariant,
+        search=search,
         model=model,
         zero_measure=zero_measure,
         cache=cache_folder(os.environ),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from haotuner.generate.tally import DEEPEST, MOST_PLACES, Access, Loop, Places, touched
 
-EVERY = 64  # iterations of the loops around that are looked at one by one; of more the middle one stands for all
+EVERY = 64  # iterations of the loops around that are looked at one by one
 MOST_ALIKE = 60  # sets of places whose union is counted exactly
 Set = NDArray[np.int64]
 
@@ -36,10 +36,14 @@ def moved_bytes(top: Loop, level: Level) -> int:
 
 
 class Moved:
-    """Counts what one program moves, at any number of levels: sets of places are made once."""
+    """Counts what one program moves, at any number of levels: sets of places are made once.
 
-    def __init__(self, top: Loop) -> None:
-        self.top = top
+    Up to ``every`` iterations of loops are looked at one by one: that is exact; of more the middle one stands for all, which
+    is as exact where all are alike, as they are but for the edges of pads.
+    """
+
+    def __init__(self, top: Loop, every: int = EVERY) -> None:
+        self.top, self._every = top, every
         self._sets: dict[Any, Set] = {}
         self._alike: dict[bytes, Set] = {}
         self._joins: dict[tuple[int, ...], Set] = {}
@@ -55,8 +59,8 @@ class Moved:
     def _of_loop(self, loop: Loop, counts: tuple[int, ...], level: Level) -> int:
         accesses = list(_accesses(loop))
         inside = (*counts, loop.count) if loop.depth >= 0 else counts
-        if max(self._distinct(accesses, at, level.line) for at, _ in _iterations(inside)) <= level.bytes:
-            return sum(times * self._distinct(accesses, at, level.line) for at, times in _iterations(counts))
+        if max(self._distinct(accesses, at, level.line) for at, _ in self._iterations(inside)) <= level.bytes:
+            return sum(times * self._distinct(accesses, at, level.line) for at, times in self._iterations(counts))
         total = 0
         for part in loop.body:
             if isinstance(part, Loop):
@@ -65,6 +69,15 @@ class Moved:
                 alone = part.lanes == 1 or not part.even
                 total += touched(part, inside) * part.bytes * (level.line if alone else 1)
         return total
+
+    def _iterations(self, counts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Iterations of nested loops with how many each stands for."""
+        total = int(np.prod(counts, dtype=np.int64))
+        if total > self._every:
+            yield tuple(count // 2 for count in counts), total
+            return
+        for at in product(*(range(count) for count in counts)):
+            yield at, 1
 
     def _distinct(self, accesses: Sequence[Access], at: tuple[int, ...], line: int) -> int:
         """Bytes that accesses touch in one iteration of the loops around: each place brought once, written back once."""
@@ -165,16 +178,6 @@ def _accesses(loop: Loop) -> Iterator[Access]:
             yield from _accesses(part)
         elif isinstance(part, Access):
             yield part
-
-
-def _iterations(counts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Iterations of nested loops with how many each stands for."""
-    every = int(np.prod(counts, dtype=np.int64))
-    if every > EVERY:
-        yield tuple(count // 2 for count in counts), every
-        return
-    for at in product(*(range(count) for count in counts)):
-        yield at, 1
 
 
 def _at(places: Places, at: tuple[int, ...]) -> Places:

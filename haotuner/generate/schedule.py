@@ -2,7 +2,8 @@
 
 *Parallel*: which axis of the output becomes vector lanes, and how many lanes; threads share the other axes.
 *Movement*: which intermediate tensors are kept (in the row of the output that is being made) instead of computed again.
-*Computation*: how many vectors an iteration computes, which is also the number of accumulators of a reduction.
+*Computation*: how many vectors and rows an iteration computes, of each reduction as well, whose accumulators they are; how
+the end of an axis is computed.
 """
 
 from __future__ import annotations
@@ -15,18 +16,25 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variabl
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
+FOLDS = ("reduce", "arg_reduce", "contract")  # primitives that combine many elements into one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """``lane_axis``: of the output, -1 for none (lanes in reductions alone); ``lanes``: elements of a vector.
 
-    ``unroll``: vectors an iteration; ``kept``: tensors.
+    ``unroll``: vectors an iteration; ``folds``: the same of each fold, in the graph's order, where it is not the program's;
+    ``rows``: points of the axis around the lanes that an iteration writes, which share what does not depend on it;
+    ``masked``: whether the last vector leaves lanes out, else elements are computed one by one; ``kept``: tensors.
     """
 
     lane_axis: int
     lanes: int
     unroll: int
     kept: tuple[str, ...] = ()
+    folds: tuple[int, ...] = ()
+    rows: int = 1
+    masked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,9 @@ def told(plan: Plan) -> dict[str, str]:
     axes = [str(extent) for extent in graph.types[plan.output].shape]
     along = "the last axis of each reduction" if schedule.lane_axis < 0 else f"axis {axes[schedule.lane_axis]}"
     vectors = "1 vector" if schedule.unroll == 1 else f"{schedule.unroll} vectors"
+    rows = f" in {schedule.rows} rows" if schedule.rows > 1 else ""
+    folds = f", {'/'.join(map(str, schedule.folds))} of the reductions" if schedule.folds else ", of reductions too"
+    end = "masked" if schedule.masked else "computed element by element"
     others = [axis for place, axis in enumerate(axes) if place != schedule.lane_axis]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
@@ -75,7 +86,7 @@ def told(plan: Plan) -> dict[str, str]:
         "parallel": f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
-        "computation": f"{vectors} an iteration, as many accumulators of each reduction",
+        "computation": f"{vectors} an iteration{rows}{folds}; the end of an axis is {end}",
     }  # fmt: skip
 
 

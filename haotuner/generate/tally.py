@@ -100,6 +100,8 @@ class Tally:
 
     def __init__(self, sizes: Mapping[str, int], types: Mapping[str, TensorType]) -> None:
         self.sizes, self.types = sizes, types
+        self._sized: dict[Extent, np.int64] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self.top = self.here = Loop(-1, 1)
         self.joined: Work | None = None
 
@@ -109,7 +111,9 @@ class Tally:
 
     def size(self, extent: Extent) -> Any:
         """An extent's size."""
-        return np.int64(evaluate(extent, self.sizes))
+        if extent not in self._sized:
+            self._sized[extent] = np.int64(evaluate(extent, self.sizes))
+        return self._sized[extent]
 
     def loop(self, count: Any, body: Callable[[Any], None]) -> None:
         """The body, once, with all values of its variable."""
@@ -155,7 +159,7 @@ class Tally:
             Access(
                 tensor=tensor,
                 indices=tuple(None if one is UNKNOWN else _spread(one) for one in places),
-                extents=tuple(evaluate(extent, self.sizes) for extent in self.types[tensor].shape),
+                extents=self._shape(tensor),
                 lanes=lanes if wide else 1,
                 even=not wide or (steps is not None and steps[-1] == 1 and not any(steps[:-1])),
                 mask=None if mask is None or not wide else _spread(mask),
@@ -163,6 +167,11 @@ class Tally:
                 bytes=numpy_dtype(self.types[tensor].dtype).itemsize,
             )
         )
+
+    def _shape(self, tensor: str) -> tuple[int, ...]:
+        if tensor not in self._shapes:
+            self._shapes[tensor] = tuple(int(self.size(extent)) for extent in self.types[tensor].shape)
+        return self._shapes[tensor]
 
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function: of indices its values, of data that it is computed."""

@@ -16,11 +16,12 @@ from haotuner.backends.index import backend_for
 from haotuner.cost.features import features
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
 from haotuner.search.clock import Clock, now
+from haotuner.search.explore import Explorable, explored
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import select
 from haotuner.words.composition import SERIAL, Composition
@@ -39,6 +40,8 @@ LEAVERS = 2  # one of so many candidates stays after a round
 ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
+EXPLORED = 4  # shapes at which a policy's programs are timed
+EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
 
 
@@ -50,8 +53,11 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
 def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
-    funnel = select(task.op, family, lab.device, task.traffic, expectation(task, family, lab.device, model))
-    clock = Clock(begin + task.budget_s * effort.confirm_share, watch)
+    clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
+    found = _explored(task, lab, family, clock) if task.search else []
+    score = expectation(task, family, lab.device, model)
+    funnel = select(task.op, family, lab.device, task.traffic, score, among=found)
+    clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, family, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
     kept, regret = race.keep()
@@ -70,6 +76,15 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
         stopped="signal" if clock.given_up else "budget" if clock.expired else stopped,
         regret=regret,
     )
+
+
+def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list[MicroKernel]:
+    """What a policy found; UsageError of a family that has no space of schedules."""
+    if not isinstance(family, Explorable):
+        raise UsageError(
+            f"--search {task.search}: {family.name} has no space of schedules; leave the option out for {task.op.name}"
+        )
+    return explored(task, lab, family, spread(task.traffic, EXPLORED), clock)
 
 
 def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:

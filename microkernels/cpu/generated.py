@@ -16,6 +16,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.schedule import Plan, Schedule, keepable, planned, told
+from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
@@ -37,6 +38,8 @@ class CpuGenerated:
 
     Parameters: vl (lanes of a vector), u (vectors an iteration), ax (the output's axis along the lanes, from 1 on; 0: none),
     kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
+    Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
+    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked).
     """
 
     backend = "cpu"
@@ -75,6 +78,26 @@ class CpuGenerated:
                         yield kernel
         yield self._kernel(1, 1, rank, 0, options)
 
+    def space(self, op: Op, device: Device) -> Space:
+        """Every schedule of an op's program for the device's vectors."""
+        return Space(self._graph(op.all_options()), device.wave_width)
+
+    def kernel_of(self, schedule: Schedule, op: Op) -> MicroKernel:
+        """The micro-kernel of a schedule of the op's graph."""
+        options = op.all_options()
+        graph = self._graph(options)
+        kept = keepable(graph).index(schedule.kept[0]) + 1 if schedule.kept else 0
+        more: list[tuple[str, int]] = []
+        if any(one != schedule.unroll for one in schedule.folds):
+            more.append(("fu", int("1" + "".join(str(one.bit_length() - 1) for one in schedule.folds))))
+        if schedule.rows > 1:
+            more.append(("rw", schedule.rows))
+        if not schedule.masked:
+            more.append(("sc", 1))
+        return self._kernel(
+            schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
+        )
+
     def _kernel(self, lanes: int, vectors: int, axis: int, keep: int, options: tuple[tuple[str, int], ...]) -> MicroKernel:
         return MicroKernel(self.name, (("vl", lanes), ("u", vectors), ("ax", axis), ("kp", keep), *options))
 
@@ -105,10 +128,18 @@ class CpuGenerated:
         """The plan of a kernel; None where the graph cannot be run so."""
         graph = self._graph(self._options(kernel))
         kept = keepable(graph)[kernel["kp"] - 1 : kernel["kp"]] if kernel["kp"] else ()
+        given = dict(kernel.params)
+        schedule = Schedule(
+            lane_axis=kernel["ax"] - 1,
+            lanes=kernel["vl"],
+            unroll=kernel["u"],
+            kept=tuple(kept),
+            folds=tuple(1 << int(digit) for digit in str(given.get("fu", 1))[1:]),
+            rows=given.get("rw", 1),
+            masked=not given.get("sc", 0),
+        )
         try:
-            return planned(
-                graph, Schedule(lane_axis=kernel["ax"] - 1, lanes=kernel["vl"], unroll=kernel["u"], kept=tuple(kept))
-            )
+            return planned(graph, schedule)
         except UsageError:
             return None
 
