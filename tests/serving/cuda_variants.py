@@ -68,6 +68,12 @@ PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
 DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
 TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
 UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one file
+SCENES = (
+    "tests.serving.cuda_scenarios",
+    "tests.work.cuda_timing",
+    "tests.work.cuda_timing_groups",
+    "tests.serving.cuda_warm",
+)
 HUNG = "it hung"  # as tests.standin.forking says it
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
 SHARED = {
@@ -131,9 +137,7 @@ class Variants:
         self._units = {n: self._whole(path, folder / f"c_{path.name}.o", watched=True) for n, path in units.items()}
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
-        self._forking = Forking(
-            self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing", "tests.serving.cuda_warm")
-        )
+        self._forking = Forking(self._where(SIMT), SCENES)
 
     def close(self) -> None:
         """End the process that scenarios are forked from."""
@@ -233,6 +237,8 @@ class Variants:
             for pick in (SIMT,) if quick else PICKS:
                 for scenario in TIMED:
                     yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
+            for pick in (GROUPED_FP32,) if quick else (GROUPED_FP32, GROUPED_HOPPER):
+                yield Step(f"timing_groups of {pick.op}", partial(self._timed, made, name, mutant, pick, "timing_groups"))
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
@@ -255,7 +261,8 @@ class Variants:
             self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
         words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
         where = self._where(pick, noise=0.0)
-        return self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=seconds)
+        module = "tests.work.cuda_timing_groups" if scenario == "timing_groups" else "tests.work.cuda_timing"
+        return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
     def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
         name = f"drive_{mode}" if f"drive_{mode}" in PROGRAMS else "drive_cuda"
