@@ -27,8 +27,8 @@ BUILDS = {
 }
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}  # which must come first in a process that was not built with it
 SCENARIOS = {
-    "address": ("refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-                "forked", "preparing", "frameworks", "allocating", "misuses", "settings",
+    "address": ("refusals", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
+                "counted", "forked", "preparing", "frameworks", "allocating", "misuses", "settings",
                 "early", "crowd", "older_load", "older_maps", "threads"),
     "thread": ("threads",),
 }  # fmt: skip

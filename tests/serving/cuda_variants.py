@@ -38,8 +38,8 @@ from tests.standin.forking import Forking
 from tests.standin.patience import ended
 
 SCENARIOS = (
-    "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-    "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
+    "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
+    "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
 )  # fmt: skip
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
                  "threads")  # fmt: skip
@@ -217,7 +217,7 @@ class Variants:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
             objects = {**self._objects, name: mutant}
-            for pick, scenarios in ({SIMT: full[SIMT]} if quick else full).items():
+            for pick, scenarios in ({pick: full[pick] for pick in (SIMT, GROUPED_FP32)} if quick else full).items():
                 for scenario in scenarios:
                     run = partial(self._served, made, objects, pick, scenario)
                     yield Step(f"{scenario} of {pick.op}", run)
