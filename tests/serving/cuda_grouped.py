@@ -158,6 +158,8 @@ def grouped_refusals(path: str) -> None:
         far = tvm_ffi.from_dlpack(Capsule(1 << 45, (4, k), served.dtype, 0, (2**30, 1)))
         with pytest.raises(ValueError, match=r"over 2\^31-1 elements: pass fewer rows at a time"):
             served.linear(far, ends, out=y, stream=served.stream)
+        with pytest.raises(ValueError, match="x begins at an address"):  # nor any that takes every alignment
+            served.linear(served.device.upload(served.rows(4), skip=1), ends, out=y, stream=served.stream)
     odd = served.device.empty((g,), "int32")
     misplaced = tvm_ffi.from_dlpack(Capsule(odd.data_ptr() + 2, (g,), "int32", 0))
     with pytest.raises(ValueError, match="offsets begins at an address that is no multiple of 4"):
