@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from haotuner.backends.index import check_served
@@ -18,6 +19,9 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 from haotuner.workloads import DEFAULT, workload
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 
@@ -54,6 +58,7 @@ class Request:
     zero_measure: bool = False  # measure nothing: the pack's plans are predictions, and it says so
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
+    models: tuple[AskedModel, ...] = ()  # whole models that the pack serves with these ops
 
     @property
     def shapes(self) -> str:

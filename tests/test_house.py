@@ -23,9 +23,9 @@ FLOORS = {
     0: ("errors", "files", "scratch", "ops", "words", "control_groups"),
     1: ("microkernels", "hw_profiles", "workloads", "trace", "judge", "isolate", "graph", "generate", "importing"),
     2: ("select", "cost", "plan", "transfer"),
-    3: ("tuning", "initial_model", "backends", "measure", "records", "search"),
+    3: ("tuning", "initial_model", "backends", "measure", "records", "search", "orchestrate"),
     4: ("runtime", "pack", "bench", "torch", "capture"),
-    5: ("cli", "entry", "producing", "request", "bundle", "__main__"),
+    5: ("cli", "entry", "producing", "request", "whole_model", "plan_facts", "bundle", "__main__"),
 }
 SERVING = ("runtime", "pack", "judge")  # what a server loads
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from haotuner.cli.asked_model import read_model
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
@@ -31,6 +32,12 @@ if TYPE_CHECKING:  # the models and their libraries take a second to import: onl
 
 
 def tune(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL.onnx]", help="A whole model; --shapes then names its dimensions: batch=1..8;seq=1..512."
+        ),
+    ] = None,
     op: Annotated[
         list[str] | None, typer.Option("--op", metavar="SPEC", help="An op, e.g. dense:n=2304,k=768; repeatable.")
     ] = None,
@@ -93,10 +100,14 @@ def tune(
     cores = len(os.sched_getaffinity(0))
     if op and workload:
         raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
+    if file and (op or workload):
+        raise UsageError("a model brings its own ops; leave --op and --workload out")
     peers = peers_of(PEERS_HERE if against is None else against)
-    arrivals = arrivals_of(shapes)
+    asked = None if file is None else read_model(file, shapes, quiet=quiet)
+    arrivals = arrivals_of(shapes) if asked is None else asked.arrivals
     request = Request(
-        ops=ops_asked(op or None, workload, arrivals),
+        ops=ops_asked(op or None, workload, arrivals) if asked is None else asked.ops,
+        models=() if asked is None else (asked.model,),
         arrivals=arrivals,
         device=device,
         threads=() if threads is None else threads_of(threads),
@@ -131,16 +142,19 @@ def tune(
         if peers and against is not None:
             tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
         peers = ()
-    if peers and report.stopped != "signal" and not zero_measure:
+    if peers and report.stopped != "signal" and not zero_measure and asked is None:
         speed = compare(request, report, peers, quiet=quiet)
     if json_output:
-        say(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
+        of_model = {} if asked is None else {"model": asked.document(report)}
+        say(json.dumps({**report.document, **of_model, "speed": None if speed is None else speed.document}, indent=1))
     else:
         say(_table(report, speed))
         say(_legend(report))
         if speed is not None:
             say(speed.note())
         say(f"\n{times_table(report, speed)}")
+        if asked is not None:
+            say(asked.table(report))
         say(_closing(report, verbose=verbose))
     if not report.complete:
         raise typer.Exit(3)

@@ -8,7 +8,9 @@ the end of an axis is computed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
@@ -69,12 +71,31 @@ class Plan:
         return (self.value, *(keep.value for keep in self.keeps), *self.first.values())
 
 
+def merges(plan: Plan) -> bool:
+    """Whether a program may take all axes as one where no tensor has gaps: nothing but maps of tensors of one shape."""
+    graph = plan.graph
+    shape = graph.types[plan.output].shape
+    alike = all(graph.types[name].shape == shape for name in graph.inputs)
+    free = len(set(map(str, shape))) == len(shape) == len(graph.dimensions) > 1
+    maps = all(node.primitive == "map" for node in graph.nodes)
+    return maps and alike and free and plan.schedule.lane_axis == len(shape) - 1
+
+
+def merged_sizes(plan: Plan, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of a program's dimensions where no tensor has gaps: of one that merges, all but the last are 1."""
+    if not merges(plan):
+        return dict(sizes)
+    *outer, last = (str(extent) for extent in plan.graph.types[plan.output].shape)
+    return {**dict.fromkeys(outer, 1), last: prod(sizes[name] for name in (*outer, last))}
+
+
 def told(plan: Plan) -> dict[str, str]:
     """A plan's decisions in words, by their kind."""
     schedule, graph = plan.schedule, plan.graph
     axes = [str(extent) for extent in graph.types[plan.output].shape]
     along = "the last axis of each reduction" if schedule.lane_axis < 0 else f"axis {axes[schedule.lane_axis]}"
     vectors = "1 vector" if schedule.unroll == 1 else f"{schedule.unroll} vectors"
+    merged = "all axes as one where no tensor has gaps, else " if merges(plan) else ""
     rows = f" in {schedule.rows} rows" if schedule.rows > 1 else ""
     folds = f", {'/'.join(map(str, schedule.folds))} of the reductions" if schedule.folds else ", of reductions too"
     end = "masked" if schedule.masked else "computed element by element"
@@ -83,7 +104,7 @@ def told(plan: Plan) -> dict[str, str]:
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
     return {
-        "parallel": f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
+        "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
         "computation": f"{vectors} an iteration{rows}{folds}; the end of an axis is {end}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
 from haotuner.pack.manifest import read_level, read_levels, read_manifest
+from haotuner.pack.models import MODELS
 from haotuner.pack.op import PackOp
 from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
@@ -74,6 +76,7 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
             return check_numbers(path, manifest, seed, most_flops)
         with Pack(path) as pack:
             manifest = pack.manifest
+            problems += _check_models(pack)
             counts = sorted({t for op in pack.manifest.ops for t in op.threads} | {1, usable_cores()})
     except HaotunerError as error:
         return [str(error)]
@@ -84,6 +87,21 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     if manifest.batch_invariant:
         for op in manifest.ops:
             problems += _check_bits(path, op, counts, np.random.default_rng(seed), most_flops)
+    return problems
+
+
+def _check_models(pack: Pack) -> list[str]:
+    """Weights of whole models against their hashes, and that their schedules name what the pack has."""
+    problems = []
+    for name, files in pack.manifest.models.items():
+        digest = hashlib.sha256((pack.path / MODELS / files.weights).read_bytes()).hexdigest()
+        if digest != files.weights_sha256:
+            problems.append(f"model {name}: its weights were changed or cut; restore the pack or tune again")
+            continue
+        try:
+            pack.model(name)
+        except (HaotunerError, KeyError, TypeError, ValueError) as error:
+            problems.append(f"model {name}: {error}")
     return problems
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.schedule import Plan, Schedule, keepable, planned, told
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, told
 from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
@@ -31,6 +31,7 @@ from haotuner.words.traffic import Traffic
 FP32_BYTES = 4
 # Vectors an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy.
 UNROLLS = (1, 2, 4, 8)
+ROWS = (1, 4)  # that an iteration writes
 
 
 class CpuGenerated:
@@ -43,7 +44,7 @@ class CpuGenerated:
     """
 
     backend = "cpu"
-    frontier = 48  # all
+    frontier = 28  # of the points: behind them by what their programs do none was near the best (docs/decisions/180)
 
     def __init__(self, kind: OpKind) -> None:
         if not has_graph(kind):
@@ -65,13 +66,34 @@ class CpuGenerated:
         return device.kind == "cpu"
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every axis along the lanes, every number of vectors, with and without a kept tensor; scalar code last."""
+        """Every axis along the lanes, every number of vectors, with and without a kept tensor; scalar code last.
+
+        Along the innermost axis also reductions with another number of vectors than the output, and several rows at a time;
+        what else a schedule may decide is left to a search of ``space``.
+        """
         options = self._option_params(op.all_options())
         graph = self._graph(op.all_options())
         rank, folds = graph.types[graph.outputs[0]].rank, any(node.primitive == "reduce" for node in graph.nodes)
         kept = range(len(keepable(graph)) + 1)
+        rows = ROWS if rank > 1 else ROWS[:1]
+        space = self.space(op, device)
+        factored = any(
+            rank - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
+        )
+        own = [(u, f, r) for u in UNROLLS for f in (UNROLLS if factored else (u,)) for r in rows if f != u or r > 1]
         for axis in (rank, *([0] if folds else []), *range(1, rank)):
             for keep in kept:
+                for u, f, r in own if axis == rank else []:
+                    kept_tensor = keepable(graph)[keep - 1 : keep] if keep else ()
+                    many = (f,) * sum(node.primitive in FOLDS for node in graph.nodes)
+                    kernel = self.kernel_of(
+                        Schedule(
+                            lane_axis=axis - 1, lanes=device.wave_width, unroll=u, folds=many, rows=r, kept=kept_tensor
+                        ),
+                        op,
+                    )
+                    if self._plan(kernel) is not None:
+                        yield kernel
                 for vectors in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
                     kernel = self._kernel(device.wave_width, vectors, axis, keep, options)
                     if self._plan(kernel) is not None:

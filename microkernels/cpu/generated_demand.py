@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.moved import Level, Moved
-from haotuner.generate.schedule import Plan, planned
+from haotuner.generate.schedule import Plan, merged_sizes, planned
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.hw_profiles.typical import typical
 from haotuner.words.demand import Asked, Counted
@@ -56,7 +56,7 @@ class Count:
 
 def count(plan: Plan, sizes: Mapping[str, int], levels: Levels) -> Count:
     """The count of a plan's program at these sizes of its dimensions."""
-    return _count(_Known(plan), tuple(sorted(sizes.items())), levels)
+    return _count(_Known(plan), tuple(sorted(merged_sizes(plan, sizes).items())), levels)
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,13 +85,21 @@ def record(name: str, db: str) -> None:
     points = [point for point in space.points if (expected[point] <= HOPELESS * best).any()]
     lab = Lab(device, open_store(db), environment=dict(os.environ), resume=True)
     rows: dict[str, Any] = {}
+
+    def name_of(point: Point) -> str:
+        return family.kernel_of(space.schedule(point), op).name
+
     try:
         for at in range(0, len(points), CHUNK):
-            kernels = [family.kernel_of(space.schedule(point), op) for point in points[at : at + CHUNK]]
-            lab.prepare([kernel.name for kernel in kernels])
-            for point, kernel in zip(points[at : at + CHUNK], kernels, strict=True):
-                alone = Composition.of(kernel.name, share=SERIAL)
-                found = lab.measure([Trial.of(op.name, alone, shape, cache="hot") for shape in SHAPES])
+            trials = {
+                point: [
+                    Trial.of(op.name, Composition.of(name_of(point), share=SERIAL), shape, cache="hot") for shape in SHAPES
+                ]
+                for point in points[at : at + CHUNK]
+            }
+            lab.prepare([name_of(point) for point, some in trials.items() if any(lab.known(one) is None for one in some)])
+            for point, some in trials.items():
+                found = lab.measure(some)
                 times = [r.outcome.median_us if isinstance(r.outcome, Timed) else float("inf") for r in found]
                 rows["".join(map(str, point))] = [float(f"{us:.4g}") for us in times]
             print(name, len(rows), "of", len(points), flush=True)
@@ -116,7 +124,7 @@ def load(path: Path) -> Table:
     return Table(op, space, sound, expectations(op, tuple(sound), space, device))
 
 
-def replayed(table: Table, make: Maker, seed: int) -> list[float]:
+def replayed(table: Table, make: Maker, seed: int, most: int = MOST) -> list[float]:
     """The best score so far after each measurement; what is not in the table was hopeless and counts as looked at."""
     scores = table.scores()
     found: list[float] = []
@@ -127,7 +135,7 @@ def replayed(table: Table, make: Maker, seed: int) -> list[float]:
         return np.array([known.get(point, hopeless) for point in points])
 
     policy, best = make(table.space, expected, seed), np.inf
-    while len(found) < MOST:
+    while len(found) < most:
         asked = policy.ask(BATCH)
         if not asked:
             break
@@ -136,7 +144,7 @@ def replayed(table: Table, make: Maker, seed: int) -> list[float]:
             best = min(best, score)
             found.append(best)
         policy.tell(told)
-    return found[:MOST]
+    return found[:most]
 
 
 def needed(curve: Sequence[float], near: float) -> float:

@@ -20,6 +20,7 @@ from haotuner.words.op import Op
 from haotuner.words.record import Trial
 from haotuner.words.shape import ShapeRange
 from haotuner.words.traffic import Traffic
+from tests.bench.policies import HOME, load, replayed
 from tests.content.test_generate import GROUPS
 from tests.work.fake_lab import CORE, TASK, FakeLab
 
@@ -101,3 +102,9 @@ def test_tuning_explores_by_a_policy() -> None:
     assert tuned.kernels and tuned.tables and any("_fu" in name or "_rw" in name for name in lab.prepared)
     with pytest.raises(UsageError, match="no space of schedules"):
         tune(replace(TASK, search="beam"), lab.as_lab(), families_for(TASK.op, "cpu")[0])
+
+
+def test_evolution_finds_what_is_near_the_best_of_a_recorded_table() -> None:
+    table = load(HOME / "rms_norm.json")
+    curve = replayed(table, Evolution, 0, most=24)
+    assert curve[23] - min(table.scores().values()) < np.log(1.05), "after 24 of 152 programs"

@@ -169,8 +169,9 @@ class CpuBackend:
         return packing.packed_ratio(choice, device)
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
-        pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)
+        packed = [self.packed(one, device) for one in choices]
+        pack_library(packed, device.arch, Toolchain.find(), out, compile_object, groups)
         return {}
