@@ -291,7 +291,7 @@ static void hosting(const char* path) {
       }
       REFUSED(ht_bind(op, NULL, &bias, &none, &error), HT_BAD_VALUE, "weight is NULL");
       REFUSED(ht_bind(op, &w, &half, &none, &error), HT_BAD_TYPE, "bias is not float32");
-      REFUSED(ht_bind(op, &half, &bias, &none, &error), HT_BAD_TYPE, "weight is not float32");
+      if (kinds[i].floats == 0) REFUSED(ht_bind(op, &half, &bias, &none, &error), HT_BAD_TYPE, "weight is not float32");
       b_shape[0] = n + 1;
       REFUSED(ht_bind(op, &w, &bias, &none, &error), HT_BAD_VALUE, "bias has");
       b_shape[0] = n;
@@ -305,7 +305,8 @@ static void hosting(const char* path) {
     } else
       ht_pack_close(pack);
   }
-  for (mine.version = 0; mine.version < 8; mine.version += 6) REFUSED(ht_pack_open(path, 2, &pack, &error), HT_PACK_MISMATCH, "speaks door version");
+  for (mine.version = 0; mine.version <= HT_DOOR_VERSION + 1; mine.version += HT_DOOR_VERSION + 1)
+    REFUSED(ht_pack_open(path, 2, &pack, &error), HT_PACK_MISMATCH, "speaks door version");
   other_door = NULL;
   ht_pack_close(kept);
   free(memory);
