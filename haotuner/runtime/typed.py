@@ -129,11 +129,7 @@ class TypedBound(Bound):
         rows = {name: channel_values(op, name, given[name]) for name in wanted or given}
         if "low" in rows and not np.all((rows["low"] <= rows["high"]) | np.isnan(rows["low"]) | np.isnan(rows["high"])):
             raise ValueError(f"{op.name}: low is above high in column {int(np.argmax(rows['low'] > rows['high']))}")
-        values = _weight(op, weight)
-        pack_into = pack.library().function("ht_pack")
-        place = pack.place(op)
-        packed = pack.arena.take((int(pack_into(place, None, None)),))
-        pack_into(place, values if values.flags.writeable else values.copy(), packed)
+        packed = typed_weight(pack, op, weight)
         constants = tuple(tvm_ffi.from_dlpack(row) for row in rows.values())
         return TypedBound(
             op=op,
@@ -163,6 +159,16 @@ class TypedBound(Bound):
         words = np.from_dlpack(self.packed).view(f"uint{kept.size * 8}").reshape(op.panels, -1, op.pw, terms)
         rows = words.transpose(0, 2, 1, 3).reshape(op.panels * op.pw, -1)[: op.n, : op.k]
         return np.array(rows.T if op.weight == "kn" else rows, order="C").view(numpy_type(op.operands[1].dtype))
+
+
+def typed_weight(pack: Pack, op: PackOp, weight: Any) -> Any:
+    """The packed words of a weight, as float32, in the pack's arena; TypeError and ValueError as ``bind``."""
+    values = _weight(op, weight)
+    pack_into = pack.library().function("ht_pack")
+    place = pack.place(op)
+    packed = pack.arena.take((int(pack_into(place, None, None)),))
+    pack_into(place, values if values.flags.writeable else values.copy(), packed)
+    return packed
 
 
 def numpy_type(name: str) -> np.dtype[Any]:

@@ -105,13 +105,16 @@ class PackedOp:
             plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{place}")
             for place, plan in enumerate(self.plans)
         ]
-        s, typed = self.setting, ""
-        if word_of(self.kernels[0]) is not None:
-            typed = f", &typed_{index}"
-            text.insert(0, types_of(self.kernels[0], f"typed_{index}"))
-        text += ["};", f"static const ht_dense data_{index} = "
-                 f"{{{s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, {s.k_block}, {s.k_block_from}, {s.k_block_rows}, "
-                 f"kernels_{index}, {int(Op.parse(self.name).option('weight') == 'kn')}{typed}}};"]  # fmt: skip
+        s, flags = self.setting, int(Op.parse(self.name).option("weight") == "kn")
+        typed = word_of(self.kernels[0]) is not None
+        words = (s.n, s.k, s.panels, s.pw, s.col_block, s.k_block, s.k_block_from, s.k_block_rows, f"kernels_{index}")
+        data = f"{{{', '.join(map(str, words))}, {flags + 2 * typed}}}"  # HT_WEIGHT_KN, HT_TYPED
+        text.append("};")
+        if typed:
+            text.append(types_of(self.kernels[0], f"typed_{index}"))
+            text.append(f"static const ht_typed_dense data_{index} = {{{data}, &typed_{index}}};")
+        else:
+            text.append(f"static const ht_dense data_{index} = {data};")
         return text
 
 

@@ -24,7 +24,7 @@ static void reach(const void* data, int size, int64_t rows, int64_t stride, int6
   *high = (uintptr_t)data + (uintptr_t)(((span > 0 ? span : 0) + inner) * size);
 }
 
-static int y_size(const ht_dense* dense) { return dense->typed == NULL ? (int)sizeof(float) : dense->typed->y.bits / 8; }
+static int y_size(const ht_dense* dense) { return ht_types(dense) == NULL ? (int)sizeof(float) : ht_types(dense)->y.bits / 8; }
 
 /* The usual call costs a few nanoseconds: two axes, or a weight as it was packed. What is not usual goes the general way. */
 static inline int plain(const DLTensor* t, ht_element type) {
@@ -59,7 +59,7 @@ static inline int fold(const char* name, const DLTensor* t, int64_t inner, int64
 }
 
 static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
-  if (dense->typed != NULL) return ht_contiguous(w);
+  if (ht_types(dense) != NULL) return ht_contiguous(w);
   const int64_t* s = w->strides;
   return s == NULL || (s[2] == 1 && s[1] == dense->pw && s[0] == dense->k * dense->pw) || ht_contiguous(w);
 }
@@ -67,7 +67,7 @@ static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
 int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, const DLTensor* w, const DLTensor* y,
                    const DLTensor* bias, ht_dense_call* call, ht_error* error) {
   int64_t y_rows;
-  const ht_typed* typed = dense->typed;
+  const ht_typed* typed = ht_types(dense);
   if (check_type("x", x, typed == NULL ? FP32 : typed->x, error) != 0 || check_type("out", y, typed == NULL ? FP32 : typed->y, error) != 0 ||
       check_type("weight", w, FP32, error) != 0)
     return -1;
@@ -204,24 +204,24 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->k = dense->k;
   out->panels = dense->panels;
   out->pw = dense->pw;
-  out->weight_kn = dense->weight_kn;
+  out->weight_kn = (dense->flags & HT_WEIGHT_KN) != 0;
 }
 
 static int64_t packed_floats(const ht_op* op) {
   const ht_dense* dense = op->data;
-  return dense->typed == NULL ? 0 : ht_dense_packed(dense);
+  return ht_types(dense) == NULL ? 0 : ht_dense_packed(dense);
 }
 
 /* Of a typed op; a fp32 weight is laid out by who binds it. */
 static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error) {
   const ht_dense* dense = op->data;
-  if (check_type("weight", weight, dense->typed->weight, error) != 0) return -1;
-  const int rows = dense->weight_kn ? 1 : 0;
+  if (check_type("weight", weight, ht_types(dense)->weight, error) != 0) return -1;
+  const int rows = (dense->flags & HT_WEIGHT_KN) != 0;
   if (weight->ndim != 2 || weight->shape[rows] != dense->n || weight->shape[1 - rows] != dense->k || weight->data == NULL)
     return ht_refuse(error, "ValueError", "weight has rank %d; expected (%lld, %lld) with data", (int)weight->ndim,
                      (long long)(rows ? dense->k : dense->n), (long long)(rows ? dense->n : dense->k));
   const int64_t apart[2] = {weight->strides == NULL ? weight->shape[1] : weight->strides[0], weight->strides == NULL ? 1 : weight->strides[1]};
-  ht_typed_pack(dense->typed, dense->n, dense->k, dense->pw, dense->panels, ht_data(weight), apart[rows], apart[1 - rows], (char*)packed);
+  ht_typed_pack(ht_types(dense), dense->n, dense->k, dense->pw, dense->panels, ht_data(weight), apart[rows], apart[1 - rows], (char*)packed);
   return 0;
 }
 

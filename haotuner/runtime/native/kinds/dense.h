@@ -35,13 +35,28 @@ typedef struct {
   int32_t k_block_from; /* from this m on */
   int32_t k_block_rows; /* row_block where k is blocked: X takes less of L2 there */
   const ht_kernel* kernels;
-  int32_t weight_kn; /* users store this op's weight as (k, n) instead of (n, k) */
-  const ht_typed* typed; /* NULL, as left out: fp32 */
+  int32_t flags; /* HT_WEIGHT_KN, HT_TYPED */
 } ht_dense;
+
+enum {
+  HT_WEIGHT_KN = 1, /* users store this op's weight as (k, n) instead of (n, k) */
+  HT_TYPED = 2      /* not fp32: it is the first part of an ht_typed_dense */
+};
+
+typedef struct {
+  ht_dense dense;
+  const ht_typed* typed;
+} ht_typed_dense;
+
+/* The element types of a typed op; NULL: all are fp32. */
+static inline const ht_typed* ht_types(const ht_dense* dense) {
+  return (dense->flags & HT_TYPED) != 0 ? ((const ht_typed_dense*)dense)->typed : NULL;
+}
 
 /* Floats of the packed weight. */
 static inline int64_t ht_dense_packed(const ht_dense* dense) {
-  return dense->typed != NULL ? ht_typed_floats(dense->typed, dense->panels, dense->k, dense->pw) : dense->panels * dense->k * dense->pw;
+  const ht_typed* typed = ht_types(dense);
+  return typed != NULL ? ht_typed_floats(typed, dense->panels, dense->k, dense->pw) : dense->panels * dense->k * dense->pw;
 }
 
 typedef struct {

@@ -43,7 +43,7 @@ static int finish(const ht_typed* typed, const ht_dense_call* call, const ht_ker
 int ht_typed_region(const ht_dense* op, const ht_dense_call* call, const ht_kernel* kernel, int64_t row, int64_t tiles, int64_t first,
                     int64_t last) {
   _Alignas(64) float sums[HT_SUMS];
-  const ht_typed* typed = op->typed;
+  const ht_typed* typed = ht_types(op);
   const int64_t most = HT_SUMS / (kernel->mr * kernel->nr), columns = kernel->nr, x_size = typed->x.bits / 8;
   const int64_t some = tiles < most ? tiles : most, beside = most / some > 0 ? most / some : 1;
   const int64_t panel = ht_typed_depth(typed, op->k) * op->pw * typed->column;
