@@ -151,7 +151,8 @@ def _call_dense(m: Model, step: Mapping[str, Any], bound: Any, arrays: Mapping[s
 
 def _call_conv(m: Model, step: Mapping[str, Any], bound: Any, arrays: Mapping[str, Any], sizes: list[int], _: Any) -> Any:
     x, out = arrays[step["x"]], arrays[step["out"]]
-    return _nothing if not out.size else lambda: bound(x, out=out)
+    passed = {name: arrays[one] for name, one in step["passed"].items()}
+    return _nothing if not out.size else lambda: bound(x, out=out, **passed)
 
 
 def _call_product(m: Model, step: Mapping[str, Any], bound: Any, arrays: Mapping[str, Any], sizes: list[int], _: Any) -> Any:
