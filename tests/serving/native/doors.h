@@ -36,7 +36,7 @@
 
 /* What the library asks the system for, and what is refused. */
 static const char *hidden, *unopened;  /* a symbol; a part of a file's name */
-static int starved, foreign, vanished; /* the next allocation; so many calls of stat tell of another file, or of none */
+static int starved, foreign, elsewhere, vanished; /* the next allocation; so many calls of stat tell of another file, one on another disk, or of none */
 static const ht_door* (*other_door)(void);
 static int opens, libraries; /* doors asked for; libraries of packs that are held */
 int __real_dlclose(void*);
@@ -65,6 +65,7 @@ int __wrap_stat(const char* path, struct stat* out) {
   if (vanished > 0 && vanished--) return -1;
   int rc = __real_stat(path, out);
   if (foreign > 0 && foreign--) ++out->st_ino;
+  if (elsewhere > 0 && elsewhere--) ++out->st_dev;
   return rc;
 }
 

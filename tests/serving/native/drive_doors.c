@@ -109,7 +109,9 @@ static void opening(const char* path, int device) {
   REFUSED(OPEN(path), HT_PACK_INVALID, "cannot be loaded");
   unopened = NULL, foreign = 1;
   REFUSED(OPEN(path), HT_PACK_INVALID, "was exchanged while it was loaded");
-  foreign = 0, vanished = 1;
+  foreign = 0, elsewhere = 1;
+  REFUSED(OPEN(path), HT_PACK_INVALID, "was exchanged while it was loaded");
+  elsewhere = 0, vanished = 1;
   REFUSED(OPEN(path), HT_PACK_INVALID, "was exchanged while it was loaded");
   vanished = 0, opens = 0;
   if (device < 0) { /* a device's library has a table of its own by then, which would be a leak */
