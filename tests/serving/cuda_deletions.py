@@ -114,7 +114,8 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quic
         if only in place.name
         and journal.wanted(place, state, shared and file.name in SHARED and place.name not in reasons, quick)
     ]
-    left.sort(key=lambda pair: (pair[1].name, digest(pair[1].around)) in journal.seen)  # those that survived come again last
+    # Those that survived come again later, and those that have a reason last.
+    left.sort(key=lambda pair: (pair[1].name in reasons, (pair[1].name, digest(pair[1].around)) in journal.seen))
     if not left:
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")

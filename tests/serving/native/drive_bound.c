@@ -164,6 +164,9 @@ static void behind(const char* path, const char* name, int on_device) {
   CHECK(sscanf(facts.name, "dense_n%lld_k%lld", &n, &k) == 2 && facts.n == n && facts.k == k && strcmp(facts.kind, "dense") == 0);
   CHECK((name == NULL || strcmp(name, facts.name) == 0) && (facts.bound_bytes > 0) == on_device && door->packed_floats(0) == 0);
   snprintf(prefix, sizeof prefix, "%s: ", facts.name);
+  int64_t once[3] = {-1, -1, -1}, twice[3] = {7, 7, 7}; /* what was there does not count */
+  door->counts(0, once), door->counts(0, twice);
+  CHECK(memcmp(once, twice, sizeof once) == 0 && once[0] >= 0 && once[1] >= 0 && once[2] >= 0);
   int64_t w_shape[2] = {n, k}, x_shape[2] = {1, k}, y_shape[2] = {1, n}, b_shape[1] = {n};
   const int64_t setting = door->setting(0, 1);
   const DLDevice where = on_device ? (DLDevice){kDLCUDA, 0} : (DLDevice){kDLCPU, 0};
