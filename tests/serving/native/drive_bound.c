@@ -65,7 +65,10 @@ static void binding(const char* path, const char* name) {
   missing(linear, &x, &y);
   REFUSED(ht_prepare(linear, NULL, &error), HT_OK, "");
   REFUSED(ht_call_threads(linear, &x, &y, NULL, 1, &error), HT_BAD_VALUE, "a device has no thread counts");
+  ht_counts_t before, after;
+  CHECK(ht_stats(op, &before) == HT_OK);
   REFUSED(ht_call(linear, &x, &y, NULL, &error), HT_OK, "");
+  CHECK(ht_stats(op, &after) == HT_OK && after.calls == before.calls + 1 && after.fallbacks == before.fallbacks);
   CHECK(ht_pack_open_on(path, 0, &again, &said) == HT_OK); /* a pack of its own, whose closing is not the first's */
   ht_pack_close(again);
   ht_linear_free(other);
