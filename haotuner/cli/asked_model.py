@@ -36,13 +36,13 @@ class Asked:
         steps, groups = self._steps(), len(self.model.written.functions)
         return (
             f"\nmodel {self.model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(self.ops)} "
-            f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones), fused greedily; "
-            f"{len(self.model.written.weights):,} bytes of weights"
+            f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones); "
+            f"{len(self.model.written.weights):,} bytes of weights\n{self._orchestration()}"
         )
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form."""
-        graph, uses, steps = self.model.graph, self.model.uses, self._steps()
+        graph, uses, steps, told = self.model.graph, self.model.uses, self._steps(), self.model.told
         seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
         return {
             "name": self.model.written.name,
@@ -55,8 +55,24 @@ class Asked:
             ],
             "steps": sum(steps.values()),
             "plain_loops": steps["Loops"],
-            "orchestration": {"status": "greedy", "bound": None},
+            "orchestration": {
+                "windows": told.windows,
+                "candidates": told.candidates,
+                "measured": 0,
+                "status": told.status,
+                "bound": told.bound_us,
+                "greedy_us": told.greedy_us,
+                "chosen_us": told.chosen_us,
+            },
         }
+
+    def _orchestration(self) -> str:
+        """How the groups were chosen."""
+        told = self.model.told
+        return (
+            f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, {told.chosen_us:,.0f} us by "
+            f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}"
+        )
 
     def _steps(self) -> Counter[str]:
         """Steps by kind; a tensor that is another one in memory is no step."""

@@ -23,6 +23,7 @@ from haotuner.errors import UsageError
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
 from haotuner.search.policies.names import NAMES
 from haotuner.trace import arrivals_of
+from haotuner.workloads import DEFAULT, WORKLOADS, workload_shapes
 
 PEERS_HERE = "torch,onnxruntime,numpy"
 
@@ -42,7 +43,7 @@ def tune(
         list[str] | None, typer.Option("--op", metavar="SPEC", help="An op, e.g. dense:n=2304,k=768; repeatable.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", help="Named ops: bert_base (default), bert_large, gpt2.")
+        str | None, typer.Option("--workload", help=f"Named ops: {', '.join(WORKLOADS)}. [default: {DEFAULT}]")
     ] = None,
     shapes: Annotated[
         str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
@@ -105,6 +106,8 @@ def tune(
     peers = peers_of(PEERS_HERE if against is None else against)
     asked = None if file is None else read_model(file, shapes, quiet=quiet)
     arrivals = arrivals_of(shapes) if asked is None else asked.arrivals
+    if workload is not None:
+        arrivals = arrivals.with_own(workload_shapes(workload))
     request = Request(
         ops=ops_asked(op or None, workload, arrivals) if asked is None else asked.ops,
         models=() if asked is None else (asked.model,),

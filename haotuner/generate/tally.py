@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from haotuner.ops.functions import FUNCTIONS
 
 DEEPEST = 16  # loops around a place; the last dimension of every array are the lanes
 MOST_PLACES = 1 << 22  # of one index; a larger array is taken for not known
+PLAIN = {"add": np.add, "sub": np.subtract, "mul": np.multiply}  # of indices: nothing overflows, so nothing warns
 Places = NDArray[Any]
 
 
@@ -178,14 +180,19 @@ class Tally:
         if dtype != INDEX or lanes > 1:
             self.here.body.append(Work(function, lanes, dtype))
         if dtype == INDEX and not any(one is UNKNOWN for one in arguments) and function in FUNCTIONS:
-            return self._bounded(FUNCTIONS[function], *arguments)
+            return self._bounded(PLAIN.get(function) or FUNCTIONS[function], *arguments)
         return UNKNOWN
 
     def _bounded(self, function: Any, *arguments: Any) -> Any:
-        if any(one is UNKNOWN for one in arguments):
+        shapes = []
+        for one in arguments:
+            if one is UNKNOWN:
+                return UNKNOWN
+            if isinstance(one, np.ndarray):
+                shapes.append(one.shape)
+        if len(shapes) > 1 and prod(np.broadcast_shapes(*shapes)) > MOST_PLACES:
             return UNKNOWN
-        size = int(np.prod(np.broadcast_shapes(*(np.shape(one) for one in arguments)), dtype=np.int64))
-        return UNKNOWN if size > MOST_PLACES else function(*arguments)
+        return function(*arguments)
 
     def cell(self, dtype: str, lanes: int, start: Any) -> TallyCell:
         """A variable."""

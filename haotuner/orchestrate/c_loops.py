@@ -193,10 +193,26 @@ class _Writer:
                 self._open(f"for (int64_t {variable.name} = 0; {variable.name} < {wide}; ++{variable.name})", variable.name)
             )
         value = self._value(e.value, inner)
+        if e.how in ("max", "min") and e.dtype == "fp32":
+            return self._extreme(e, name, value, inner, stack, scope)
         inner[-1].lines.append(f"{name} = {joined(e.how, name, value, e.dtype)};")
         scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
         self._close(inner, len(stack))
         return name
+
+    def _extreme(self, e: Fold, name: str, value: str, inner: list[Scope], stack: Sequence[Scope], scope: Scope) -> str:
+        """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme."""
+        of_nan, sign = ("0x7fc00000", ">") if e.how == "max" else ("(int32_t)0x803fffff", "<")
+        self.count += 2
+        key, found = f"v{self.count - 1}", f"v{self.count}"
+        inner[-1].lines += [
+            f"const int32_t {key} = ordered({value}, {of_nan});",
+            f"{name} = {key} {sign} {name} ? {key} : {name};",
+        ]
+        scope.lines.append(f"int32_t {name} = ordered({neutral(e.how, e.dtype)}, 0);")
+        self._close(inner, len(stack))
+        scope.lines.append(f"const float {found} = unordered({name});")
+        return found
 
 
 def _text(lines: Sequence[Any], depth: int) -> list[str]:

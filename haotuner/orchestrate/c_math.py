@@ -50,6 +50,11 @@ INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
   float y = e * power2(h) * power2(i - h);
   return x == x ? y : x;
 }}
+INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order of the floats */
+  int32_t i = whole(f);
+  return f == f ? i ^ ((i >> 31) & INT32_MAX) : of_nan;
+}}
+INLINE float unordered(int32_t i) {{ return bits(i ^ ((i >> 31) & INT32_MAX)); }}
 INLINE float signed_as(float v, float x) {{ return bits(whole(v) | (whole(x) & INT32_MIN)); }}
 INLINE float ht_tanh(float x) {{
   float s = fabsf(x), q = x * x, t = s > {TANH_END!r}f ? {TANH_END!r}f : s;

@@ -56,19 +56,29 @@ class Greedy:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Tensors that are made in memory grow until no group computes a reduction again and again."""
+        """The steps of the groups."""
+        return self._ordered(*self.chosen)
+
+    def required(self) -> set[str]:
+        """Tensors that lie in memory in every plan."""
         stored = set(self.graph.outputs)
         for one in self.products.values():
             stored |= {one.output, *one.reads}
         for node in self.graph.nodes:
             stored |= set(self._wanted_in_memory(node))
+        return stored
+
+    @cached_property
+    def chosen(self) -> tuple[set[str], dict[str, Graph]]:
+        """Tensors in memory grow until no group computes a reduction again and again; the groups by what they make."""
+        stored = self.required()
         while True:
             stored = self._grown(stored)
             groups = {name: self._group(name, stored) for name in self._roots(stored)}
             late = {name: again_and_again(group) for name, group in groups.items()}
             more = {cut for cut in late.values() if cut is not None} - stored
             if not more:
-                return self._ordered(stored, groups)
+                return stored, groups
             stored |= more
 
     def _wanted_in_memory(self, node: Node) -> Iterable[str]:
@@ -131,12 +141,19 @@ class Greedy:
         return of if of in stored or (of in self.graph.inputs and of not in self.graph.constants) else None
 
     def _group(self, root: str, stored: set[str]) -> Graph:
-        needed, kept, inputs = {root}, [], []
+        needed, kept = {root}, []
         for node in reversed(self.graph.nodes):
             if node.output in needed and (node.output == root or node.output not in stored):
-                kept.append(node)
+                kept.append(node.output)
                 needed.update(node.inputs)
-        made = {node.output for node in kept}
+        return self.subgraph(root, kept)
+
+    def subgraph(self, root: str, names: Iterable[str]) -> Graph:
+        """The graph of some primitives, by the tensors that they make; it gives ``root`` alone."""
+        made = set(names)
+        kept = [node for node in self.graph.nodes if node.output in made]
+        needed = {root}.union(*(node.inputs for node in kept))
+        inputs = []
         for name in needed - made:
             value = self.graph.constants.get(name)
             if value is None or value.size != 1:
@@ -146,7 +163,7 @@ class Greedy:
             self.graph,
             inputs=tuple(sorted(inputs)),
             outputs=(root,),
-            nodes=tuple(reversed(kept)),
+            nodes=tuple(kept),
             constants=constants,
         )
 

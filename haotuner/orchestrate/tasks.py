@@ -11,7 +11,9 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.greedy import Greedy, Step
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact, Told
+from haotuner.orchestrate.greedy import Step
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, written
 from haotuner.trace import Arrivals
@@ -19,6 +21,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange, Span
 
 DRAWN = 24  # requests drawn of the ranges, beside both ends
+PRICED = 6  # of them, at which groups are priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class AskedModel:
     spans: Mapping[str, Span]
     steps: tuple[Step, ...]
     written: WrittenModel
+    told: Told  # how the plan was found
     file: Path
     shapes: str
 
@@ -39,13 +43,14 @@ class AskedModel:
 
 
 def asked_model(name: str, graph: Graph, shapes: str, file: Path) -> AskedModel:
-    """The model of a graph, fused greedily. UsageError for shapes that do not fit it, or what no kernel computes."""
+    """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes."""
     spans = spans_of(graph, shapes)
-    steps = Greedy(graph).steps
+    plan = Exact(graph, Prices(requests(spans, PRICED)))
+    steps = plan.steps
     if not any(isinstance(one, Product) for one in steps):
         raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
     whole = written(name, graph, steps)
-    return AskedModel(graph=graph, spans=spans, steps=steps, written=whole, file=file, shapes=shapes)
+    return AskedModel(graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, file=file, shapes=shapes)
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:

@@ -40,6 +40,8 @@ LEAVERS = 2  # one of so many candidates stays after a round
 ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
+TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
+LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
 EXPLORED = 4  # shapes at which a policy's programs are timed
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
@@ -84,12 +86,12 @@ def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list
         raise UsageError(
             f"--search {task.search}: {family.name} has no space of schedules; leave the option out for {task.op.name}"
         )
-    return explored(task, lab, family, spread(task.traffic, EXPLORED), clock)
+    return explored(task, lab, family, compared(task, lab.device, EXPLORED), clock)
 
 
 def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
     """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
-    shapes = spread(task.traffic, FIRST_SHAPES)
+    shapes = compared(task, device, FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
@@ -128,6 +130,15 @@ def predicted_by_each(
     return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
 
 
+def compared(task: Task, device: Device, most: int) -> list[Shape]:
+    """At most so many shapes at which micro-kernels race: spread over those of which a call leaves time for many more."""
+    limit_us = max(task.budget_s * 1e6 / TRIALS, LEAST_LIMIT_US)
+    shapes = task.traffic.shapes()
+    least = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
+    kept = [pair for pair, us in zip(task.traffic, least.tolist(), strict=True) if us <= limit_us]
+    return spread(Traffic.of(kept) if any(weight for _, weight in kept) else task.traffic, most)
+
+
 def spread(traffic: Traffic, most: int) -> list[Shape]:
     """At most so many shapes of the traffic, the commonest first, each far from those before it in log space."""
     ordered = sorted(traffic, key=lambda pair: (-pair[1], pair[0].axes))
@@ -154,7 +165,7 @@ class Race:
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
         self._shared = bool(getattr(family, "shares_programs", False))
-        self.shapes = spread(task.traffic, SHAPES)
+        self.shapes = compared(task, lab.device, SHAPES)
         self.shares = self._shares()
         expected = predicted_us(task, family, lab.device, model, list(candidates), self.shapes)
         hope = expected <= HOPELESS * expected.min(axis=0)

@@ -44,7 +44,7 @@ class CpuGenerated:
     """
 
     backend = "cpu"
-    frontier = 28  # of the points: behind them by what their programs do none was near the best (docs/decisions/180)
+    frontier = 20  # of the points: behind them by what their programs do none was near the best (docs/decisions/180)
 
     def __init__(self, kind: OpKind) -> None:
         if not has_graph(kind):
@@ -80,7 +80,9 @@ class CpuGenerated:
         factored = any(
             rank - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
         )
-        own = [(u, f, r) for u in UNROLLS for f in (UNROLLS if factored else (u,)) for r in rows if f != u or r > 1]
+        # Long rows want more accumulators than vectors of the output; short ones fewer, and several rows at a time.
+        own = [(u, f, 1) for u in UNROLLS for f in UNROLLS if factored and f > u]
+        own += [(u, f, r) for r in rows[1:] for u in UNROLLS for f in UNROLLS if (f <= u if factored else f == u)]
         for axis in (rank, *([0] if folds else []), *range(1, rank)):
             for keep in kept:
                 for u, f, r in own if axis == rank else []:

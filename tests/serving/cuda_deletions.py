@@ -86,8 +86,10 @@ def justified() -> dict[str, str]:
 def tests() -> str:
     """The state of what may notice."""
     here = Path(__file__).parent
-    programs = [here / "native" / f"drive_{name}.c" for name in ("cuda", "doors", "bound", "checks", "grouped")]
-    looked = [*here.glob("cuda_*.py"), *programs, ROOT / "tests" / "work" / "cuda_timing.py"]
+    programs = [
+        here / "native" / f"drive_{name}.c" for name in ("cuda", "doors", "bound", "ffi", "checks", "workspace", "grouped")
+    ]
+    looked = [*here.glob("cuda_*.py"), *programs, *(ROOT / "tests" / "work").glob("cuda_timing*.py")]
     return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
 
 
@@ -186,9 +188,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
     parser.add_argument("--shared", action="store_true")
-    parser.add_argument(
-        "--quick", action="store_true", help="a second's worth of tests each; what survives them is not noted"
-    )
+    parser.add_argument("--quick", action="store_true", help="tests of one architecture; what survives them is not noted")
     parser.add_argument("--only", default="", metavar="TEXT", help="places that have it in their names")
     parser.add_argument("--keep", action="store_true", help="write what was seen into the tree")
     given = parser.parse_args()

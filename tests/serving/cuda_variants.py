@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
@@ -37,12 +38,11 @@ from tests.standin.forking import Forking
 from tests.standin.patience import ended
 
 SCENARIOS = (
-    "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-    "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
+    "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
+    "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
 )  # fmt: skip
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
                  "threads")  # fmt: skip
-QUICK = SCENARIOS[:6]  # a second's worth, which notices most
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 # Picks beside PICKS, which go through all of the above, and what they are for.
 MORE = {
@@ -58,10 +58,22 @@ WATCHED = (
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 SECONDS = 8.0  # of processors, against steps that use one to three
 TIMING = {source.name for source in timing_library.SOURCES}
-PROGRAMS: dict[str, tuple[str, ...]] = {"drive_cuda": (), "drive_doors": DOORS_FLAGS, "drive_bound": DOORS_FLAGS,
-                                         "drive_grouped": ()}  # fmt: skip
+PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
+    "drive_cuda": (),
+    "drive_doors": DOORS_FLAGS,
+    "drive_bound": DOORS_FLAGS,
+    "drive_ffi": ("-rdynamic",),
+    "drive_grouped": (),
+}
 DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
 TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
+UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one file
+SCENES = (
+    "tests.serving.cuda_scenarios",
+    "tests.work.cuda_timing",
+    "tests.work.cuda_timing_groups",
+    "tests.serving.cuda_warm",
+)
 HUNG = "it hung"  # as tests.standin.forking says it
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
 SHARED = {
@@ -121,12 +133,11 @@ class Variants:
         parts = {path.name: path for path in (*host, folder / "host_kernels.c", folder / "host_data.c")}
         self._host_objects = {n: self._whole(path, folder / f"h_{n}.o", watched=True) for n, path in parts.items()}
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
-        self._checks = self._whole(HERE / "drive_checks.c", folder / "c_drive_checks.c.o", watched=True)
+        units = {source: HERE / f"drive_{unit}.c" for source, unit in UNITS.items()}
+        self._units = {n: self._whole(path, folder / f"c_{path.name}.o", watched=True) for n, path in units.items()}
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
-        self._forking = Forking(
-            self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing", "tests.serving.cuda_warm")
-        )
+        self._forking = Forking(self._where(SIMT), SCENES)
 
     def close(self) -> None:
         """End the process that scenarios are forked from."""
@@ -144,6 +155,7 @@ class Variants:
             NATIVE / "cuda" / "driver.c",
             CLIB / "gpu.c",
             NATIVE / "check.c",
+            NATIVE / "cuda" / "workspace.c",
         ):  # whose tests are all, between them
             why = self.noticed(source, source.read_text(), quick=quick, passed=passed)
             assert not why, f"with nothing left out: {why}"
@@ -205,12 +217,10 @@ class Variants:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
             objects = {**self._objects, name: mutant}
-            for pick, scenarios in ({SIMT: QUICK} if quick else full).items():
+            for pick, scenarios in ({pick: full[pick] for pick in (SIMT, GROUPED_FP32)} if quick else full).items():
                 for scenario in scenarios:
                     run = partial(self._served, made, objects, pick, scenario)
                     yield Step(f"{scenario} of {pick.op}", run)
-        if packed and quick:
-            return
         if packed or source.parent == CLIB:
             for pick in (SIMT,) if quick else PICKS:
                 for mode in DRIVEN:
@@ -219,14 +229,16 @@ class Variants:
             yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
             yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
         if packed or source.parent == CLIB:
-            for pick in PICKS:
-                yield Step(f"drive_bound on {pick.arch}", partial(self._driven, made, source, pick, "bound"))
-        if name == "check.c":
-            yield Step("drive_checks", partial(self._checked, made, source))
+            for mode, pick in product(("bound", "ffi") if packed else ("bound",), (SIMT,) if quick else PICKS):
+                yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+        if name in UNITS:
+            yield Step(f"drive_{UNITS[name]}", partial(self._alone, made, source))
         if name in TIMING:
             for pick in (SIMT,) if quick else PICKS:
                 for scenario in TIMED:
                     yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
+            for pick in (GROUPED_FP32,) if quick else (GROUPED_FP32, GROUPED_HOPPER):
+                yield Step(f"timing_groups of {pick.op}", partial(self._timed, made, name, mutant, pick, "timing_groups"))
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
@@ -249,7 +261,8 @@ class Variants:
             self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
         words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
         where = self._where(pick, noise=0.0)
-        return self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=seconds)
+        module = "tests.work.cuda_timing_groups" if scenario == "timing_groups" else "tests.work.cuda_timing"
+        return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
     def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
         name = f"drive_{mode}" if f"drive_{mode}" in PROGRAMS else "drive_cuda"
@@ -265,16 +278,16 @@ class Variants:
         if key not in made:
             objects = self._watched | (changed if in_pack else {})
             made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
-        words: dict[str, list[str | Path]] = {"grouped": [made[key], pick.op]}
+        words: dict[str, list[str | Path]] = {one: [made[key], pick.op] for one in ("grouped", "ffi")}
         if mode in ("doors", "bound"):
             words[mode] = [made[key], pick.op, self._host_with(made, changed if in_pack else {})]
-        where = self._where(pick, bare=mode != "grouped", fail=DRIVEN.get(mode, ""))
+        where = self._where(pick, bare=mode not in ("grouped", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, ""))
         return _ran([made[name], *words.get(mode, [mode, made[key], pick.op])], seconds, **where)
 
-    def _checked(self, made: dict[str, Path], source: Path, seconds: float) -> str:
-        program = self.folder / "mutant-checks"
-        parts = [self._checks, self._watch(made, source)]
-        self._run([self._tools.compiler, *WATCHED, *parts, "-o", program])
+    def _alone(self, made: dict[str, Path], source: Path, seconds: float) -> str:
+        program, parts = self.folder / "mutant-alone", self._watched | {source.name: self._watch(made, source)}
+        objects = {self._units[source.name], parts["check.c"], parts[source.name]}
+        self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program])
         return _ran([program], seconds)
 
     def _watch(self, made: dict[str, Path], source: Path) -> Path:
@@ -299,10 +312,12 @@ class Variants:
         out = self.folder / f"whole-{pick.op}"
         return out if out.exists() else build_pack(out, pick, self.folder / "code")
 
-    def _where(self, pick: Pick, *, noise: float = 0.01, bare: bool = False, fail: str = "") -> dict[str, str]:
+    def _where(
+        self, pick: Pick, *, noise: float = 0.01, bare: bool = False, execute: bool = True, fail: str = ""
+    ) -> dict[str, str]:
         return environment(
             self.folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=self.folder / "code", noise=noise,
-            bare=bare, fail=fail,
+            bare=bare, execute=execute, fail=fail,
         )  # fmt: skip
 
     def _whole(self, source: Path, out: Path, *, watched: bool = False) -> Path:

@@ -71,7 +71,8 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
     code.write_text(text)
     data.write_text(pack_data(ops))
     everything = [code, data, *sources, *(NATIVE / name for name in sources_of(ops))]
-    library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g", *flags)
+    library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g",
+                 "-Wno-missing-field-initializers", *flags)  # fmt: skip
     write_pack(out, library, document(ops, level), lambda _: None)
     return out
 

@@ -104,9 +104,17 @@ def test_every_door_with_what_it_asks_the_system_for_refused_in_turn(folder):
         assert run(folder, [program, sanitized(folder, "address", ASAN), SIMT.op, host], bare=True) == "right\n"
 
 
-def test_tensors_are_taken_and_refused_as_promised(folder):
-    program = cc([HERE / "drive_checks.c", NATIVE / "check.c"], folder / "drive_checks", *ASAN)
-    assert run(folder, [program]) == "right\n"
+@pytest.mark.parametrize("name, sources", [("drive_checks", ()), ("drive_workspace", ("cuda/workspace.c",))])
+def test_what_a_file_promises(folder, name, sources):
+    """Tensors are taken and refused; memory for partial sums is the framework's, or what was prepared."""
+    sources = [HERE / f"{name}.c", *(NATIVE / one for one in ("check.c", *sources))]
+    assert run(folder, [cc(sources, folder / name, *ASAN)]) == "right\n"
+
+
+@pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
+def test_every_argument_that_the_doors_for_tvm_ffi_do_not_take(folder, pick):
+    program = cc([HERE / "drive_ffi.c", *LIBRARY], folder / "drive_ffi", f"-I{CLIB}", *ASAN, "-rdynamic")
+    assert run(folder, [program, served(folder, pick), pick.op], device=pick.arch, execute=False) == "right\n"
 
 
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)

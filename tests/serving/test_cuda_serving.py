@@ -49,7 +49,9 @@ def test_every_cell_and_beyond_is_right(folder, pick, mode):
 
 
 @BOTH
-@pytest.mark.parametrize("scenario", ["alignment", "unprepared", "refusals", "frameworks", "allocating", "counted"])
+@pytest.mark.parametrize(
+    "scenario", ["alignment", "looked", "unprepared", "refusals", "frameworks", "allocating", "counted"]
+)
 def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from haotuner.errors import UsageError
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension, floor_division
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.orchestrate import exact as exact_module
+from haotuner.orchestrate.c_loops import again_and_again
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Candidate, Exact, solve
 from haotuner.orchestrate.greedy import Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
@@ -118,3 +123,53 @@ def test_what_no_kernel_computes_is_said():
     x = g.input("x", (B, 4))
     with pytest.raises(UsageError, match="no kernels are made yet of arg_sort"):
         Greedy(g.finish(g.add("arg_sort", x, axis=1)))
+
+
+def softmax_of_rows() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (B, T))
+    return g.finish(composites.softmax(g, g.map("mul", x, 0.5)))
+
+
+REQUESTS = [{"batch": 64, "seq": 512}, {"batch": 2, "seq": 30}]
+
+
+def every_plan_us(graph: Graph) -> float:
+    """The cheapest plan by trying every set of tensors in memory, without the program."""
+    prices, greedy = Prices(REQUESTS), Greedy(graph)
+    names = [node.output for node in graph.nodes if node.output not in graph.outputs]
+    best = np.inf
+    for chosen in product([False, True], repeat=len(names)):
+        stored = {*graph.outputs, *(name for name, taken in zip(names, chosen, strict=True) if taken)}
+        groups = [greedy._group(name, stored) for name in stored]
+        if all(again_and_again(group) is None for group in groups):
+            best = min(best, sum(prices.loops_us(group) for group in groups))
+    return best
+
+
+def test_the_exact_plan_is_the_best_of_all():
+    exact = Exact(softmax_of_rows(), Prices(REQUESTS))
+    assert len(exact.steps) >= 1
+    told = exact.told
+    assert told.status == "optimal" and told.windows == 1
+    assert told.bound_us <= told.chosen_us * (1 + 1e-9) and told.chosen_us <= told.greedy_us
+    assert np.isclose(told.chosen_us, every_plan_us(softmax_of_rows()))
+
+
+def test_what_is_left_out_is_not_called_optimal(monkeypatch):
+    monkeypatch.setattr(exact_module, "MOST_CANDIDATES", 3)
+    exact = Exact(softmax_of_rows(), Prices(REQUESTS))
+    assert exact.steps and exact.told.status.startswith("feasible (1 of 1")
+    assert exact.told.chosen_us <= exact.told.greedy_us
+
+
+def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
+    def one(output: str, nodes: str, reads: str, us: float) -> Candidate:
+        return Candidate(output, frozenset(nodes), frozenset(reads), us)
+
+    apart = [one("x", "x", "", 5.0), one("y", "y", "x", 1.0), one("z", "z", "x", 1.0)]
+    again = [one("y", "xy", "", 2.0), one("z", "xz", "", 2.5)]
+    found, bound, proved = solve([*apart, *again], ["y", "z"])
+    assert found is not None and proved and bound == pytest.approx(4.5)
+    assert sorted(candidate.output for candidate in found) == ["y", "z"]
+    assert solve(apart[1:], ["y", "z"])[0] is None, "x has no maker"

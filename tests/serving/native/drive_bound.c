@@ -2,6 +2,7 @@
  * drive_bound PACK OP CPU_PACK. Prints "right"; leaks and stray reads are a sanitizer's. */
 #define _GNU_SOURCE
 #include "doors.h"
+#include <tvm/ffi/c_api.h>
 
 /* Doors of kinds of op that no pack here has. */
 static const ht_door* whole;
@@ -76,6 +77,79 @@ static void binding(const char* path, const char* name) {
   ht_linear_free(linear);
 }
 
+#define SAID(call, kind_, words)                                                                                              \
+  do {                                                                                                                        \
+    kind = "", text[0] = 0;                                                                                                   \
+    if ((call) != -1 || strcmp(kind, kind_) != 0 || strncmp(text, prefix, strlen(prefix)) != 0 || strstr(text, words) == NULL) { \
+      fprintf(stderr, "line %d: %s: %s %s\n", __LINE__, #call, kind, text);                                                   \
+      exit(1);                                                                                                                \
+    }                                                                                                                         \
+  } while (0)
+#define BOUND_FIRST (int64_t)HT_MAX_THREADS /* the setting of a device's first plan */
+
+/* Tensors that are no record of a bound weight, and records that this op did not fill. */
+static void wrong_records(const ht_door* door, char* bound, int64_t bytes, const DLTensor* x, const DLTensor* y, const char* prefix) {
+  char text[400];
+  const char* kind;
+  int64_t shape[2] = {bytes, 1}, less[1] = {bytes - 128};
+  const DLTensor right = {bound, {kDLCPU, 0}, 1, {kDLUInt, 8, 1}, shape, NULL, 0};
+  DLTensor wrong[] = {right, right, right, right, right, right};
+  wrong[0].device.device_type = kDLCUDA, wrong[1].dtype.bits = 16, wrong[2].ndim = 2, wrong[3].shape = less, wrong[4].data = NULL;
+  wrong[5].byte_offset = 64;
+  CHECK(door->call(0, x, &right, y, NULL, BOUND_FIRST, &kind, text, sizeof text) == 0);
+  for (int i = 0; i < 6; ++i)
+    SAID(door->call(0, x, &wrong[i], y, NULL, BOUND_FIRST, &kind, text, sizeof text), "ValueError", "weight was not bound by this pack");
+  struct { /* how ht_cuda_bound begins */
+    uint64_t mark;
+    const void* op;
+  } *record = (void*)bound, kept = *record;
+  for (int i = 0; i < 2; ++i) {
+    if (i == 0) record->mark ^= 1;
+    else record->op = text;
+    SAID(door->queue(0, x, bound, y, BOUND_FIRST, NULL, &kind, text, sizeof text), "ValueError", "weight was not bound by this pack");
+    SAID(door->prepare(0, bound, NULL, &kind, text, sizeof text), "ValueError", "was not bound by this pack");
+    *record = kept;
+  }
+}
+
+/* What neither x nor out may be. */
+static void wrong_rows(const ht_door* door, const char* bound, const DLTensor* x, const DLTensor* y, const char* prefix) {
+  char text[400];
+  const char* kind;
+  int64_t backwards[2] = {-x->shape[1], 1}, close[2] = {y->shape[1] - 1, 1}, two_x[2] = {2, x->shape[1]}, two_y[2] = {2, y->shape[1]};
+  DLTensor wrong[] = {*x, *x, *x, *x, *x, *x, *x}, rows = *x, out = *y;
+  static const char* const words[] = {"has rank 0", "has rank 33", "has rank 2; expected 1 to", "has dtype code 0", "has dtype code", "has dtype code", "lives on cuda:1"};
+  wrong[0].ndim = 0, wrong[1].ndim = 33, wrong[2].shape = NULL, wrong[3].dtype.code = kDLInt, wrong[4].dtype.bits = 64;
+  wrong[5].dtype.lanes = 2, wrong[6].device.device_id = 1;
+  for (int i = 0; i < 7; ++i) {
+    const char* named = i > 2 && i < 6 ? "TypeError" : "ValueError";
+    SAID(door->queue(0, &wrong[i], bound, y, BOUND_FIRST, NULL, &kind, text, sizeof text), named, words[i]);
+    CHECK(strstr(text, ": x ") != NULL);
+    SAID(door->queue(0, x, bound, &wrong[i], BOUND_FIRST, NULL, &kind, text, sizeof text), named, words[i]);
+    CHECK(strstr(text, ": out ") != NULL);
+  }
+  rows.shape = two_x, out.shape = two_y, rows.strides = backwards;
+  SAID(door->queue(0, &rows, bound, &out, BOUND_FIRST, NULL, &kind, text, sizeof text), "ValueError", "x has the row stride -");
+  rows.strides = NULL, out.strides = close;
+  SAID(door->queue(0, &rows, bound, &out, BOUND_FIRST, NULL, &kind, text, sizeof text), "ValueError", "rows of out overlap");
+  rows.shape = x->shape, rows.strides = backwards, out.shape = y->shape; /* one row has no stride */
+  CHECK(door->queue(0, &rows, bound, &out, BOUND_FIRST, NULL, &kind, text, sizeof text) == 0);
+}
+
+/* A server without tvm-ffi has none of its functions: a door for it answers, and refuses what it would need them for. */
+static void without_tvm_ffi(void* library, const char* name, DLTensor* x, char* bound, int64_t bytes, DLTensor* y) {
+  char symbol[200];
+  int (*door)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+  DLTensor record = {bound, {kDLCPU, 0}, 1, {kDLUInt, 8, 1}, &bytes, NULL, 0};
+  TVMFFIAny result, args[4] = {{.type_index = kTVMFFIDLTensorPtr}, {.type_index = kTVMFFIDLTensorPtr}, {.type_index = kTVMFFIDLTensorPtr}, {.type_index = kTVMFFIInt}};
+  args[0].v_ptr = x, args[1].v_ptr = &record, args[2].v_ptr = y, args[3].v_int64 = BOUND_FIRST;
+  snprintf(symbol, sizeof symbol, "__tvm_ffi_%s", name);
+  *(void**)&door = __real_dlsym(library, symbol);
+  CHECK(door != NULL && door(NULL, args, 4, &result) == 0 && result.type_index == kTVMFFINone);
+  args[2] = (TVMFFIAny){.type_index = kTVMFFINone};
+  CHECK(door(NULL, args, 4, &result) == -1);
+}
+
 /* The table behind the C library, with what the library itself never passes. */
 static void behind(const char* path, const char* name, int on_device) {
   ht_pack* pack;
@@ -90,14 +164,6 @@ static void behind(const char* path, const char* name, int on_device) {
   CHECK(sscanf(facts.name, "dense_n%lld_k%lld", &n, &k) == 2 && facts.n == n && facts.k == k && strcmp(facts.kind, "dense") == 0);
   CHECK((name == NULL || strcmp(name, facts.name) == 0) && (facts.bound_bytes > 0) == on_device && door->packed_floats(0) == 0);
   snprintf(prefix, sizeof prefix, "%s: ", facts.name);
-#define SAID(call, kind_, words)                                                                                              \
-  do {                                                                                                                        \
-    kind = "", text[0] = 0;                                                                                                   \
-    if ((call) != -1 || strcmp(kind, kind_) != 0 || strncmp(text, prefix, strlen(prefix)) != 0 || strstr(text, words) == NULL) { \
-      fprintf(stderr, "line %d: %s: %s %s\n", __LINE__, #call, kind, text);                                                   \
-      exit(1);                                                                                                                \
-    }                                                                                                                         \
-  } while (0)
   int64_t w_shape[2] = {n, k}, x_shape[2] = {1, k}, y_shape[2] = {1, n}, b_shape[1] = {n};
   const int64_t setting = door->setting(0, 1);
   const DLDevice where = on_device ? (DLDevice){kDLCUDA, 0} : (DLDevice){kDLCPU, 0};
@@ -155,6 +221,15 @@ static void behind(const char* path, const char* name, int on_device) {
   free(t.shape);
   SAID(QUEUE(&x, &y, setting), "ValueError", "weight was not bound by this pack"); /* a failed binding leaves none */
   CHECK(BIND(&w, &b) == 0 && door->prepare(0, bound, NULL, &kind, text, sizeof text) == 0 && QUEUE(&x, &y, setting) == 0);
+  t = w, t.shape = y_shape; /* what fails later leaves none of an earlier binding either */
+  SAID(BIND(&t, NULL), "ValueError", "weight has rank 2 and shape");
+  SAID(QUEUE(&x, &y, setting), "ValueError", "weight was not bound by this pack");
+  t = w, t.device.device_id = 77;
+  SAID(BIND(&t, NULL), "ValueError", "there is no device cuda:77");
+  CHECK(BIND(&w, &b) == 0 && QUEUE(&x, &y, setting) == 0);
+  wrong_records(door, bound, facts.bound_bytes, &x, &y, prefix);
+  wrong_rows(door, bound, &x, &y, prefix);
+  without_tvm_ffi(pack->library, facts.name, &x, bound, facts.bound_bytes, &y);
   SAID(QUEUE(NULL, &y, setting), "TypeError", "x is missing");
   SAID(QUEUE(&x, NULL, setting), "TypeError", "out is missing");
   for (int64_t plan = 0; plan < HT_MAX_THREADS; ++plan)
@@ -216,7 +291,7 @@ static void hosting(const char* path) {
       }
       REFUSED(ht_bind(op, NULL, &bias, &none, &error), HT_BAD_VALUE, "weight is NULL");
       REFUSED(ht_bind(op, &w, &half, &none, &error), HT_BAD_TYPE, "bias is not float32");
-      REFUSED(ht_bind(op, &half, &bias, &none, &error), HT_BAD_TYPE, "weight is not float32");
+      if (kinds[i].floats == 0) REFUSED(ht_bind(op, &half, &bias, &none, &error), HT_BAD_TYPE, "weight is not float32");
       b_shape[0] = n + 1;
       REFUSED(ht_bind(op, &w, &bias, &none, &error), HT_BAD_VALUE, "bias has");
       b_shape[0] = n;
@@ -230,7 +305,8 @@ static void hosting(const char* path) {
     } else
       ht_pack_close(pack);
   }
-  for (mine.version = 0; mine.version < 8; mine.version += 6) REFUSED(ht_pack_open(path, 2, &pack, &error), HT_PACK_MISMATCH, "speaks door version");
+  for (mine.version = 0; mine.version <= HT_DOOR_VERSION + 1; mine.version += HT_DOOR_VERSION + 1)
+    REFUSED(ht_pack_open(path, 2, &pack, &error), HT_PACK_MISMATCH, "speaks door version");
   other_door = NULL;
   ht_pack_close(kept);
   free(memory);
