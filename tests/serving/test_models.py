@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import haotuner
+from haotuner.bench.models import race, requests_of
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
@@ -211,3 +213,34 @@ def test_a_schedule_is_plain_data(path):
     held = json.loads((path / "models" / "encoder.json").read_text())
     assert held["dims"] == ["batch", "seq"]
     assert all(line[0] in ("dim", "number", "+", "-", "*", "//", "%", "max", "min") for line in held["sizes"])
+
+
+def test_a_model_is_raced_alone_in_a_process(path):
+    requests = requests_of("batch=1,2;seq=3,40", ("batch", "seq"))
+    assert len(requests) == 4 and {"batch": 2, "seq": 40} in requests
+    with haotuner.load(path, threads=1) as pack:
+        found = race(
+            pack.model("encoder"), None, requests, ("onnxruntime",), threads=1, seconds=0.01, environment=dict(os.environ)
+        )
+    assert found["missing"] == ["onnxruntime"]
+    assert [row["shape"] for row in found["rows"]] == requests
+    assert all(row["first_us"] > 0 and row["steady_us"] > 0 and row["peers"] == {} for row in found["rows"])
+    assert found["summary"]["geomean_vs_best"] is None and found["summary"]["peak_bytes"]["ours"] > 1e6
+
+
+TRACES = {
+    "column": ("batch,tokens\n1,2\n", "line 2: a whole number is needed for each of batch, seq"),
+    "number": ("batch,seq\n1,two\n", "line 2"),
+    "nothing": ("batch,seq\n0,5\n", "sizes begin at 1"),
+    "empty": ("batch,seq\n", "has no rows"),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_trace_of_a_model_that_makes_no_sense_is_refused(name, tmp_path):
+    text, words = TRACES[name]
+    (tmp_path / "trace.csv").write_text(text)
+    with pytest.raises(UsageError, match=words):
+        requests_of(str(tmp_path / "trace.csv"), ("batch", "seq"))
+    with pytest.raises(UsageError, match="the model has the dimensions batch, seq"):
+        requests_of("batch=1..4", ("batch", "seq"))
