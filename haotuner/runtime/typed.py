@@ -40,6 +40,14 @@ class TypedLinear(FusedLinear):
     def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The product; TypeError or ValueError name the argument, what was expected and what was found."""
         call, packed, setting, constants = self._state
+        if out is not None and not inputs and not self._passed:  # the usual call says nothing twice
+            negated = getattr(x, "is_neg", None)
+            if negated is None or not (negated() or x.requires_grad):
+                try:
+                    call(x, packed, out, setting, *constants)
+                    return out
+                except REFUSED:
+                    pass  # bfloat16 of numpy, a read-only array, or what is said in words below
         if len(inputs) != len(self._passed) or any(name not in inputs for name in self._passed):
             names = ", ".join(f"{name}=" for name in self._passed) or "nothing but out="
             raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")
@@ -237,4 +245,4 @@ def _taken(value: Any, wanted: str) -> str:
 
 def _bits(value: Any) -> Any:
     """What DLPack can pass on: numpy has no bfloat16 of its own."""
-    return value.view(_BITS) if isinstance(value, np.ndarray) and value.dtype.name == "bfloat16" else value
+    return value.view(_BITS) if isinstance(value, np.ndarray) and value.dtype.kind == "V" else value
