@@ -38,6 +38,7 @@ from haotuner.words.record import Record
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
+MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fifty: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
 SIGNAL = "signal"  # why a run stopped that was told to
@@ -244,7 +245,8 @@ def _check_of(lacking: str, request: Request, *, hurried: bool) -> Callable[[Pat
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
     if lacking:
         return _read
-    options = ("--most-flops", str(HURRIED_FLOPS)) if hurried else ()
+    most = HURRIED_FLOPS if hurried else MODEL_FLOPS if request.models else None
+    options = () if most is None else ("--most-flops", str(most))
 
     def check(aside: Path) -> None:
         _verify(aside, request.environment, options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import tell
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import HaotunerError, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
@@ -89,8 +89,20 @@ def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTab
 
 
 def known_device(name: str) -> Device:
-    """The device of that name; nothing is measured for it."""
-    return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+    """The device of that name; nothing is measured for it. Hosts whose models ship are known by what these say of them.
+
+    Raises:
+        UnknownDevice: no profile, no row of the table and no shipped model goes by that name.
+    """
+    try:
+        return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+    except UnknownDevice:
+        from haotuner.transfer.models_shipped import models_shipped
+
+        found = next((one.device for one in models_shipped().models if one.device.id == name), None)
+        if found is None:
+            raise
+        return found
 
 
 def known_families(read: DeviceTables, asked: Sequence[str] | None) -> Sequence[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
+from haotuner.orchestrate.carried import Carried, Following
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Finder:
             for name in node.inputs:
                 self.readers.setdefault(name, []).append(node)
 
+        self.follow = Following(graph, self.made, self.readers)
+
     def products(self) -> Iterator[Product]:
         """In the graph's order."""
         for node in self.graph.nodes:
@@ -71,20 +74,8 @@ class Finder:
     def _single(self, node: Node) -> bool:
         return all(self.graph.types[one].dtype == "fp32" for one in (*node.inputs, node.output))
 
-    def _only_reader(self, tensor: str) -> Node | None:
-        readers = self.readers.get(tensor, [])
-        return readers[0] if len(readers) == 1 and tensor not in self.graph.outputs else None
-
     def _shape(self, tensor: str) -> tuple[Extent, ...]:
         return self.graph.types[tensor].shape
-
-    def _after(self, tensor: str, function: str) -> tuple[str, str] | None:
-        """The only reader's output and other operand, if it is this element-wise step."""
-        node = self._only_reader(tensor)
-        if node is None or node.primitive != "map" or node.attributes["function"] != function:
-            return None
-        others = [name for name in node.inputs if name != tensor]
-        return (node.output, others[0]) if len(others) == 1 else None
 
     # Dense layers
 
@@ -101,106 +92,21 @@ class Finder:
         weight = np.asarray(self.graph.constants[w])
         rows = weight if of_w == n + k else weight.T
         (features, depth), nodes, last = rows.shape, [node.output], node.output
-        constants: dict[str, Any] = {}
-        steps: list[str] = []
-        found = self._after(last, "add")
-        if found is not None and self._row(found[1], features):
-            constants["bias"] = self._flat(found[1])
-            last = found[0]
-            nodes.append(last)
-            steps.append("bias")
-        gelu = self._gelu(last)
-        if gelu:
-            nodes += gelu
-            last = gelu[-1]
-            steps.append("gelu")
-        relu = self._after(last, "max")
-        if not gelu and relu is not None and self._is_zero(relu[1]):
-            last = relu[0]
-            nodes.append(last)
-            steps.append("relu")
-        passed: dict[str, str] = {}
-        more = self._after(last, "add")
-        if steps[-1:] != ["relu"] and more is not None and self._alike(more[1], last):
-            passed["residual"] = more[1]
-            last = more[0]
-            nodes.append(last)
-            steps.append("residual")
-        spec = f"dense:n={features},k={depth}" + (f",epilogue={'+'.join(steps)}" if steps not in ([], ["bias"]) else "")
+        after = self.follow.carried(last, lambda one: self._row(one, features))
+        nodes += after.nodes
+        spec = f"dense:n={features},k={depth}{after.epilogue}"
         m = product(self._shape(x)[:-1])
         return Product(
-            kind="dense", op=spec, nodes=tuple(nodes), output=last, x=View(x), weight=rows, constants=constants,
-            passed=passed, x_shape=(m, depth), out_shape=(m, features), extents={"m": m},
+            kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(x), weight=rows, constants=after.constants,
+            passed=after.passed, x_shape=(m, depth), out_shape=(m, features), extents={"m": m},
         )  # fmt: skip
 
-    def _row(self, tensor: str, count: int) -> bool:
-        """Whether a constant is one number for each of the last axis."""
-        if tensor not in self.graph.constants:
-            return False
-        shape = self.graph.constants[tensor].shape
-        return bool(shape and shape[-1] == count and all(extent == 1 for extent in shape[:-1]))
-
-    def _flat(self, tensor: str) -> Any:
-        return np.ascontiguousarray(self.graph.constants[tensor].reshape(-1))
-
-    def _is_zero(self, tensor: str) -> bool:
+    def _row(self, tensor: str, count: int, behind: int = 0) -> Any:
+        """A constant that is one number for each of an axis, ``behind`` it there being as many others; else None."""
         value = self.graph.constants.get(tensor)
-        return value is not None and value.size == 1 and float(value.reshape(())) == 0
-
-    def _number(self, tensor: str) -> float | None:
-        value = self.graph.constants.get(tensor)
-        return float(value.reshape(())) if value is not None and value.size == 1 else None
-
-    def _alike(self, tensor: str, other: str) -> bool:
-        shapes = self._shape(tensor), self._shape(other)
-        return (
-            tensor not in self.graph.constants
-            and self.graph.types[tensor].dtype == "fp32"
-            and len(shapes[0]) == len(shapes[1])
-            and all(same(one, two) for one, two in zip(*shapes, strict=True))
-        )
-
-    def _gelu(self, tensor: str) -> list[str]:
-        """Nodes of x/2 (1 + erf(x / sqrt 2)) in whatever order its factors come; empty if it is something else."""
-        readers = self.readers.get(tensor, [])
-        if tensor in self.graph.outputs or not 1 <= len(readers) <= 2:
-            return []
-        inside = {tensor}
-        found: list[str] = []
-        grown = True
-        while grown and len(found) < 8:
-            grown = False
-            for name in list(inside):
-                for node in self.readers.get(name, []):
-                    known = node.primitive == "map" and all(
-                        one in inside or self._number(one) is not None for one in node.inputs
-                    )
-                    if known and node.output not in inside:
-                        inside.add(node.output)
-                        found.append(node.output)
-                        grown = True
-            last = found[-1] if found else ""
-            closed = found and all(
-                reader.output in inside for name in inside - {last} for reader in self.readers.get(name, [])
-            )
-            if closed and self._is_gelu(tensor, last, found):
-                return found
-        return []
-
-    def _is_gelu(self, tensor: str, last: str, nodes: Sequence[str]) -> bool:
-        """By its values: a function of one number is known by them."""
-        from math import erf, sqrt
-
-        from haotuner.ops.functions import FUNCTIONS
-
-        x = np.linspace(-6, 6, 41)
-        values: dict[str, Any] = {tensor: x}
-        for name in sorted(nodes, key=lambda one: [node.output for node in self.graph.nodes].index(one)):
-            node = self.made[name]
-            given = [values[one] if one in values else self._number(one) for one in node.inputs]
-            values[name] = FUNCTIONS[node.attributes["function"]](*given)
-        want = np.array([v / 2 * (1 + erf(v / sqrt(2))) for v in x])
-        return bool(np.allclose(values[last], want, atol=1e-5))
+        if value is None or value.size != count or value.ndim <= behind or value.shape[-1 - behind] != count:
+            return None
+        return np.ascontiguousarray(value.reshape(-1))
 
     # Convolutions
 
@@ -244,27 +150,22 @@ class Finder:
             if plain and not any(channels):
                 pads = (*padded.attributes["before"][2:], *padded.attributes["after"][2:])
                 source = padded.inputs[0]
-        shape = self._shape(source)
         features, last = weight.shape[0], node.output
-        constants: dict[str, Any] = {}
         if grouped:  # the result is reshaped to all features
-            after = self._only_reader(last)
-            if after is None or after.primitive != "reshape" or len(self._shape(after.output)) != 2 + rank:
+            whole = self.follow.only_reader(last)
+            if whole is None or whole.primitive != "reshape" or len(self._shape(whole.output)) != 2 + rank:
                 return None
-            last = after.output
+            last = whole.output
             nodes.append(last)
-        found = self._after(last, "add")
-        bias = self.graph.constants.get(found[1]) if found else None
-        if found and bias is not None and bias.shape[-1 - rank :] == (features, *(1,) * rank) and bias.size == features:
-            constants["bias"] = np.ascontiguousarray(bias.reshape(-1))
-            last = found[0]
-            nodes.append(last)
-        return self._conv_product(rank, weight, groups, strides, pads, dilations, source, shape, last, nodes, constants)
+        after = self.follow.carried(last, lambda one: self._row(one, features, rank))
+        nodes += after.nodes
+        return self._conv_product(weight, groups, strides, pads, dilations, source, nodes, after)
 
     def _conv_product(
-        self, rank: int, weight: Any, groups: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int],
-        source: str, shape: Sequence[Extent], last: str, nodes: Sequence[str], constants: Mapping[str, Any],
+        self, weight: Any, groups: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int],
+        source: str, nodes: Sequence[str], after: Carried,
     ) -> Product | None:  # fmt: skip
+        rank, shape = weight.ndim - 2, self._shape(source)
         channels = weight.shape[1] * groups
         if not same(shape[1], channels):
             return None
@@ -274,11 +175,11 @@ class Finder:
         for name, values, plain in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
             if any(one != plain for one in values):
                 spec += f",{name}={'.'.join(map(str, values))}"
-        spec += f",groups={groups}" if groups > 1 else ""
+        spec += (f",groups={groups}" if groups > 1 else "") + after.epilogue
         extents = {"b": shape[0], **dict(zip(sides, shape[2:], strict=True))}
         return Product(
-            kind="conv", op=spec, nodes=tuple(nodes), output=last, x=View(source), weight=np.ascontiguousarray(weight),
-            constants=constants, extents=extents,
+            kind="conv", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
+            weight=np.ascontiguousarray(weight), constants=after.constants, passed=after.passed,
         )  # fmt: skip
 
     # Two activations
@@ -315,14 +216,14 @@ class Finder:
         layout = {"nn": "", "nt": "nt", "tn": "tn"}[lay_x + lay_w]
         nodes, last, constants, passed = [node.output], node.output, {}, {}
         for function in ("mul", "div"):
-            scaled = self._after(last, function)
-            value = self._number(scaled[1]) if scaled else None
+            scaled = self.follow.after(last, function)
+            value = self.follow.number(scaled[1]) if scaled else None
             if scaled and value and self.made[scaled[0]].inputs[0] == last:
                 constants["scale"] = np.float32(value if function == "mul" else 1 / value)
                 last = scaled[0]
                 nodes.append(last)
                 break
-        masked = self._after(last, "add")
+        masked = self.follow.after(last, "add")
         if masked and masked[1] not in self.graph.constants and self._mask(masked[1], last):
             passed["mask"] = masked[1]
             last = masked[0]
@@ -331,7 +232,7 @@ class Finder:
         spec = "batch_matmul:" + ",".join([*static, *([f"layout={layout}"] if layout else [])])
         dynamic = {axis: e for axis, e in extents.items() if f"{axis}={e}" not in static}
         order: tuple[int, ...] = ()
-        after = self._only_reader(last)
+        after = self.follow.only_reader(last)
         if after is not None and after.primitive == "transpose" and after.attributes["order"][-1] == len(out) - 1:
             order = tuple(after.attributes["order"])
             last = after.output

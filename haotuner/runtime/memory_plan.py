@@ -38,19 +38,22 @@ def touched(step: Mapping[str, Any]) -> list[str]:
     return [*views, *step["passed"].values(), step["out"]]
 
 
-def placed(bytes_of: Mapping[str, int], spans: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Offsets by first fit, the largest first, and the size of the block."""
-    found: dict[str, int] = {}
-    laid: list[tuple[int, int, int, int]] = []  # first step, last step, offset, end
+def together(spans: Mapping[str, tuple[int, int]]) -> dict[str, list[str]]:
+    """Of each tensor those that live when it does."""
+    return {
+        name: [other for other, (a, b) in spans.items() if other != name and a <= last and first <= b]
+        for name, (first, last) in spans.items()
+    }
+
+
+def placed(bytes_of: Mapping[str, int], beside: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], int]:
+    """Offsets by first fit, the largest first, and the size of the block. ``beside``: as ``together`` says."""
+    found: dict[str, tuple[int, int]] = {}
     for name in sorted(bytes_of, key=lambda one: (-bytes_of[one], one)):
-        need, (first, last) = -(-bytes_of[name] // ALIGNED) * ALIGNED, spans[name]
-        at = 0
-        for _, _, start, end in sorted(
-            (one for one in laid if one[0] <= last and first <= one[1]), key=lambda one: (one[2], one[3])
-        ):
+        need, at = -(-bytes_of[name] // ALIGNED) * ALIGNED, 0
+        for start, end in sorted(found[one] for one in beside[name] if one in found):
             if at + need <= start:
                 break
             at = max(at, end)
-        found[name] = at
-        laid.append((first, last, at, at + need))
-    return found, max((end for *_, end in laid), default=0)
+        found[name] = (at, at + need)
+    return {name: start for name, (start, _) in found.items()}, max((end for _, end in found.values()), default=0)

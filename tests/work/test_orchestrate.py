@@ -69,6 +69,37 @@ def test_convolutions_are_found_with_strides_pads_groups_and_bias():
     assert found.output == y and "bias" in found.constants
 
 
+FUNCTIONS: dict[str, Any] = {
+    "gelu": composites.gelu,
+    "gelutanh": composites.gelu_tanh,
+    "silu": composites.silu,
+    "relu": lambda g, x: g.map("max", x, 0.0),
+    "hardswish": lambda g, x: g.map(
+        "mul", x, g.map("max", g.map("min", g.map("add", g.map("mul", x, 1 / 6), 0.5), 1.0), 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_known_by_its_values_however_it_is_written(name):
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.map("add", g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn"),
+              g.constant(np.ones(4, np.float32)))  # fmt: skip
+    graph = g.finish(FUNCTIONS[name](g, y))
+    (found,) = Greedy(graph).steps
+    assert isinstance(found, Product) and Op.parse(found.op).epilogue == ("bias", name)
+
+
+def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    s = g.map("sigmoid", y)
+    found = next(iter(Greedy(g.finish(g.map("mul", y, s), s)).products.values()))
+    assert Op.parse(found.op).epilogue == () and found.output == y
+
+
 def test_a_norm_over_channels_is_not_computed_for_every_channel():
     g = GraphBuilder()
     x = g.input("x", (B, 8, T))
