@@ -24,7 +24,9 @@ from haotuner.words.shape import Shape
 Array: TypeAlias = NDArray[Any]
 GUARD = 24  # elements around every row of an output that a call must leave alone
 SENTINEL = -7.25e30  # no result of the test data comes near it; as fp16 it is -inf, which none is either
+INTEGER_SENTINEL = 11.0  # above the least integer
 EPILOGUE_ULPS = 2.0  # of vector functions in an epilogue
+BYTE_SUMS = 500.0  # a result of random bytes, scaled by one over this and the root of k, is a few tens
 WHOLE = 3  # drawn whole numbers are from -3 to 3: every sum of them is exact, so one missing or doubled term shows
 
 
@@ -63,12 +65,19 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
     for operand in op.meaning.inputs:
         size = op.operand_shape(operand, shape)
         cut = op.meaning.ends.get(operand.name)
-        values = _drawn(op, operand, size, rng, whole) if cut is None else ends(rng, op.extents(shape)[cut], size[0])
+        kept = DTYPES[op.dtype_of(operand)]
+        if kept.size == 1:
+            least, most = (-WHOLE if kept.low else 0, WHOLE) if whole else (kept.low, kept.high)
+            values: Array = rng.integers(least, most + 1, size)
+        else:
+            values = _drawn(op, operand, size, rng, whole) if cut is None else ends(rng, op.extents(shape)[cut], size[0])
         found[operand.name] = values.astype(numpy_dtype(op.dtype_of(operand)))
     extents = op.extents(shape)
     for name, axes in op.epilogue_operands.items():
         values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
-        found[name] = values.astype(numpy_dtype(op.dtype))
+        if name == "scale" and op.sums == "int32" and not whole:  # sums of bytes are that large
+            values = values / np.float32(BYTE_SUMS * np.sqrt(extents["k"]))
+        found[name] = values.astype(numpy_dtype(op.extra_dtype(name)))
     if "low" in found:  # the ends of a clamp, in their order
         found["low"], found["high"] = np.minimum(found["low"], found["high"]), np.maximum(found["low"], found["high"])
     return found
@@ -95,16 +104,25 @@ def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
     extra = _extra(op, inputs)
     for step in op.epilogue:
         value = STEPS[step].apply(value, extra)
-    return np.asarray(value, np.float64)
+    return _stored(op, np.asarray(value, np.float64))
+
+
+def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As integers keep it: to the nearest, ties to even, within their range."""
+    kept = DTYPES[op.dtype_of(op.meaning.output)]
+    return value if kept.eps else np.clip(np.rint(value), kept.low, kept.high)
 
 
 def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
     eps = DTYPES[op.dtype_of(op.meaning.output)].eps
+    if not eps and not op.epilogue:
+        return np.zeros(want.shape)  # sums of integers
     # Sums are kept in fp32 at least, whatever the operands' type.
     units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), op.all_options())), np.float64)
-    allowed = units * min(eps, DTYPES["fp32"].eps)
     value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
+    # Sums of integers are exact, and rounded once where they become floats.
+    allowed = DTYPES["fp32"].eps * (units if op.sums == "fp32" else np.abs(value))
     extra = _extra(op, inputs)
     for step in (STEPS[name] for name in op.epilogue):
         entered, value = np.abs(value), step.apply(value, extra)
@@ -113,6 +131,8 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
         allowed = allowed * gain + DTYPES["fp32"].eps * (
             np.abs(value) + EPILOGUE_ULPS * np.minimum(entered, 1.0 + np.abs(value))
         )
+    if not eps:  # what lies so near to a half may be either
+        return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:
         allowed = allowed + eps * np.abs(want)
     return np.broadcast_to(allowed, want.shape)
@@ -135,7 +155,8 @@ def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64
 def check(op: Op, inputs: Mapping[str, Array], found: Array, *, whole: bool = False) -> Verdict:
     """The result of one call against the reference; ``whole`` numbers of a kind that is exact on them allow no error."""
     want = reference(op, inputs)
-    exact = whole and op.meaning.exact and not op.epilogue
+    rounds = DTYPES[op.dtype_of(op.meaning.output)].eps > DTYPES["fp32"].eps
+    exact = whole and op.meaning.exact and not op.epilogue and not rounds
     return compare(found, want, 0.0 if exact else tolerance(op, inputs, want))
 
 
@@ -144,8 +165,10 @@ class Guarded:
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "fp32", guard: int = GUARD) -> None:
         around = tuple((1 if axis < len(shape) - 1 else guard) for axis in range(len(shape)))
+        kept = DTYPES[dtype]
         with np.errstate(over="ignore"):  # fp16 has no such number: minus infinity stands there
-            self._sentinel = np.float64(SENTINEL).astype(numpy_dtype(dtype))
+            sentinel = np.float64(SENTINEL) if kept.eps else np.float64(kept.low + INTEGER_SENTINEL)
+            self._sentinel = sentinel.astype(numpy_dtype(dtype))
         self.outer = np.full([n + 2 * g for n, g in zip(shape, around, strict=True)], self._sentinel)
         self._inside = tuple(slice(g, g + n) for n, g in zip(shape, around, strict=True))
 
@@ -161,10 +184,14 @@ class Guarded:
         return not bool(np.all(self.outer[outside] == self._sentinel))
 
 
+def unread(dtype: np.dtype[Any]) -> float:
+    """What stands where nothing must be read: NaN, of integers the largest number."""
+    return np.nan if dtype.kind in "fV" else float(np.iinfo(dtype).max)  # V: bfloat16
+
+
 def spaced(values: Array, gap: int) -> Array:
     """The same values in rows further apart, with NaN between them (integers: the largest number): what must not be read."""
-    filler = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
-    room = np.full((*values.shape[:-1], values.shape[-1] + gap), filler, values.dtype)
+    room = np.full((*values.shape[:-1], values.shape[-1] + gap), unread(values.dtype), values.dtype)
     room[..., : values.shape[-1]] = values
     return room[..., : values.shape[-1]]
 

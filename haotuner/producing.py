@@ -24,8 +24,7 @@ from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.plan.cells import CellTable, Considered
-from haotuner.plan.table import PlanTable
+from haotuner.plan_facts import plan_facts
 from haotuner.records import open_store
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
 from haotuner.runtime.host import missing_flags
@@ -33,14 +32,13 @@ from haotuner.scratch import scratch_folder
 from haotuner.trace import arrivals_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
-from haotuner.words.composition import Composition
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Record
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
-PREDICTED_DIGITS = 4
+MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fifty: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
 SIGNAL = "signal"  # why a run stopped that was told to
@@ -82,11 +80,14 @@ def tune(
     model: str | Path | None = None,
     zero_measure: bool = False,
     batch_invariant: bool = False,
+    search: str = "",
 ) -> Report:
     """Tune ops for a range of shapes, or for a trace, and write a pack; the Python form of `haotuner tune`.
 
     ``op``: None takes those that a trace names, else the default workload. ``shapes``: as the command line has it.
     ``batch_invariant``: promise, checked before publishing, that results do not depend on how many rows come together.
+
+    ``search``: the policy that explores the schedules of generated kernels: evolution, beam, template or random.
 
     ``model``: a file to start from, ``"none"`` for a start from cold, None for what ships.
 
@@ -108,6 +109,7 @@ def tune(
             model=None if model is None else str(model),
             zero_measure=zero_measure,
             batch_invariant=batch_invariant,
+            search=search,
             environment=dict(os.environ),
         )
     )
@@ -137,6 +139,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
+                search=request.search,
                 # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
                 among=tuned[-1].kernels if _stopped(tuned) == SIGNAL else (),
             )
@@ -146,11 +149,16 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object)
+            groups = _groups_of(request)
+            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object, groups)
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
             write_pack(
-                request.out, library, document, _check_of(_lacking(backend, device), request.environment, hurried=hurried)
+                request.out,
+                library,
+                document,
+                _check_of(_lacking(backend, device), request, hurried=hurried),
+                {one.written.name: (one.written.schedule, one.written.weights) for one in request.models},
             )
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
@@ -224,10 +232,31 @@ def _building(request: Request) -> Iterator[None]:
         ) from error
 
 
-def _check_of(lacking: str, environment: Mapping[str, str], *, hurried: bool) -> Callable[[Path], None]:
+def _groups_of(request: Request) -> str:
+    """C of the generated loops of the request's models; empty without any."""
+    if not request.models:
+        return ""
+    from haotuner.orchestrate.written import source_of
+
+    return source_of([one.written for one in request.models])
+
+
+def _check_of(lacking: str, request: Request, *, hurried: bool) -> Callable[[Path], None]:
     """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
-    options = ("--most-flops", str(HURRIED_FLOPS)) if hurried else ()
-    return _read if lacking else lambda aside: _verify(aside, environment, options)
+    if lacking:
+        return _read
+    most = HURRIED_FLOPS if hurried else MODEL_FLOPS if request.models else None
+    options = () if most is None else ("--most-flops", str(most))
+
+    def check(aside: Path) -> None:
+        _verify(aside, request.environment, options)
+        if request.models:
+            from haotuner.whole_model import check_apart
+
+            for one in request.models:
+                check_apart(aside, one.file, one.shapes, request.environment)
+
+    return check
 
 
 def _read(aside: Path) -> None:
@@ -291,47 +320,8 @@ def _document(
 
 
 def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
-    plans = {str(table.threads): _plan_document(table) for table in tuned.tables}
+    plans = {str(table.threads): plan_facts(table) for table in tuned.tables}
     return lab.backend.packed(_choice(tuned), lab.device).entry({**_row(tuned, lab), "plans": plans})
-
-
-def _plan_document(table: PlanTable) -> dict[str, Any]:
-    """What people may want to know of a plan: expected and measured microseconds."""
-    if isinstance(table, CellTable):
-        return {
-            "cells": {
-                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
-                "entries": [one.label for one in table.entries],
-                **(
-                    {"considered": [[_considered(one) for one in cell] for cell in table.considered]}
-                    if table.considered
-                    else {}
-                ),
-            },
-            "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
-        }
-    return {
-        "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
-        "measured_us": {str(m): _rounded(found) for m, found in table.measured.items()},
-        "curves": {
-            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
-            for way, curves in table.curves.items()
-        },
-    }
-
-
-def _considered(one: Considered) -> dict[str, Any]:
-    us = float(f"{one.us:.{PREDICTED_DIGITS}g}")
-    return {
-        "way": one.way,
-        "composition": one.composition.label,
-        "us": us,
-        "from": "measured" if one.measured else "predicted",
-    }
-
-
-def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
-    return {one.label: round(us, 3) for one, us in times.items()}
 
 
 def _unchecked(lacking: str, *, hurried: bool) -> str:

@@ -6,17 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from haotuner.backends.index import check_served
 from haotuner.errors import UsageError
 from haotuner.pack.write import check_destination
+from haotuner.search.policies.names import NAMES
 from haotuner.trace import Arrivals, arrivals_of
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 from haotuner.workloads import DEFAULT, workload
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 
@@ -48,10 +53,12 @@ class Request:
     resume: bool = False
     weights: str = "cold"
     batch_invariant: bool = False  # promise that a row's result does not depend on how many rows come with it
+    search: str = ""  # the policy that explores the schedules of generated kernels; empty: all that selection kept race
     model: str | None = None  # a file to start from, "none" for a start from cold; None: the nearest shipped model
     zero_measure: bool = False  # measure nothing: the pack's plans are predictions, and it says so
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
+    models: tuple[AskedModel, ...] = ()  # whole models that the pack serves with these ops
 
     @property
     def shapes(self) -> str:
@@ -91,6 +98,10 @@ class Request:
             raise UsageError(
                 "--zero-measure and --resume exclude each other: one uses no measurements, the other earlier ones"
             )
+        if self.search and self.search not in NAMES:
+            raise UsageError(f"--search {self.search!r}: write one of {', '.join(NAMES)}")
+        if self.search and self.zero_measure:
+            raise UsageError("--search and --zero-measure exclude each other: a policy learns from measurements")
         if not 0 <= self.seed <= SEED_MOST:
             raise UsageError(f"--seed {str(self.seed)[:40]}: give a whole number in 0..{SEED_MOST}")
         for op in self.ops:

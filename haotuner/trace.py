@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from haotuner.errors import UsageError
@@ -32,6 +32,11 @@ class Arrivals:
     text: str
     shapes: ShapeRange | None
     rows: Mapping[str, Mapping[Shape, float]]
+    own: Mapping[str, ShapeRange] = field(default_factory=dict)  # of ops of a workload that the range does not fit
+
+    def with_own(self, shapes: Mapping[str, str]) -> Arrivals:
+        """The same with shapes of each op's own, as ``--shapes`` has them."""
+        return replace(self, own={name: ShapeRange.parse(text) for name, text in shapes.items()})
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -41,6 +46,8 @@ class Arrivals:
     def traffic(self, op: Op) -> Traffic:
         """Traffic of one op; rows of other ops are left out. UsageError if there is none, or of other axes."""
         if self.shapes is not None:
+            if op.name in self.own and set(self.shapes.axes()) != set(op.dynamic):
+                return Traffic.of_range(self.own[op.name])
             _same_axes(op, set(self.shapes.axes()), self.text)
             return Traffic.of_range(self.shapes)
         weights: dict[Shape, float] = {}

@@ -55,6 +55,8 @@ def tune(
     """
     families = tuple(family) if isinstance(family, Sequence) else (family,)
     for strategy in STRATEGIES:
+        if task.search and strategy.name != cells.NAME:
+            continue  # it refuses, with the reason
         if strategy.suits(task.op, families, lab.device):
             return strategy.tune(task, lab, families, watch, model)
     known = "; ".join(f"{strategy.name}: {strategy.words}" for strategy in STRATEGIES)

@@ -1,25 +1,63 @@
-"""Named workloads: the ops of a model, as they are tuned together."""
+"""Named workloads: the ops of a model, as they are tuned together, each with the shapes that it sees."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from haotuner.errors import UsageError
 from haotuner.words.op import Op
+from haotuner.workload_images import merged, mobilenet_v3, resnet50
 
-# Devlin et al. 2019, table of BERT-base: hidden 768, feed-forward 3072; q, k, v as one product.
-WORKLOADS: dict[str, tuple[str, ...]] = {
-    "bert_base": ("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072"),
-    "bert_large": ("dense_n3072_k1024", "dense_n1024_k1024", "dense_n4096_k1024", "dense_n1024_k4096"),
-    "gpt2": ("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072", "dense_n50257_k768"),
+ROWS = "m=1..2048"  # tokens of all requests of a batch
+
+
+def _attention(heads: int, width: int, tokens: int) -> dict[str, str]:
+    """Both products of attention, over heads of up to eight requests: scores, and what they weigh."""
+    batch = f"b={heads}..{8 * heads}:{heads}"
+    return {
+        f"batch_matmul_k{width}_nt": f"{batch};m=1..{tokens};n=m",
+        f"batch_matmul_n{width}": f"{batch};m=1..{tokens};k=m",
+    }
+
+
+def _dense(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, ROWS)
+
+
+# Devlin et al. 2019, table of BERT-base: hidden 768, feed-forward 3072, 12 heads; q, k, v as one product.
+_BERT = _dense("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768", "dense_n768_k3072")
+WORKLOADS: dict[str, Mapping[str, str]] = {
+    "bert_linears": _BERT,
+    "bert_base": {**_BERT, **_dense("dense_n3072_k768_bias_gelu"), **_attention(12, 64, 512)},
+    "bert_large": {
+        **_dense("dense_n3072_k1024", "dense_n1024_k1024", "dense_n4096_k1024_bias_gelu", "dense_n1024_k4096"),
+        **_attention(16, 64, 512),
+    },
+    "gpt2": {
+        **_dense("dense_n2304_k768", "dense_n768_k768", "dense_n3072_k768_bias_gelutanh", "dense_n768_k3072"),
+        **_dense("dense_n50257_k768"),
+        **_attention(12, 64, 1024),
+    },
     # Llama 3 8B (Grattafiori et al. 2024, table 3): hidden 4096, 8 of 32 heads for keys and values, feed-forward 14336.
-    "llama_block": ("dense_n6144_k4096", "dense_n4096_k4096", "dense_n28672_k4096", "dense_n4096_k14336"),
+    "llama_block": {
+        **_dense("dense_n6144_k4096", "dense_n4096_k4096", "dense_n28672_k4096", "dense_n4096_k14336"),
+        **_attention(32, 128, 1024),
+    },
+    "resnet50": merged(resnet50()),
+    "mobilenet_v3": merged(mobilenet_v3()),
 }
-DEFAULT = "bert_base"
+DEFAULT = "bert_linears"
 
 
 def workload(name: str) -> tuple[Op, ...]:
     """The ops of a workload; UsageError lists the names."""
+    return tuple(Op.parse(op) for op in workload_shapes(name))
+
+
+def workload_shapes(name: str) -> Mapping[str, str]:
+    """Names of a workload's ops, each with the shapes that it sees, as ``--shapes`` has them; UsageError lists the names."""
     if name not in WORKLOADS:
         raise UsageError(
             f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}. Or name ops with --op dense:n=2304,k=768"
         )
-    return tuple(Op.parse(op) for op in WORKLOADS[name])
+    return WORKLOADS[name]

@@ -8,6 +8,7 @@ from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.product import CpuProduct
+from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -16,6 +17,7 @@ from haotuner.words.op import Op
 # A kind with a formula has a family without a line of its own.
 FAMILIES: tuple[Family, ...] = (
     CpuDense(),
+    *TYPED_FAMILIES,
     CpuProduct(),
     CpuConvDirect(),
     CpuConv(),

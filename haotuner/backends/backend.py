@@ -179,7 +179,10 @@ class Backend(Protocol):
         ...
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
     ) -> dict[str, Any]:
-        """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code."""
+        """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code.
+
+        ``groups``: C of the groups of whole models (``orchestrate/written.py``).
+        """
         ...

@@ -54,9 +54,7 @@ class Toolchain:
         includes = [flag for path in (*include, self.include) for flag in ("-I", str(path))]
         # Micro-kernels first: where they lie must not depend on the code beside them; 48 bytes moved calls by 1 %.
         inputs = [str(path) for path in (*objects, *sources)]
-        command = [
-            self.compiler,
-            *CFLAGS,
+        shared = [
             "-shared",
             "-pthread",
             *includes,
@@ -64,9 +62,25 @@ class Toolchain:
             "-o",
             str(out),
             "-Wl,-z,noexecstack",
+            "-Wl,--as-needed",
+            "-lm",
             "-s",
         ]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        self._run([*CFLAGS, *shared], timeout_s)
+
+    def object(
+        self, source: Path, include: list[Path], out: Path, flags: tuple[str, ...], *, timeout_s: float = 300
+    ) -> None:
+        """Compile one C source of micro-kernels into an object file; RuntimeError with the output."""
+        includes = [flag for path in include for flag in ("-I", str(path))]
+        self._run([*CFLAGS, "-O3", "-Wno-unused-function", *flags, *includes, "-c", str(source), "-o", str(out)], timeout_s)
+
+    def merge(self, objects: list[Path], out: Path) -> None:
+        """One object file of several."""
+        self._run(["-r", "-nostdlib", *map(str, objects), "-o", str(out)], 120)
+
+    def _run(self, words: list[str], timeout_s: float) -> None:
+        answer = subprocess.run([self.compiler, *words], capture_output=True, text=True, timeout=timeout_s, check=False)
         if answer.returncode != 0:
             raise RuntimeError(
                 f"{Path(self.compiler).name} failed with {answer.returncode}: {answer.stderr.strip()[-2000:]}"

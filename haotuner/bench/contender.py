@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 
 Array = NDArray[np.float32]
@@ -73,3 +74,10 @@ def load(spec: str, setting: Setting) -> Any:
 
     module, _, name = spec.partition(":")
     return getattr(importlib.import_module(module), name)(setting)
+
+
+def only(dtype: str, *known: str) -> str:
+    """Numpy's and torch's name of an op's dtype; NotImplementedError where a contender is not set up for it."""
+    if dtype not in known:
+        raise NotImplementedError(f"it is raced in {', '.join(known)}, not in {dtype}")
+    return DTYPES[dtype].numpy

@@ -1,4 +1,4 @@
-"""Numbers as a dtype stores them: data of fp16 and bf16 are drawn as fp32 that the dtype holds exactly. Needs numpy only."""
+"""Numbers as a dtype stores them: data of other types are drawn as fp32 that the dtype holds exactly. Needs numpy only."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ def rounded(values: Array, dtype: str) -> Array:
 
 
 def encoded(values: Array, dtype: str) -> NDArray[Any]:
-    """Values as the dtype stores them: float32, float16, or the bits of bf16 as uint16. Finite values only."""
+    """Values as the dtype stores them: float32, float16, int8, uint8, or the bits of bf16 as uint16. Finite values only."""
     if dtype == "bf16":
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         even = (bits >> np.uint32(HIGH)) & np.uint32(1)
         return ((bits + np.uint32(0x7FFF) + even) >> np.uint32(HIGH)).astype(np.uint16)
+    if dtype in ("int8", "uint8"):
+        kept = DTYPES[dtype]
+        return np.clip(np.rint(values), kept.low, kept.high).astype(kept.numpy)
     if dtype not in ("fp32", "fp16"):
-        raise ValueError(f"{dtype} is not raced; fp32, fp16 and bf16 are")
+        raise ValueError(f"{dtype} is not raced; fp32, fp16, bf16, int8 and uint8 are")
     return np.ascontiguousarray(values, DTYPES[dtype].numpy)
 
 

@@ -59,7 +59,7 @@ HOST = Field(
         "numpy": "haotuner.bench.peers.numpy_blas:NumpyBlas",
     },
     ours="haotuner.bench.peers.ours:Ours",
-    dtypes=("fp32",),
+    dtypes=("fp32", "fp16", "bf16", "int8"),
     caches=CPU_CACHES,
     machine=MACHINE_SPEC,
 )

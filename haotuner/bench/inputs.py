@@ -44,13 +44,22 @@ def draw_weights(op: Op, count: int, seed: int) -> list[Array]:
     longer than the race.
     """
     size = _weight_shape(op)
-    first = rounded(np.random.default_rng([seed, *size]).standard_normal(size, dtype=np.float32), op.dtype)
+    first = _drawn([seed, *size], size, op.dtype)
     return [first, *(np.roll(first.ravel(), index).reshape(size) for index in range(1, count))]
 
 
 def draw_x(op: Op, m: int, seed: int) -> Array:
     """Input ``(m, k)``."""
-    return rounded(np.random.default_rng([seed, m, op["k"]]).standard_normal((m, op["k"]), dtype=np.float32), op.dtype)
+    return _drawn([seed, m, op["k"]], (m, op["k"]), op.dtype_of(op.meaning.operands[0]))
+
+
+def _drawn(seed: list[int], size: tuple[int, ...], dtype: str) -> Array:
+    """Standard normal; of integers over most of their range."""
+    values = np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+    kept = DTYPES[dtype]
+    if not kept.eps:
+        values = values * np.float32((kept.high - kept.low) / 8) + np.float32((kept.high + kept.low + 1) / 2)
+    return rounded(values, dtype)
 
 
 def error_share(x: Array, weight: Array, y: Array, dtype: str = "fp32") -> float:
@@ -68,6 +77,8 @@ def error_share(x: Array, weight: Array, y: Array, dtype: str = "fp32") -> float
     x64, w64 = x.astype(np.float64), weight.astype(np.float64)
     x_norm, w_norm = np.linalg.norm(x64, axis=1), np.linalg.norm(w64, axis=1)
     scale = SAFETY * math.sqrt(k) * EPS
+    if not DTYPES[dtype].eps:  # sums of integers are exact, and as fp64 still
+        return 0.0 if np.array_equal(y.astype(np.float64), x64 @ w64.T) else math.inf
     own = SAFETY * DTYPES[dtype].eps / 2 if dtype != "fp32" else 0.0  # rounding of the results themselves
     rng = np.random.default_rng(m)
     rows = _some_rows(m, max(2, DIRECT_FLOPS // (2 * n * k)), rng)

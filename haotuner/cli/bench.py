@@ -18,6 +18,7 @@ from haotuner.bench.field import HOST, PEERS, Field, field_of
 from haotuner.bench.plot import check_plot, draw
 from haotuner.bench.result import Json as Document
 from haotuner.bench.table import cells, closing, header
+from haotuner.cli.bench_model import bench_model
 from haotuner.cli.output import say, tell, writing
 from haotuner.cli.progress import race_progress
 from haotuner.cli.requested import Json, PackFolder, Quiet, Verbose, threads_of
@@ -60,12 +61,23 @@ def bench(
         typer.Option("--isa", help="Limit peers to avx2 or sse, to race a pack built so (not every peer can be)."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the data.")] = 0,
+    only: Annotated[str | None, typer.Option("--only", metavar="NAME", help="A whole model of the pack.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="MODEL.onnx", help="With --only: the file that peers run.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw time over m.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Race a pack against other libraries in the same state of the weights; contended rows are left out of the figures."""
+    if only is not None:
+        bench_model(
+            pack, only, file=file, shapes=shapes, against=against, json_output=json_output, quiet=quiet,
+            threads=tuple(count or len(os.sched_getaffinity(0)) for count in threads_of(threads)),
+            seconds=seconds_per_row / 4, environment=dict(os.environ),
+        )  # fmt: skip
+        return
     if plot is not None:
         check_plot(plot)
     asked = [op for text in ops or () for op in _ops(text)]

@@ -9,9 +9,13 @@ from functools import partial
 
 import numpy as np
 
+from haotuner import judge
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 from haotuner.words.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
 FEWEST_CALLS = 5  # of long calls, whatever they take
@@ -22,7 +26,8 @@ FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
 
 def why_not_timed(entry: PackOp, m: int) -> str:
     """Why a call with ``m`` rows is not timed here; empty if it is."""
-    size = 4 * (m * entry.k + m * entry.n + entry.k * entry.panels * entry.pw)
+    sizes = {"x": m * entry.k, "y": m * entry.n, "weight": entry.k * entry.panels * entry.pw}
+    size = sum(DTYPES[o.dtype].size * sizes[o.name] for o in entry.operands if o.name in sizes)
     return too_large("x, y and the weight", size, 2 * m * entry.n * entry.k)
 
 
@@ -52,12 +57,13 @@ def median_us(calls: Sequence[Callable[[], object]]) -> float:
 def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -> float:
     """Median time of a call now, microseconds, in the state of the weights that the pack was tuned for."""
     rng = np.random.default_rng(0)
-    size = entry.panels * entry.pw * entry.k * 4
+    meaning = Op.parse(entry.name)
+    size = entry.panels * entry.pw * entry.k * DTYPES[entry.operands[1].dtype].size
     cache = min(max(cache_bytes, 0) or UNKNOWN_CACHE_BYTES, CACHE_MOST_BYTES)
     copies = max(2, -(-CPU_CACHES * cache // size)) if weights == "cold" else 1
-    shape = (entry.k, entry.n) if entry.weight == "kn" else (entry.n, entry.k)
-    dense = pack.op(entry.name)
-    weight = rng.standard_normal(shape, dtype=np.float32)
-    linears = [dense.bind(weight) for _ in range(copies)]
-    x, y = rng.standard_normal((m, entry.k), dtype=np.float32), np.empty((m, entry.n), np.float32)
-    return median_us([partial(linear, x, out=y) for linear in linears])
+    given = judge.draw(meaning, Shape.of(m=m), rng)
+    constants = {o.name: given[o.name] for o in entry.extra if o.role == "constant"}
+    passed = {o.name: given[o.name] for o in entry.extra if o.role == "input"}
+    linears = [pack.op(entry.name).bind(given["weight"], **constants) for _ in range(copies)]
+    y = np.empty((m, entry.n), judge.numpy_dtype(entry.output.dtype))
+    return median_us([partial(linear, given["x"], out=y, **passed) for linear in linears])

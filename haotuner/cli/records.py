@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
-from haotuner.cli.output import say, tell
+from haotuner.cli.output import say
 from haotuner.cli.transfer_input import caches_in
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
@@ -51,10 +51,14 @@ class _Refused:
 
 @records_app.command("import")
 def import_(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files to read, gzipped ones too; of a folder all that fit.")
-    ],
     db: _Db,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Files to read, gzipped ones too; of a folder all that fit."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="A folder of public files, as for `transfer report`.")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="kernel-tuner, or jsonl as written by export.")] = "kernel-tuner",
     device: Annotated[
         str | None, typer.Option(help="Device the rows were measured on, if the file names it wrongly.")
@@ -69,10 +73,24 @@ def import_(
     """Store the measurements of files; what the store already holds is not stored twice.
 
     Every file is tried; if one did not come in, the others did, and the exit code is that of the first that did not.
+    MIOpen's find databases and CLBlast's winners hold no records: they are read and counted, and stay where they are.
     """
     outcomes: list[dict[str, Any]] = []
     failures: list[_Refused] = []
-    load, every = _loader(form, device, mapping), [one for path in files for one in _files_of(path, form)]
+    asked = [*(files or ()), *([data] if data is not None else ())]
+    if not asked:
+        raise UsageError("name what to read: FILE... or --data FOLDER")
+    if data is not None and not data.is_dir():
+        raise UsageError(f"--data {data} is no folder")
+    load, every = _loader(form, device, mapping), [one for path in asked for one in _files_of(path, form)]
+    tables = [path for path in every if is_find_database(path) or is_winners_file(path)]
+    every = [path for path in every if path not in tables]
+    for table in map(_counted, tables):
+        outcomes.append(table.document())
+        if isinstance(table, _Refused):
+            failures.append(table)
+        elif not (quiet or json_output):
+            say(table.told(None if verbose else _SHOWN))
     for one in _imported(every, load, db):
         outcomes.append(one.document() if isinstance(one, _Refused) else {**asdict(one), "path": str(one.path)})
         if isinstance(one, _Refused):
@@ -82,7 +100,7 @@ def import_(
     if json_output:
         say(json.dumps({"files": outcomes}, indent=1))
     if failures:
-        raise _together(failures, len(every))
+        raise _together(failures, len(every) + len(tables))
 
 
 @records_app.command("export")
@@ -164,22 +182,61 @@ def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Pat
 
 
 def _files_of(path: Path, form: str) -> list[Path]:
-    """The path itself, or of a folder the files of that format; those that hold no records are told about.
+    """The path itself, or of a folder the files of that format; with Kernel Tuner's also tables that hold no records.
 
     Raises:
         UsageError: a folder without any.
     """
     if not path.is_dir():
         return [path]
-    found = caches_in(path) if form == "kernel-tuner" else sorted(path.rglob("*.jsonl"))
-    for one in sorted(one for one in path.rglob("*") if one.is_file() and one not in found):
-        if is_find_database(one):
-            tell(f"{one}: times of whole solvers, not of kernels: not stored; `haotuner transfer solvers --data` reads it")
-        elif is_winners_file(one):
-            tell(f"{one}: winners without times: nothing to store; `haotuner transfer winners --data` reads it")
+    if form != "kernel-tuner":
+        found = sorted(path.rglob("*.jsonl"))
+    else:
+        others = [one for one in path.rglob("*") if one.is_file() and (is_find_database(one) or is_winners_file(one))]
+        found = sorted({*caches_in(path), *others})
     if not found:
         raise UsageError(f"{path}: no file of format {form} in this folder")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A table that holds no records: what is in it, and which verb uses it where it lies."""
+
+    path: Path
+    holds: str
+    used_by: str
+    left_out: dict[str, int]
+    notes: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "path": str(self.path), "stored": False}
+
+    def told(self, most: int | None) -> str:
+        reasons = sorted(self.left_out.items(), key=lambda reason: -reason[1])[:most]
+        lines = [f"{self.path}: {self.holds}; no records to store, `haotuner {self.used_by} --data FOLDER` reads the file"]
+        return "\n".join(
+            [*lines, *(f"  left out {count}: {reason}" for reason, count in reasons), *(f"  {n}" for n in self.notes)]
+        )
+
+
+def _counted(path: Path) -> _Counted | _Refused:
+    """A find database or a table of winners, read to its end so that what is wrong with it is said now."""
+    from haotuner.records.clblast import read_winners
+    from haotuner.records.miopen import read_find_database
+
+    try:
+        if is_find_database(path):
+            table = read_find_database(path)
+            holds = (
+                f"{len(table)} times of {len(table.solvers)} solvers on {len(table.problems)} problems of {table.device.id}"
+            )
+            return _Counted(path, holds, "transfer solvers", dict(table.left_out), table.notes)
+        winners = read_winners(path)
+        holds = f"winners of {len(winners.winners)} devices of {len(winners.vendors())} vendors, without times"
+        return _Counted(path, holds, "transfer winners", dict(winners.left_out), winners.notes)
+    except HaotunerError as error:
+        return _Refused(path, error)
 
 
 def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) -> Iterator[Imported | _Refused]:

@@ -49,7 +49,8 @@ def fit(
     check_place(out)
     device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, None if family is None else [family])
-    fitted = fit_model(read, device, family=family, seed=seed)
+    with telling(quiet=quiet, verbose=verbose) as told:
+        fitted = fit_model(read, device, family=family, seed=seed, tell=told)
     save_model(fitted.model, out)
     if json_output:
         document = {
@@ -141,7 +142,7 @@ def report(
     """Score transfer on every device left out in turn, its whole architecture left out, and half of the configurations.
 
     Prints a summary; with --out it also writes a page of every mode. Without --family, a folder's tables of solvers and of
-    winners are judged as well.
+    winners are judged as well. With --db and --data, records come from the store and these tables from the folder.
     """
     from haotuner.cli.transfer_folder import others_in, sections
     from haotuner.cli.transfer_page import page
@@ -152,7 +153,7 @@ def report(
         check_place(out)
     counts = counts_of("--samples", samples)
     others = others_in(data, quiet=quiet, verbose=verbose) if data is not None and data.is_dir() and not family else None
-    if others and data is not None and not caches_in(data):  # nothing to make records of
+    if others and data is not None and db is None and not caches_in(data):  # nothing to make records of
         with telling(quiet=quiet, verbose=verbose) as told:
             document = others.judged(problems, told)
         lines = "\n".join(sections(document, devices=out is not None))
@@ -160,7 +161,7 @@ def report(
             out.write_text(lines + "\n", encoding="utf-8")
         say(json.dumps(document, indent=1) if json_output else lines)
         return
-    read = device_tables(db, data, quiet=quiet, verbose=verbose)
+    read = device_tables(db, None if others and db is not None else data, quiet=quiet, verbose=verbose)
     known_families(read, family)
     with telling(quiet=quiet, verbose=verbose) as told, keeping(numbers) as (kept, keep):
         document = reports.report(
@@ -175,7 +176,7 @@ def report(
         )
         judged = others.judged(problems, told) if others else {}
     asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
-    source = "--db URL" if data is None else "--data FOLDER"
+    source = " ".join([*(["--db URL"] if db is not None else []), *(["--data FOLDER"] if data is not None else [])])
     if out is not None:
         command = f"haotuner transfer report {source} --out {out.name}{asked}"
         more = "".join(f"{line}\n" for line in sections(judged, devices=True))

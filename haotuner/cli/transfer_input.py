@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import tell
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import HaotunerError, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
@@ -40,7 +40,8 @@ def read_store(db: str, *, quiet: bool, verbose: bool) -> DeviceTables:
 def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
     """The tables of every Kernel Tuner cache file in a folder and those below it; nothing is stored.
 
-    Files that are none, or whose kernels or devices are unknown, are left out, which goes to stderr.
+    Files that are none, or whose kernels or devices are unknown, are left out, and so are rows of the others that say
+    nothing; all of it goes to stderr, and where a file was cut short.
 
     Raises:
         UsageError: no folder, or no file of it can be used.
@@ -51,9 +52,15 @@ def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
     refused: list[str] = []
     for path in caches_in(folder):
         try:
-            found += load_kernel_tuner(path, find_device=known_device).records
+            loaded = load_kernel_tuner(path, find_device=known_device)
         except HaotunerError as error:
             refused.append(str(error))
+            continue
+        found += loaded.records
+        for reason, count in () if quiet else loaded.refused.most_common():
+            tell(f"{path}: left out {count}: {reason}")
+        if loaded.torn and not quiet:
+            tell(f"{path}: cut short: {loaded.torn}")
     if not found:
         why = "; ".join(refused[:3]) or "it holds no *.json and no *.json.gz"
         raise UsageError(f"--data {folder} holds no Kernel Tuner cache file that can be used: {why}")
@@ -82,8 +89,20 @@ def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTab
 
 
 def known_device(name: str) -> Device:
-    """The device of that name; nothing is measured for it."""
-    return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+    """The device of that name; nothing is measured for it. Hosts whose models ship are known by what these say of them.
+
+    Raises:
+        UnknownDevice: no profile, no row of the table and no shipped model goes by that name.
+    """
+    try:
+        return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+    except UnknownDevice:
+        from haotuner.transfer.models_shipped import models_shipped
+
+        found = next((one.device for one in models_shipped().models if one.device.id == name), None)
+        if found is None:
+            raise
+        return found
 
 
 def known_families(read: DeviceTables, asked: Sequence[str] | None) -> Sequence[str]:

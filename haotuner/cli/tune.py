@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from haotuner.cli.asked_model import read_model
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
@@ -20,7 +21,9 @@ from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.errors import UsageError
 from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.search.policies.names import NAMES
 from haotuner.trace import arrivals_of
+from haotuner.workloads import DEFAULT, WORKLOADS, workload_shapes
 
 PEERS_HERE = "torch,onnxruntime,numpy"
 
@@ -30,11 +33,17 @@ if TYPE_CHECKING:  # the models and their libraries take a second to import: onl
 
 
 def tune(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL.onnx]", help="A whole model; --shapes then names its dimensions: batch=1..8;seq=1..512."
+        ),
+    ] = None,
     op: Annotated[
         list[str] | None, typer.Option("--op", metavar="SPEC", help="An op, e.g. dense:n=2304,k=768; repeatable.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", help="Named ops: bert_base (default), bert_large, gpt2.")
+        str | None, typer.Option("--workload", help=f"Named ops: {', '.join(WORKLOADS)}. [default: {DEFAULT}]")
     ] = None,
     shapes: Annotated[
         str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
@@ -66,6 +75,10 @@ def tune(
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Promise, checked before publishing, that results do not depend on m.")
     ] = False,
+    search: Annotated[
+        str,
+        typer.Option("--search", metavar="NAME", help=f"Generated kernels: explore all schedules by {', '.join(NAMES)}."),
+    ] = "",
     model: Annotated[
         str | None,
         typer.Option(
@@ -88,10 +101,16 @@ def tune(
     cores = len(os.sched_getaffinity(0))
     if op and workload:
         raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
+    if file and (op or workload):
+        raise UsageError("a model brings its own ops; leave --op and --workload out")
     peers = peers_of(PEERS_HERE if against is None else against)
-    arrivals = arrivals_of(shapes)
+    asked = None if file is None else read_model(file, shapes, quiet=quiet)
+    arrivals = arrivals_of(shapes) if asked is None else asked.arrivals
+    if workload is not None:
+        arrivals = arrivals.with_own(workload_shapes(workload))
     request = Request(
-        ops=ops_asked(op or None, workload, arrivals),
+        ops=ops_asked(op or None, workload, arrivals) if asked is None else asked.ops,
+        models=() if asked is None else (asked.model,),
         arrivals=arrivals,
         device=device,
         threads=() if threads is None else threads_of(threads),
@@ -102,6 +121,7 @@ def tune(
         resume=resume,
         weights=weights,
         batch_invariant=batch_invariant,
+        search=search,
         model=model,
         zero_measure=zero_measure,
         cache=cache_folder(os.environ),
@@ -125,16 +145,19 @@ def tune(
         if peers and against is not None:
             tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
         peers = ()
-    if peers and report.stopped != "signal" and not zero_measure:
+    if peers and report.stopped != "signal" and not zero_measure and asked is None:
         speed = compare(request, report, peers, quiet=quiet)
     if json_output:
-        say(json.dumps({**report.document, "speed": None if speed is None else speed.document}, indent=1))
+        of_model = {} if asked is None else {"model": asked.document(report)}
+        say(json.dumps({**report.document, **of_model, "speed": None if speed is None else speed.document}, indent=1))
     else:
         say(_table(report, speed))
         say(_legend(report))
         if speed is not None:
             say(speed.note())
         say(f"\n{times_table(report, speed)}")
+        if asked is not None:
+            say(asked.table(report))
         say(_closing(report, verbose=verbose))
     if not report.complete:
         raise typer.Exit(3)

@@ -7,7 +7,7 @@ results do not depend on how the output was cut among threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,10 +24,10 @@ from haotuner.generate.expressions import (
     children,
     free_variables,
     parts,
-    slope,
 )
 from haotuner.generate.machine import Cell, Machine, Value
-from haotuner.generate.schedule import Keep, Plan
+from haotuner.generate.places import extents_of, is_ready, maskable, step_along
+from haotuner.generate.schedule import FOLDS, Keep, Plan
 from haotuner.graph.extents import Extent
 
 
@@ -65,7 +65,8 @@ def emit(plan: Plan, machine: Machine) -> None:
 class _Emitter:
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self.plan, self.machine = plan, machine
-        self.lanes, self.unroll = plan.schedule.lanes, plan.schedule.unroll
+        self.lanes = plan.schedule.lanes
+        self._folds = [node.output for node in plan.graph.nodes if node.primitive in FOLDS]
         self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
 
     def run(self) -> None:
@@ -83,21 +84,51 @@ class _Emitter:
         cells = self._cells(sinks)
         names = [{variable.name for sink in sinks for variable, _ in sink.axes[place:]} for place in range(count)]
 
-        def level(place: int, here: Frame) -> None:
+        def level(place: int, heres: Sequence[Frame]) -> None:
             inside = names[place]
-            here = here.inner()
-            ready = [keep for keep in keeps if _ready(keep, inside) and not (place and _ready(keep, names[place - 1]))]
-            self._outside(sinks, inside, here, ready)
+            heres = [here.inner() for here in heres]
+            ready = [keep for keep in keeps if is_ready(keep, inside) and not (place and is_ready(keep, names[place - 1]))]
+            for here in heres:
+                self._outside(sinks, inside, here, ready)
             if place == count - 1:
-                self._lanes(sinks, cells, here, extents[-1])
+                self._lanes(sinks, cells, heres, extents[-1])
                 return
-            self.machine.loop(
-                self.machine.size(extents[place]),
-                lambda i: level(place + 1, here.inner(**{sink.axes[place][0].name: i for sink in sinks})),
-            )
 
-        level(0, frame)
+            def body(starts: Sequence[Value]) -> None:
+                rows = [{sink.axes[place][0].name: i for sink in sinks} for i in starts]
+                level(place + 1, [here.inner(**row) for here in heres for row in rows])
+
+            writes = sinks[0].fold is None and sinks[0].indices is self.plan.indices
+            self._stepped(extents[place], self.plan.schedule.rows if writes and place == count - 2 else 1, body)
+
+        level(0, [frame])
         return self._results(sinks, cells)
+
+    def _stepped(self, extent: Extent, tile: int, body: Callable[[Sequence[Value]], None]) -> None:
+        """A loop that takes so many points of an axis at a time, then those that are left one by one."""
+        machine = self.machine
+        size = machine.size(extent)
+        if tile == 1:
+            machine.loop(size, lambda i: body([i]))
+            return
+        steps = machine.apply("floordiv", [size, machine.number(tile, INDEX)], INDEX, 1)
+
+        def whole(step: Value) -> None:
+            base = machine.apply("mul", [step, machine.number(tile, INDEX)], INDEX, 1)
+            body([machine.apply("add", [base, machine.number(place, INDEX)], INDEX, 1) for place in range(tile)])
+
+        machine.loop(steps, whole)
+        if isinstance(extent, int) and extent % tile == 0:
+            return
+        done = machine.apply("mul", [steps, machine.number(tile, INDEX)], INDEX, 1)
+        left = machine.apply("sub", [size, done], INDEX, 1)
+        machine.loop(left, lambda i: body([machine.apply("add", [done, i], INDEX, 1)]))
+
+    def _unroll(self, sinks: Sequence[Sink]) -> int:
+        """Vectors an iteration of a nest: of its first fold's own, else those of the program."""
+        own, fold = self.plan.schedule.folds, sinks[0].fold
+        place = self._folds.index(fold.tensor) if fold is not None and fold.tensor in self._folds else len(own)
+        return own[place] if place < len(own) else self.plan.schedule.unroll
 
     def _point(self, sinks: Sequence[Sink], frame: Frame) -> dict[Fold, Value]:
         here = frame.inner()
@@ -109,7 +140,9 @@ class _Emitter:
     def _cells(self, sinks: Sequence[Sink]) -> dict[Fold, list[Cell]]:
         lanes = {sink.fold: self.lanes for sink in sinks if sink.fold}
         return {
-            fold: [self._accumulator(fold, self.lanes) for _ in range(self.unroll)] for fold in lanes if fold is not None
+            fold: [self._accumulator(fold, self.lanes) for _ in range(self._unroll(sinks))]
+            for fold in lanes
+            if fold is not None
         }
 
     def _accumulator(self, fold: Fold, lanes: int) -> Cell:
@@ -136,7 +169,7 @@ class _Emitter:
             ready = [fold for fold in waiting if not self._waiting([self._value(fold, here)], set(), here, but=fold)]
             if not ready:
                 break
-            group = [fold for fold in ready if _extents(fold) == _extents(ready[0])]
+            group = [fold for fold in ready if extents_of(fold) == extents_of(ready[0])]
             merged = [Sink(fold.axes, self._value(fold, here), fold=fold) for fold in group]
             first = [keep for keep in keeps if any(fold in self.plan.first for fold in group)]
             merged += [Sink(keep.axes, keep.value, indices=keep.indices) for keep in first]
@@ -195,21 +228,24 @@ class _Emitter:
 
     # The innermost loop
 
-    def _lanes(self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]], here: Frame, extent: Extent) -> None:
+    def _lanes(
+        self, sinks: Sequence[Sink], cells: Mapping[Fold, list[Cell]], heres: Sequence[Frame], extent: Extent
+    ) -> None:
+        """Vectors along the last axis, for several rows at once where nothing is folded into one row's cells."""
         along = frozenset(sink.axes[-1][0].name for sink in sinks)
-        machine, lanes, unroll = self.machine, self.lanes, self.unroll
+        machine, lanes, unroll = self.machine, self.lanes, self._unroll(sinks)
         size = machine.size(extent)
 
         def body(bases: Sequence[Value], width: int, mask: Value) -> None:
             frames = [
                 replace(here.inner(**dict.fromkeys(along, base)), lanes=width, along=along if width > 1 else frozenset(),
                         mask=mask)
-                for base in bases
+                for here in heres for base in bases
             ]  # fmt: skip
             self._inside(sinks, frames)
             for place, frame in enumerate(frames):
                 for sink in sinks:
-                    self._sunk(sink, cells, place, frame, here, width)
+                    self._sunk(sink, cells, place, frame, width)
 
         def number(value: int) -> Value:
             return machine.number(value, INDEX)
@@ -230,7 +266,7 @@ class _Emitter:
         left = machine.apply("sub", [size, done], INDEX, 1)
         if isinstance(extent, int) and extent % (lanes * unroll) == 0:
             return
-        masked = lanes > 1 and all(_maskable(sink, along, self.plan) for sink in sinks)
+        masked = lanes > 1 and self.plan.schedule.masked and all(maskable(sink.value, sink.indices, along) for sink in sinks)
         width = lanes if masked else 1
         rounds = machine.apply(
             "floordiv", [machine.apply("add", [left, number(width - 1)], INDEX, 1), number(width)], INDEX, 1
@@ -242,7 +278,7 @@ class _Emitter:
 
         machine.loop(rounds, rest)
 
-    def _sunk(self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, here: Frame, width: int) -> None:
+    def _sunk(self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, width: int) -> None:
         if sink.fold is None:
             self._store(sink, frame, frame.variables)
             return
@@ -270,10 +306,13 @@ class _Emitter:
                 return
             fold = ready[0]
             if not free_variables(fold) & frames[0].along:
-                alike = replace(frames[0], lanes=1, along=frozenset(), mask=None, known={}, folds=dict(frames[0].folds))
-                found = self._nest([Sink(fold.axes, fold.value, fold=fold)], alike)
+                rows: dict[tuple[int, ...], dict[Fold, Value]] = {}  # by the values of what the fold depends on
                 for frame in frames:
-                    frame.folds.update(found)
+                    key = tuple(id(frame.variables[name]) for name in sorted(free_variables(fold)))
+                    if key not in rows:
+                        alike = replace(frame, lanes=1, along=frozenset(), mask=None, known={}, folds=dict(frame.folds))
+                        rows[key] = self._nest([Sink(fold.axes, fold.value, fold=fold)], alike)
+                    frame.folds.update(rows[key])
                     frame.known.clear()
                 continue
             cells = [self._accumulator(fold, frame.lanes) for frame in frames]
@@ -327,7 +366,7 @@ class _Emitter:
         if isinstance(e, Fold):
             return frame.folds[e]
         if isinstance(e, Load):
-            steps = [_step(one, frame.along) for one in e.indices]
+            steps = [step_along(one, frame.along) for one in e.indices]
             if None in steps:
                 return machine.load(
                     e.tensor, [self._evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
@@ -336,33 +375,3 @@ class _Emitter:
             return machine.load(e.tensor, [self._scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
         arguments = [self._evaluate(one, frame) for one in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)
-
-
-def _step(e: Expression, along: frozenset[str]) -> int | None:
-    own = [name for name in along if name in free_variables(e)]
-    return 0 if not own else slope(e, own[0])
-
-
-def _extents(fold: Fold) -> tuple[Extent, ...]:
-    return tuple(extent for _, extent in fold.axes)
-
-
-def _ready(keep: Keep, inside: set[str]) -> bool:
-    """Whether only the keep's own axes are missing."""
-    own = {variable.name for variable, _ in keep.axes}
-    return not (free_variables(keep.value) - own) & inside
-
-
-def _maskable(sink: Sink, along: frozenset[str], plan: Plan) -> bool:
-    """Whether all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
-    for part in parts(sink.value):
-        if isinstance(part, Load) and free_variables(part) & along:
-            steps = [_step(one, along) for one in part.indices]
-            if steps[-1] != 1 or any(steps[:-1]):
-                return False
-        if isinstance(part, Fold):
-            axes = {variable.name for variable, _ in part.axes}
-            assert not axes & along, "a fold's own axes are loops of their own"
-    return not sink.indices or [one for one in sink.indices if isinstance(one, Variable) and one.name in along] == [
-        sink.indices[-1]
-    ]

@@ -2,12 +2,15 @@
 
 *Parallel*: which axis of the output becomes vector lanes, and how many lanes; threads share the other axes.
 *Movement*: which intermediate tensors are kept (in the row of the output that is being made) instead of computed again.
-*Computation*: how many vectors an iteration computes, which is also the number of accumulators of a reduction.
+*Computation*: how many vectors and rows an iteration computes, of each reduction as well, whose accumulators they are; how
+the end of an axis is computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
@@ -15,18 +18,25 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variabl
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
+FOLDS = ("reduce", "arg_reduce", "contract")  # primitives that combine many elements into one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """``lane_axis``: of the output, -1 for none (lanes in reductions alone); ``lanes``: elements of a vector.
 
-    ``unroll``: vectors an iteration; ``kept``: tensors.
+    ``unroll``: vectors an iteration; ``folds``: the same of each fold, in the graph's order, where it is not the program's;
+    ``rows``: points of the axis around the lanes that an iteration writes, which share what does not depend on it;
+    ``masked``: whether the last vector leaves lanes out, else elements are computed one by one; ``kept``: tensors.
     """
 
     lane_axis: int
     lanes: int
     unroll: int
     kept: tuple[str, ...] = ()
+    folds: tuple[int, ...] = ()
+    rows: int = 1
+    masked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +71,43 @@ class Plan:
         return (self.value, *(keep.value for keep in self.keeps), *self.first.values())
 
 
+def merges(plan: Plan) -> bool:
+    """Whether a program may take all axes as one where no tensor has gaps: nothing but maps of tensors of one shape."""
+    graph = plan.graph
+    shape = graph.types[plan.output].shape
+    alike = all(graph.types[name].shape == shape for name in graph.inputs)
+    free = len(set(map(str, shape))) == len(shape) == len(graph.dimensions) > 1
+    maps = all(node.primitive == "map" for node in graph.nodes)
+    return maps and alike and free and plan.schedule.lane_axis == len(shape) - 1
+
+
+def merged_sizes(plan: Plan, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of a program's dimensions where no tensor has gaps: of one that merges, all but the last are 1."""
+    if not merges(plan):
+        return dict(sizes)
+    *outer, last = (str(extent) for extent in plan.graph.types[plan.output].shape)
+    return {**dict.fromkeys(outer, 1), last: prod(sizes[name] for name in (*outer, last))}
+
+
 def told(plan: Plan) -> dict[str, str]:
     """A plan's decisions in words, by their kind."""
     schedule, graph = plan.schedule, plan.graph
     axes = [str(extent) for extent in graph.types[plan.output].shape]
     along = "the last axis of each reduction" if schedule.lane_axis < 0 else f"axis {axes[schedule.lane_axis]}"
     vectors = "1 vector" if schedule.unroll == 1 else f"{schedule.unroll} vectors"
+    merged = "all axes as one where no tensor has gaps, else " if merges(plan) else ""
+    rows = f" in {schedule.rows} rows" if schedule.rows > 1 else ""
+    folds = f", {'/'.join(map(str, schedule.folds))} of the reductions" if schedule.folds else ", of reductions too"
+    end = "masked" if schedule.masked else "computed element by element"
     others = [axis for place, axis in enumerate(axes) if place != schedule.lane_axis]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
     return {
-        "parallel": f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
+        "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
-        "computation": f"{vectors} an iteration, as many accumulators of each reduction",
+        "computation": f"{vectors} an iteration{rows}{folds}; the end of an axis is {end}",
     }  # fmt: skip
 
 

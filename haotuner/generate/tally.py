@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.ops.functions import FUNCTIONS
 
 DEEPEST = 16  # loops around a place; the last dimension of every array are the lanes
-MOST_PLACES = 1 << 22  # of one index; a larger array is taken for not known
+MOST_PLACES = 1 << 18  # of one index; a larger array is taken for not known
+PLAIN = {"add": np.add, "sub": np.subtract, "mul": np.multiply}  # of indices: nothing overflows, so nothing warns
 Places = NDArray[Any]
 
 
@@ -100,6 +102,8 @@ class Tally:
 
     def __init__(self, sizes: Mapping[str, int], types: Mapping[str, TensorType]) -> None:
         self.sizes, self.types = sizes, types
+        self._sized: dict[Extent, np.int64] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self.top = self.here = Loop(-1, 1)
         self.joined: Work | None = None
 
@@ -109,7 +113,9 @@ class Tally:
 
     def size(self, extent: Extent) -> Any:
         """An extent's size."""
-        return np.int64(evaluate(extent, self.sizes))
+        if extent not in self._sized:
+            self._sized[extent] = np.int64(evaluate(extent, self.sizes))
+        return self._sized[extent]
 
     def loop(self, count: Any, body: Callable[[Any], None]) -> None:
         """The body, once, with all values of its variable."""
@@ -155,7 +161,7 @@ class Tally:
             Access(
                 tensor=tensor,
                 indices=tuple(None if one is UNKNOWN else _spread(one) for one in places),
-                extents=tuple(evaluate(extent, self.sizes) for extent in self.types[tensor].shape),
+                extents=self._shape(tensor),
                 lanes=lanes if wide else 1,
                 even=not wide or (steps is not None and steps[-1] == 1 and not any(steps[:-1])),
                 mask=None if mask is None or not wide else _spread(mask),
@@ -164,19 +170,29 @@ class Tally:
             )
         )
 
+    def _shape(self, tensor: str) -> tuple[int, ...]:
+        if tensor not in self._shapes:
+            self._shapes[tensor] = tuple(int(self.size(extent)) for extent in self.types[tensor].shape)
+        return self._shapes[tensor]
+
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function: of indices its values, of data that it is computed."""
         if dtype != INDEX or lanes > 1:
             self.here.body.append(Work(function, lanes, dtype))
         if dtype == INDEX and not any(one is UNKNOWN for one in arguments) and function in FUNCTIONS:
-            return self._bounded(FUNCTIONS[function], *arguments)
+            return self._bounded(PLAIN.get(function) or FUNCTIONS[function], *arguments)
         return UNKNOWN
 
     def _bounded(self, function: Any, *arguments: Any) -> Any:
-        if any(one is UNKNOWN for one in arguments):
+        shapes = []
+        for one in arguments:
+            if one is UNKNOWN:
+                return UNKNOWN
+            if isinstance(one, np.ndarray):
+                shapes.append(one.shape)
+        if len(shapes) > 1 and prod(np.broadcast_shapes(*shapes)) > MOST_PLACES:
             return UNKNOWN
-        size = int(np.prod(np.broadcast_shapes(*(np.shape(one) for one in arguments)), dtype=np.int64))
-        return UNKNOWN if size > MOST_PLACES else function(*arguments)
+        return function(*arguments)
 
     def cell(self, dtype: str, lanes: int, start: Any) -> TallyCell:
         """A variable."""

@@ -6,6 +6,7 @@ from haotuner.ops.batch_matmul import BATCH_MATMUL
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.ops.dense import DENSE
 from haotuner.ops.grouped import GROUPED
+from haotuner.ops.image_norms import IMAGE_NORMS
 from haotuner.ops.kind import OpKind
 from haotuner.ops.reductions import REDUCTION_KINDS, TRANSPOSE
 from haotuner.ops.rows import ROW_KINDS
@@ -17,6 +18,7 @@ _KINDS: tuple[OpKind, ...] = (
     GROUPED,
     *CONVOLUTIONS,
     *ROW_KINDS,
+    *IMAGE_NORMS,
     *REDUCTION_KINDS,
     TRANSPOSE,
     *WINDOW_KINDS,

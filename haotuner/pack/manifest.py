@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.pack.facts import DOCUMENT, L3_LIMIT_BYTES, check_facts, check_texts
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import is_placed, level_hashes, level_of, served_level
+from haotuner.pack.models import ModelFiles, read_models
 from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
 from haotuner.words.limits import MAX_OPS
 
@@ -40,6 +41,7 @@ class Manifest:
     ops: tuple[PackOp, ...]
     document: Mapping[str, Any]
     batch_invariant: bool = False  # promised: a row's result has the same bits in every batch, on any thread count
+    models: Mapping[str, ModelFiles] = field(default_factory=dict)
     unverified: bool = False  # nothing was measured on the device: plans and times are predictions
 
     @property
@@ -214,6 +216,7 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
         ops=ops,
         document=document,
         batch_invariant=invariant,
+        models=read_models(document.get("models", {})),
         unverified=unverified,
     )
 

@@ -193,20 +193,28 @@ def _check_layer(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
         return
     given = sizes or {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
     extra = named.epilogue_operands
-    want = ["x", "weight", *extra, "y", *([] if named.epilogue else ["bias"])]
+    want = ["x", "weight", *extra, "y", *([] if named.epilogue or named.sums != "fp32" else ["bias"])]
     if [axis.name for axis in op.axes] != ["m", "n", "k"] or [o.name for o in op.operands] != want:
         raise ValueError(f"op {op.name!r}: it has the axes m, n, k and the operands {', '.join(want)}")
-    if op.operands[1].packed and (set(op.operands[1].packed) != {"pw", "panels"} or op.panels * op.pw < op.n):
+    if op.operands[1].packed and (set(op.operands[1].packed) - {"terms"} != {"pw", "panels"} or op.panels * op.pw < op.n):
         raise ValueError(f"op {op.name!r}: its panels hold fewer than n columns: not possible")
     told = (named.name, named.kind, dict(named.static), tuple(named.option("weight")))
     if told != (op.name, "dense", given, op.operands[1].dims):
         raise ValueError(f"op {op.name!r} says other things than its entry: {given}, weight={op.weight}")
     dims = {operand.name: operand.dims for operand in op.operands}
     expected = {"x": ("m", "k"), "weight": op.operands[1].dims, **extra, "y": ("m", "n")}
-    if dims != expected | ({} if named.epilogue else {"bias": ("n",)}) or {o.dtype for o in op.operands} != {named.dtype}:
+    if dims != expected | ({"bias": ("n",)} if "bias" in want and "bias" not in extra else {}) or not _typed_as(op, named):
         raise ValueError(f"op {op.name!r}: operands of other axes or types than its name says")
     if any("m" not in tile or tile["m"] < 1 for tile in op.tiles):
         raise ValueError(f"op {op.name!r}: a kernel computes no rows")
+
+
+def _typed_as(op: PackOp, named: Op) -> bool:
+    """Whether operands have the types that the op's name gives them; values of a channel may be fp32 in any."""
+    own = {operand.name: named.dtype_of(operand) for operand in named.meaning.operands}
+    own |= {name: named.extra_dtype(name) for name in named.epilogue_operands}
+    channel = {operand.name for operand in op.operands if operand.role == "constant"} - {"weight"}
+    return all(o.dtype == own.get(o.name, named.dtype) or (o.name in channel and o.dtype == "fp32") for o in op.operands)
 
 
 def _check_grouped(op: PackOp, named: Op) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
 from haotuner.pack.manifest import read_level, read_levels, read_manifest
+from haotuner.pack.models import MODELS
 from haotuner.pack.op import PackOp
 from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
@@ -74,6 +76,7 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
             return check_numbers(path, manifest, seed, most_flops)
         with Pack(path) as pack:
             manifest = pack.manifest
+            problems += _check_models(pack)
             counts = sorted({t for op in pack.manifest.ops for t in op.threads} | {1, usable_cores()})
     except HaotunerError as error:
         return [str(error)]
@@ -84,6 +87,21 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     if manifest.batch_invariant:
         for op in manifest.ops:
             problems += _check_bits(path, op, counts, np.random.default_rng(seed), most_flops)
+    return problems
+
+
+def _check_models(pack: Pack) -> list[str]:
+    """Weights of whole models against their hashes, and that their schedules name what the pack has."""
+    problems = []
+    for name, files in pack.manifest.models.items():
+        digest = hashlib.sha256((pack.path / MODELS / files.weights).read_bytes()).hexdigest()
+        if digest != files.weights_sha256:
+            problems.append(f"model {name}: its weights were changed or cut; restore the pack or tune again")
+            continue
+        try:
+            pack.model(name)
+        except (HaotunerError, KeyError, TypeError, ValueError) as error:
+            problems.append(f"model {name}: {error}")
     return problems
 
 
@@ -142,23 +160,20 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
         return check_product_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
-    weight = rng.standard_normal((op.n, op.k), dtype=np.float32)
-    shapes = [shape["m"] for shape in _shapes(op, Op.parse(op.name), rng, most_flops)]
-    x = rng.standard_normal((max(shapes), op.k), dtype=np.float32)
-    sizes = {"m": max(shapes), "n": op.n}
-    drawn = {o.name: rng.standard_normal([sizes[axis] for axis in o.dims], dtype=np.float32) for o in op.extra}
-    if "low" in drawn:
-        drawn["low"], drawn["high"] = -np.abs(drawn["low"]), np.abs(drawn["high"])
+    meaning = Op.parse(op.name)
+    shapes = [shape["m"] for shape in _shapes(op, meaning, rng, most_flops)]
+    drawn = judge.draw(meaning, Shape.of(m=max(shapes)), rng)
+    x = drawn["x"]
     passed = [o.name for o in op.extra if o.role == "input"]
     whole = None
     problems = []
     for threads in counts:
         with Pack(path, threads) as pack:
-            linear = _call(pack, op, {"weight": weight.T.copy() if op.weight == "kn" else weight, **drawn})
+            linear = _call(pack, op, drawn)
 
             def part(rows: slice, call: Callable[[Mapping[str, Any], Any], Any] = linear) -> Any:
                 given = {"x": x[rows]} | {name: drawn[name][rows] for name in passed}
-                return call(given, np.empty((len(given["x"]), op.n), np.float32))
+                return call(given, np.empty((len(given["x"]), op.n), judge.numpy_dtype(op.output.dtype)))
 
             whole = part(slice(None)) if whole is None else whole
             problems += [

@@ -16,6 +16,7 @@ from typing import Any
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.pack.levels import is_placed
 from haotuner.pack.manifest import MANIFEST, PACK_SCHEMA, SEAL, read_manifest
+from haotuner.pack.models import MODELS, model_files
 from haotuner.runtime.host import LEVELS
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
@@ -77,11 +78,19 @@ def _aside(target: Path) -> Path:
 def _was_pack(out: Path) -> bool:
     """A pack of another schema or with a damaged manifest is still ours to replace: only what packs have is inside."""
     names = {path.name for path in out.iterdir() if not (path.is_dir() and is_placed(path.name))}
-    return names <= {MANIFEST, SEAL, "lib", *LEVELS} and (out / MANIFEST).is_file()
+    return names <= {MANIFEST, SEAL, "lib", MODELS, *LEVELS} and (out / MANIFEST).is_file()
 
 
-def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Callable[[Path], None]) -> Path:
+def write_pack(
+    out: Path,
+    library: Path,
+    document: Mapping[str, Any],
+    check: Callable[[Path], None],
+    models: Mapping[str, tuple[bytes, bytes]] | None = None,
+) -> Path:
     """Write ``document`` (without schema and files) and the library as a pack at ``out``; replaces an earlier pack.
+
+    ``models``: schedule and weights of whole models, by name.
 
     ``check`` sees the finished pack before it is published and raises if it is not right. HaotunerError on a full or
     read-only disk; the earlier pack is then untouched and nothing is left behind.
@@ -89,8 +98,9 @@ def write_pack(out: Path, library: Path, document: Mapping[str, Any], check: Cal
     data = library.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     name = f"lib/{digest[:16]}.so"
-    manifest = as_json({"schema": PACK_SCHEMA, **document, "files": {name: digest}})
-    return publish(out, {name: data, **sealed(manifest)}, check)
+    told, files = model_files(models or {})
+    whole = {"schema": PACK_SCHEMA, **document, **({"models": told} if told else {}), "files": {name: digest}}
+    return publish(out, {name: data, **files, **sealed(as_json(whole))}, check)
 
 
 def sealed(manifest: bytes) -> dict[str, bytes]:

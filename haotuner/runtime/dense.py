@@ -10,6 +10,7 @@ from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.fused import FusedLinear, fused_bound
 from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.typed import TypedBound, TypedLinear, is_typed
 from haotuner.words.composition import WAYS, Composition, Part
 from haotuner.words.limits import MAX_PARTS
 from haotuner.words.op import Op
@@ -50,6 +51,11 @@ class DenseOp:
         ``threads`` replaces the pack's count for this linear. ``constants``: what else the op's epilogue reads, one value
         a column, such as ``scale``, ``low`` and ``high``: arrays (n,), or one number for all; see ``FusedLinear``.
         """
+        if is_typed(self._op):
+            given = constants if bias is None else {"bias": bias, **constants}
+            typed = TypedLinear(TypedBound.made(self._pack, self._op, weight, given, threads))
+            self._pack.own(typed)
+            return typed
         call, setting = self._pack.entry(self._op, threads)
         if Op.parse(self.name).epilogue:
             given = constants if bias is None else {"bias": bias, **constants}

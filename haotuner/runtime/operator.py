@@ -30,6 +30,7 @@ class Operator:
         self._pack, self.entry = pack, op
         self._call, self._setting = pack.entry(op, threads)
         self._derives = any(axis.derived for axis in op.axes)
+        self._names = tuple(operand.name for operand in op.inputs)
 
     @property
     def name(self) -> str:
@@ -73,7 +74,11 @@ class Operator:
         return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
 
     def _given(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        names = [operand.name for operand in self.entry.inputs]
+        names = self._names
+        if not named and len(operands) == len(names):
+            return dict(zip(names, operands, strict=True))
+        if not operands and named.keys() == set(names):
+            return {name: named[name] for name in names}
         found = dict(zip(names, operands, strict=False)) | dict(named)
         if len(operands) > len(names) or set(found) != set(names) or len(operands) + len(named) != len(names):
             raise TypeError(

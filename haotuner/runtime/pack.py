@@ -19,7 +19,10 @@ from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.model import Model, Session
+from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
+from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
 
@@ -45,6 +48,7 @@ class Pack:
         self._linears: dict[int, weakref.ref[AnyLinear]] = {}
         self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
+        self._models: dict[str, Model] = {}
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -60,6 +64,23 @@ class Pack:
         """One op by its canonical name: a ``DenseOp``, or an ``Operator`` of another kind. UsageError lists the names."""
         entry = self.op_entry(name)
         return front_of(entry.kind, placed=self.gpu is not None)(self, entry)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the whole models."""
+        return tuple(self.manifest.models)
+
+    def model(self, name: str) -> Model:
+        """A whole model; its weights are packed when it is first asked for. UsageError lists the names."""
+        if name not in self.manifest.models:
+            raise UsageError(f"{self.path} holds no model {name!r}; it holds {', '.join(self.models) or 'none'}")
+        if name not in self._models:
+            self._models[name] = Model(self, *opened_model(self.path, self.manifest, name))
+        return self._models[name]
+
+    def session(self, name: str) -> Session:
+        """A whole model with ONNX Runtime's calls: ``run(names, feeds)``, ``get_inputs()``, ``get_outputs()``."""
+        return Session(self.model(name))
 
     def op_entry(self, name: str) -> PackOp:
         """What the manifest says of an op; UsageError lists the names."""
@@ -103,8 +124,9 @@ class Pack:
                 continue
             op = linear.bound.op
             for m in (1, min(op.last_m, WARMUP_ROWS)):
-                passed = {one.name: np.zeros((m, op.n), np.float32) for one in op.extra if one.role == "input"}
-                linear(np.zeros((m, op.k), np.float32), **passed)
+                inputs = [one for one in op.extra if one.role == "input"]
+                passed = {one.name: np.zeros((m, op.n), numpy_type(one.dtype)) for one in inputs}
+                linear(np.zeros((m, op.k), numpy_type(op.operands[0].dtype)), **passed)
 
     def close(self) -> None:
         """Let go of the library; later calls raise PackClosed. Calling it twice is harmless."""
@@ -114,6 +136,7 @@ class Pack:
 
     def _let_go(self) -> None:
         self._library = None
+        self._models.clear()
         self.arena.clear()
 
     def library(self) -> Library:

@@ -17,11 +17,12 @@ from haotuner.cost.features import features
 from haotuner.cost.machine import machine
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
-from haotuner.errors import HaotunerError
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
 from haotuner.search.clock import Clock, now
+from haotuner.search.explore import Explorable, explored
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import select
 from haotuner.words.composition import SERIAL, Composition
@@ -40,6 +41,10 @@ LEAVERS = 2  # one of so many candidates stays after a round
 ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
+TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
+LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
+EXPLORED = 4  # shapes at which a policy's programs are timed
+EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
 
 
@@ -51,8 +56,11 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
 def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
-    funnel = select(task.op, family, lab.device, task.traffic, expectation(task, family, lab.device, model))
-    clock = Clock(begin + task.budget_s * effort.confirm_share, watch)
+    clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
+    found = _explored(task, lab, family, clock) if task.search else []
+    score = expectation(task, family, lab.device, model)
+    funnel = select(task.op, family, lab.device, task.traffic, score, among=found)
+    clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, family, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
     kept, regret = race.keep()
@@ -73,9 +81,18 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     )
 
 
+def _explored(task: Task, lab: Laboratory, family: Family, clock: Clock) -> list[MicroKernel]:
+    """What a policy found; UsageError of a family that has no space of schedules."""
+    if not isinstance(family, Explorable):
+        raise UsageError(
+            f"--search {task.search}: {family.name} has no space of schedules; leave the option out for {task.op.name}"
+        )
+    return explored(task, lab, family, compared(task, lab.device, EXPLORED), clock)
+
+
 def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
     """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
-    shapes = spread(task.traffic, FIRST_SHAPES)
+    shapes = compared(task, device, FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
@@ -119,6 +136,15 @@ def _of_a_call(device: Device) -> Device:
     return device if machine(device).waves_hide_latency else device.with_units(1)
 
 
+def compared(task: Task, device: Device, most: int) -> list[Shape]:
+    """At most so many shapes at which micro-kernels race: spread over those of which a call leaves time for many more."""
+    limit_us = max(task.budget_s * 1e6 / TRIALS, LEAST_LIMIT_US)
+    shapes = task.traffic.shapes()
+    least = np.asarray(roofline_us(_of_a_call(device), task.op, shapes), np.float64)
+    kept = [pair for pair, us in zip(task.traffic, least.tolist(), strict=True) if us <= limit_us]
+    return spread(Traffic.of(kept) if any(weight for _, weight in kept) else task.traffic, most)
+
+
 def spread(traffic: Traffic, most: int) -> list[Shape]:
     """At most so many shapes of the traffic, the commonest first, each far from those before it in log space."""
     ordered = sorted(traffic, key=lambda pair: (-pair[1], pair[0].axes))
@@ -145,7 +171,7 @@ class Race:
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
         self._shared = bool(getattr(family, "shares_programs", False))
-        self.shapes = spread(task.traffic, SHAPES)
+        self.shapes = compared(task, lab.device, SHAPES)
         self.shares = self._shares()
         expected = predicted_us(task, family, lab.device, model, list(candidates), self.shapes)
         hope = expected <= HOPELESS * expected.min(axis=0)

@@ -49,6 +49,7 @@ class Task:
     budget_s: float = 60.0
     seed: int = 0
     one_order: bool = False  # every element sums its terms in one order, whatever m and threads: a batch-invariant pack
+    search: str = ""  # a policy of ``search/policies`` that proposes the candidates; empty: those of selection
     effort: Effort = field(default_factory=Effort)
     among: tuple[MicroKernel, ...] = ()  # look at these alone if they can serve every shape: of a run that is to end
 

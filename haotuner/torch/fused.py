@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.refusal import REFUSED
@@ -15,6 +16,7 @@ def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
     """``<op>(x, packed, what its epilogue reads…)`` and ``.out(…, out=y)`` in a ``torch.library.Library``."""
     call, setting = pack.entry(entry)
     name, n, k = entry.name, entry.n, entry.k
+    kind: torch.dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
     tags = (torch.Tag.pt2_compliant_tag,)
     extra = "".join(f", Tensor {operand.name}" for operand in entry.extra)
     library.define(f"{name}(Tensor x, Tensor packed{extra}) -> Tensor", tags=tags)
@@ -40,7 +42,7 @@ def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
             except REFUSED:  # or torch has no exchange table, and the output comes from here
                 if x.dim() == 0:
                     raise
-        out = x.new_empty((*x.shape[:-1], n))
+        out = x.new_empty((*x.shape[:-1], n), dtype=kind)
         into(x, packed, *given, out=out)
         return out
 
@@ -49,7 +51,7 @@ def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
 
     def shape(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
         check(x)
-        return x.new_empty((*x.shape[:-1], n), dtype=torch.float32)
+        return x.new_empty((*x.shape[:-1], n), dtype=kind)
 
     def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
         check(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,24 +10,29 @@ import torch
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
-from haotuner.torch.ops import Registered, packed_tensor
+from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
+from haotuner.words.op import Op
 
 
 class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     """An ``nn.Linear`` served from a pack; inference only. Takes any strides that ``nn.Linear`` takes.
 
-    The product is computed in float32; the result has the type that ``nn.Linear`` would give: under autocast its type, after
-    ``.bfloat16()`` bfloat16. ``state_dict`` has ``weight`` and ``bias`` as before, and ``load_state_dict`` packs them anew.
+    The product is computed in the op's type, sums in float32; the result has the type that ``nn.Linear`` would give: under
+    autocast its type, after ``.bfloat16()`` bfloat16. A layer served in bfloat16 or float16 keeps that type.
+    ``state_dict`` has ``weight`` and ``bias`` as before, and ``load_state_dict`` packs them anew.
     A deep copy shares the packed weight. Pickled, it becomes the ``nn.Linear`` that it stands for: swap again after loading.
     """
 
     def __init__(self, linear: Linear | Convolution, registered: Registered | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = self._sizes(linear)
-        self.dtype = torch.float32  # of results outside autocast; the packed weight stays float32
         self._linear = linear
+        self._own = torch_type(linear.bound.op.operands[0].dtype)  # what the product takes; the packed weight stays of it
+        self._fused = bool(Op.parse(linear.name).epilogue)  # the activation behind it, too
+        self.dtype = self._own  # of results outside autocast
         self._registered = registered  # the operator lives as long as this
-        self._operator = None if registered is None else getattr(torch.ops.haotuner, linear.name).default
+        packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
+        self._operator = None if packet is None else packet.default  # none of a convolution with an epilogue
         self.register_buffer("packed", None, persistent=False)
         self.register_buffer("row", None, persistent=False)
         self._show()
@@ -40,7 +45,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     @property
     def weight(self) -> torch.Tensor:
         """A new tensor, of a linear ``(out_features, in_features)``: the weight is kept packed, unpacked when it is read."""
-        return torch.from_numpy(self._linear.weight()).to(self.dtype)
+        return tensor_of(self._linear.weight(), self._own).to(self.dtype)
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -50,18 +55,19 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` times the weight, plus the bias."""
         kind = x.dtype
-        if kind is torch.float32 and self.dtype is torch.float32 and not torch.is_autocast_enabled("cpu"):
+        if kind is self._own and self.dtype is kind and not torch.is_autocast_enabled("cpu"):
             return self._product(x)
         if torch.is_autocast_enabled("cpu") and kind in (torch.float32, torch.bfloat16, torch.float16):
             kind = torch.get_autocast_dtype("cpu")
         elif kind is not self.dtype:
             raise TypeError(f"{self._linear.name}: x has dtype {kind}; expected {self.dtype}, as the layer has")
         with torch.autocast("cpu", enabled=False):
-            return self._product(x.float()).to(kind)
+            return self._product(x.to(self._own)).to(kind)
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         if self._operator is not None and torch.compiler.is_compiling():
-            result: torch.Tensor = self._operator(x, self.packed, self.row)
+            more = () if self.row is None and self._fused else (self.row,)
+            result: torch.Tensor = self._operator(x, self.packed, *more)
             return result
         if x.stride(-1) != 1 or x.dim() > 2:
             x = x.contiguous()
@@ -94,7 +100,11 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def _show(self) -> None:
         """Buffers that share the bound linear's memory: what the registered operator takes in a compiled model."""
         self.packed = packed_tensor(self._linear)
-        self.row = None if self._linear.bound.bias is None else torch.from_dlpack(self._linear.bound.bias)
+        bias = self._linear.bound.bias
+        if self._fused:  # its epilogue is a bias, where there is one, and an activation
+            bound: Any = self._linear.bound.constants
+            bias = next(iter(bound.values() if isinstance(bound, Mapping) else bound), None)
+        self.row = None if bias is None else torch.from_dlpack(bias)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedLinear:
         """``.to()``, ``.bfloat16()`` and the like: results change their type, the packed weight stays what it is."""
@@ -103,6 +113,11 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             raise ValueError(
                 f"{self._linear.name}: asked to move to {asked.device}; a layer served from a CPU pack stays on the CPU: "
                 "move the model first, then swap"
+            )
+        if self._own is not torch.float32 and asked.dtype is not self._own:
+            raise TypeError(
+                f"{self._linear.name}: asked for {asked.dtype}; a layer served in {self._own} computes in that type: "
+                "change the model's type first, then swap"
             )
         self.dtype = asked.dtype
         return self
@@ -134,7 +149,10 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         if wrong or not given:
             return
         whole = {"weight": self.weight, "bias": self.bias} | given
-        self._linear.rebind(*(None if value is None else value.detach().float().cpu() for value in whole.values()))
+        bias: Any = whole["bias"]
+        self._linear.rebind(
+            whole["weight"].detach().to("cpu", self._own), None if bias is None else bias.detach().float().cpu()
+        )
         self._show()
 
 

@@ -6,11 +6,13 @@ Ops are made with ``Library.define`` and ``impl``: ``torch.library.custom_op`` c
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 
 from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
@@ -20,6 +22,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
+from haotuner.runtime.typed import is_typed, typed_weight
 from haotuner.torch import conv_ops
 from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
@@ -73,6 +76,8 @@ class Registered:
         entry = self._pack.op_entry(name)
         if is_convolution(entry.kind):
             return packed_tensor(self._pack.op(name).bind(weight))
+        if is_typed(entry):
+            return torch.from_numpy(typed_weight(self._pack, entry, weight))
         return torch.from_numpy(pack_weight(entry, weight, self._pack.arena))
 
     def placed_call(self, name: str) -> PlacedCall:
@@ -93,7 +98,7 @@ class Registered:
 
     def _define(self, op: DenseOp) -> None:
         call, setting = self._pack.entry(op.entry)
-        name, n, k = op.name, op.n, op.k
+        name, n, k, kind = op.name, op.n, op.k, torch_type(op.entry.output.dtype)
         tags = (torch.Tag.pt2_compliant_tag,)
         self._library.define(f"{name}(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", tags=tags)
         # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
@@ -118,13 +123,13 @@ class Registered:
             except REFUSED:  # or torch has no exchange table, and the output comes from here
                 if x.dim() == 0:
                     raise
-                out = x.new_empty((*x.shape[:-1], n))
+                out = x.new_empty((*x.shape[:-1], n), dtype=kind)
                 into(x, packed, bias, out=out)
                 return out
 
         def shape(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
             torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
-            return x.new_empty((*x.shape[:-1], n), dtype=torch.float32)
+            return x.new_empty((*x.shape[:-1], n), dtype=kind)
 
         def nothing(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
             torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
@@ -166,10 +171,23 @@ def register(pack: Pack) -> Registered:
     An op with an epilogue takes what that reads in the place of the bias: values of a channel ``(n,)`` in the order of its
     steps, then tensors like the result. A grouped op is ``(x, weight, offsets, bias=None)``.
 
-    x is ``(…, k)`` float32 on the CPU, or of the op's dtype on the pack's device; fakes accept symbolic sizes, so the ops go
+    x is ``(…, k)`` of the op's dtype (uint8 for int8) on the pack's device; fakes accept symbolic sizes, so the ops go
     through ``torch.compile(fullgraph=True, dynamic=True)``. UsageError if an op of that name is registered already.
     """
     return Registered(pack)
+
+
+def torch_type(name: str) -> torch.dtype:
+    """Torch's type of a dtype name."""
+    found: torch.dtype = getattr(torch, DTYPES[name].numpy)
+    return found
+
+
+def tensor_of(array: Any, kind: torch.dtype) -> torch.Tensor:
+    """A tensor over an array's memory; bfloat16 may come as its bits."""
+    if kind is torch.bfloat16:
+        return torch.from_numpy(array.view("int16")).view(kind)
+    return torch.from_numpy(array)
 
 
 def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:

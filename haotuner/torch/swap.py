@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from haotuner.runtime.pack import Pack
+from haotuner.torch.activations import Passed, following, step_of, with_step
 from haotuner.torch.attention import PackedAttention, unserved
 from haotuner.torch.convolution import KINDS, PackedConvolution, prefers_last, reason_of, spec_of
 from haotuner.torch.encoder import keep_working, plain_encoders
@@ -42,10 +43,11 @@ class Swapped:
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
     """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
-    The projections of ``nn.MultiheadAttention`` are linears, too. All are float32 on the CPU, or of a dtype that the pack
-    holds on the device that it was opened for. Packs on the CPU then compute on torch's threads (``share_threads``). Pass
-    ``registered`` to compile the model with ``torch.compile``; without it compiled models break the graph at each layer.
-    The model only infers from then on.
+    Linears may be float32, bfloat16 or float16, if the pack holds such an op; convolutions and the projections of
+    ``nn.MultiheadAttention``, which are linears, too, are float32 on the CPU. Where an activation follows a layer in a
+    ``Sequential`` and the pack holds their fused op, that op serves both. Packs on the CPU then compute on torch's threads
+    (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it the graph breaks at
+    each layer. The model only infers from then on.
     """
     if pack.gpu is None:
         share_threads(pack)
@@ -58,20 +60,39 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     for name, parent, key, child in _layers(model):
         reason = _reason(parent, child, place)
         specs = [] if reason else _specs(child)
+        behind = "" if reason or pack.gpu is not None else _behind(model, parent, key)
+        if behind:
+            step = step_of(parent._modules[behind])
+            fused = [with_step(spec, step, bias=child.bias is not None) for spec in specs]
+            held = [spec for spec in fused if Op.parse(spec).name in pack.ops]
+            specs, behind = [*held, *specs], behind if held else ""
         op = next((name for name in (Op.parse(spec).name for spec in specs) if name in pack.ops), "")
         if not reason and not op:
-            reason = f"not in the pack: tune it with --op {specs[0]}"
+            kind = getattr(child.weight, "dtype", torch.float32)
+            kept = "" if kind is torch.float32 else f"; its weight is {str(kind).removeprefix('torch.')}"
+            reason = f"not in the pack: tune it with --op {specs[0]}{kept}"
         if reason:
             left[name] = reason
             continue
         if id(child) not in made:
             made[id(child)] = _served(pack, op, child, registered)
         setattr(parent, key, made[id(child)])
+        if behind:
+            setattr(parent, behind, Passed(parent._modules[behind]))
         replaced.append(name)
         keep_working(parent)
     if replaced:
         plain_encoders(model, SERVED)
     return Swapped(tuple(replaced), left)
+
+
+def _behind(model: torch.nn.Module, parent: torch.nn.Module, key: str) -> str:
+    """The key of the activation that may be fused with a layer: both are used once in the model."""
+    child, behind = parent._modules[key], following(parent, key)
+    if (type(child) is not torch.nn.Linear and type(child) not in KINDS) or not behind:
+        return ""
+    uses = Counter(id(one) for whole in model.modules() for one in whole._modules.values())
+    return behind if uses[id(child)] == 1 else ""
 
 
 def _swap_attention(model: torch.nn.Module, pack: Pack, registered: Registered | None) -> list[str]:
@@ -116,22 +137,27 @@ def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | No
     return swap(model, pack, registered).replaced
 
 
-def ops_of(model: torch.nn.Module, *example: Any) -> dict[str, int]:
+def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[str, int]:
     """``{--op spec: times}`` of the linears and convolutions that ``swap`` could serve, the most frequent first.
 
-    ``times`` counts layers; with ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it
-    counts their calls in that run.
+    ``fuse``: a layer with an activation behind it in a ``Sequential`` is one op. ``times`` counts layers; with ``example``,
+    the arguments of one run of the model (under ``torch.inference_mode``), it counts their calls in that run.
     """
     found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}
     attention = [
         child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
     ]
     found |= {f"attention {place}": child for place, child in enumerate(attention)}
+    steps: dict[int, str] = {}
+    if fuse:
+        for _, parent, key, child in _layers(model):
+            if id(child) in {id(one) for one in found.values()} and (behind := _behind(model, parent, key)):
+                steps[id(child)] = step_of(parent._modules[behind])
     if not example:
-        return dict(Counter(spec for child in found.values() for spec in _wanted(child)).most_common())
+        return dict(Counter(spec for child in found.values() for spec in _wanted(child, steps)).most_common())
     counts: Counter[str] = Counter()
     hooks = [
-        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module)))
+        child.register_forward_pre_hook(lambda module, _: counts.update(_wanted(module, steps)))
         for child in {id(child): child for child in found.values()}.values()
     ]
     try:
@@ -177,8 +203,10 @@ def _spec(layer: Any) -> str:
     return f"dense:n={layer.out_features},k={layer.in_features}" + ("" if dtype == "fp32" else f",dtype={dtype}")
 
 
-def _wanted(layer: Any) -> list[str]:
-    """The ops that a run of a layer needs."""
+def _wanted(layer: Any, steps: Mapping[int, str]) -> list[str]:
+    """The ops that a run of a layer needs. ``steps``: activations that follow layers, by their ids."""
+    if id(layer) in steps:
+        return [with_step(_spec(layer), steps[id(layer)], bias=layer.bias is not None)]
     if isinstance(layer, torch.nn.MultiheadAttention):
         return [_spec(_projection(layer)), _spec(layer.out_proj)]
     return [_spec(layer)]
@@ -204,8 +232,8 @@ def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
     on_cpu = place == "cpu" or (place is None and weight.device.type == "cpu")
     if type(layer) in KINDS and not on_cpu:
         return "convolutions are served on the CPU only"
-    if weight.dtype not in _DTYPES or (on_cpu and weight.dtype != torch.float32):
-        taken = "float32" if on_cpu else "float32, float16 or bfloat16"
+    if weight.dtype not in _DTYPES or (type(layer) in KINDS and weight.dtype != torch.float32):
+        taken = "float32" if type(layer) in KINDS else "float32, float16 or bfloat16"
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes {taken}"
     if place is None and weight.device.type not in ("cpu", "cuda"):
         return f"it lives on {weight.device}"

@@ -8,10 +8,10 @@ from functools import cache
 from math import prod
 
 from haotuner.errors import UsageError
-from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
 from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.index import KINDS
-from haotuner.ops.kind import Operand, OpKind
+from haotuner.ops.kind import Operand, OpKind, Option
 from haotuner.words.shape import AXIS_LIMIT, Shape
 
 _FIELDS = ("dtype", "epilogue")  # of every spec, beside axes and the options of a kind
@@ -130,7 +130,7 @@ class Op:
         if self.dtype != "fp32":
             words.append(self.dtype)
         options = KINDS[self.kind].options
-        words += [_worded(value) if options[name].choices else f"{name}{_worded(value)}" for name, value in self.options]
+        words += [_word_of(name, options[name], value) for name, value in self.options]
         return "_".join([*words, *self.epilogue])
 
     def __getitem__(self, axis: str) -> int:
@@ -146,7 +146,22 @@ class Op:
 
     def dtype_of(self, operand: Operand) -> str:
         """Element type of one operand."""
-        return operand.dtype or self.dtype
+        if operand.role == "output" and (asked := dict(self.options).get("out")):
+            return asked
+        return operand.dtype or DTYPES[self.dtype].of(operand.role)
+
+    @property
+    def sums(self) -> str:
+        """Element type that sums are kept in."""
+        return DTYPES[self.dtype].sums
+
+    def extra_dtype(self, name: str) -> str:
+        """Element type of what the epilogue reads: of a channel the op's, of a tensor like the result the result's.
+
+        Next to integers both are fp32.
+        """
+        found = self.dtype if len(self.epilogue_operands[name]) == 1 else self.dtype_of(self.meaning.output)
+        return found if DTYPES[found].eps else "fp32"
 
     def operand_shape(self, operand: Operand, shape: Shape) -> tuple[int, ...]:
         """Dimensions of one operand as it is stored, for one run-time shape."""
@@ -159,8 +174,9 @@ class Op:
     def least_bytes(self, shape: Shape) -> int:
         """Bytes moved when every operand is read once and the result written once."""
         extents, options = self.extents(shape), dict(self.options)
-        extra = (
-            sum(prod(extents[axis] for axis in axes) for axes in self.epilogue_operands.values()) * DTYPE_BYTES[self.dtype]
+        extra = sum(
+            prod(extents[axis] for axis in axes) * DTYPE_BYTES[self.extra_dtype(name)]
+            for name, axes in self.epilogue_operands.items()
         )
         return extra + sum(prod(o.shape(extents, options)) * DTYPE_BYTES[self.dtype_of(o)] for o in self.meaning.operands)
 
@@ -182,6 +198,11 @@ def _variant(kind: str, options: tuple[tuple[str, str], ...]) -> OpKind:
 def _worded(value: str) -> str:
     """An option as a name has it, which is also a C identifier: ``1.0.1.0`` is ``1x0x1x0``, ``1e-6`` is ``1em6``."""
     return value.replace(".", "x").replace("-", "m").replace("_", "")
+
+
+def _word_of(name: str, option: Option, value: str) -> str:
+    """An option as a name has it: a choice alone, where that says what it is, else behind the option's word."""
+    return _worded(value) if option.choices and not option.said else f"{name}{_worded(value)}"
 
 
 def _kind(name: str) -> OpKind:
@@ -221,7 +242,7 @@ def _from_name(text: str) -> Op:
     text = text.strip()
     kind = max((name for name in KINDS if f"{text}_".startswith(f"{name}_")), key=len, default=text.partition("_")[0])
     options = _kind(kind).options
-    chosen = {_worded(value): (name, value) for name, option in options.items() for value in option.choices}
+    chosen = {_word_of(name, option, value): (name, value) for name, option in options.items() for value in option.choices}
     static: list[tuple[str, int]] = []
     dtypes: list[str] = []
     found: list[tuple[str, str]] = []

@@ -15,7 +15,8 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.schedule import Plan, Schedule, keepable, planned, told
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, told
+from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
@@ -30,6 +31,7 @@ from haotuner.words.traffic import Traffic
 FP32_BYTES = 4
 # Vectors an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy.
 UNROLLS = (1, 2, 4, 8)
+ROWS = (1, 4)  # that an iteration writes
 
 
 class CpuGenerated:
@@ -37,10 +39,12 @@ class CpuGenerated:
 
     Parameters: vl (lanes of a vector), u (vectors an iteration), ax (the output's axis along the lanes, from 1 on; 0: none),
     kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
+    Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
+    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked).
     """
 
     backend = "cpu"
-    frontier = 48  # all
+    frontier = 20  # of the points: behind them by what their programs do none was near the best (docs/decisions/180)
 
     def __init__(self, kind: OpKind) -> None:
         if not has_graph(kind):
@@ -62,18 +66,61 @@ class CpuGenerated:
         return device.kind == "cpu"
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every axis along the lanes, every number of vectors, with and without a kept tensor; scalar code last."""
+        """Every axis along the lanes, every number of vectors, with and without a kept tensor; scalar code last.
+
+        Along the innermost axis also reductions with another number of vectors than the output, and several rows at a time;
+        what else a schedule may decide is left to a search of ``space``.
+        """
         options = self._option_params(op.all_options())
         graph = self._graph(op.all_options())
         rank, folds = graph.types[graph.outputs[0]].rank, any(node.primitive == "reduce" for node in graph.nodes)
         kept = range(len(keepable(graph)) + 1)
+        rows = ROWS if rank > 1 else ROWS[:1]
+        space = self.space(op, device)
+        factored = any(
+            rank - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
+        )
+        # Long rows want more accumulators than vectors of the output; short ones fewer, and several rows at a time.
+        own = [(u, f, 1) for u in UNROLLS for f in UNROLLS if factored and f > u]
+        own += [(u, f, r) for r in rows[1:] for u in UNROLLS for f in UNROLLS if (f <= u if factored else f == u)]
         for axis in (rank, *([0] if folds else []), *range(1, rank)):
             for keep in kept:
+                for u, f, r in own if axis == rank else []:
+                    kept_tensor = keepable(graph)[keep - 1 : keep] if keep else ()
+                    many = (f,) * sum(node.primitive in FOLDS for node in graph.nodes)
+                    kernel = self.kernel_of(
+                        Schedule(
+                            lane_axis=axis - 1, lanes=device.wave_width, unroll=u, folds=many, rows=r, kept=kept_tensor
+                        ),
+                        op,
+                    )
+                    if self._plan(kernel) is not None:
+                        yield kernel
                 for vectors in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
                     kernel = self._kernel(device.wave_width, vectors, axis, keep, options)
                     if self._plan(kernel) is not None:
                         yield kernel
         yield self._kernel(1, 1, rank, 0, options)
+
+    def space(self, op: Op, device: Device) -> Space:
+        """Every schedule of an op's program for the device's vectors."""
+        return Space(self._graph(op.all_options()), device.wave_width)
+
+    def kernel_of(self, schedule: Schedule, op: Op) -> MicroKernel:
+        """The micro-kernel of a schedule of the op's graph."""
+        options = op.all_options()
+        graph = self._graph(options)
+        kept = keepable(graph).index(schedule.kept[0]) + 1 if schedule.kept else 0
+        more: list[tuple[str, int]] = []
+        if any(one != schedule.unroll for one in schedule.folds):
+            more.append(("fu", int("1" + "".join(str(one.bit_length() - 1) for one in schedule.folds))))
+        if schedule.rows > 1:
+            more.append(("rw", schedule.rows))
+        if not schedule.masked:
+            more.append(("sc", 1))
+        return self._kernel(
+            schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
+        )
 
     def _kernel(self, lanes: int, vectors: int, axis: int, keep: int, options: tuple[tuple[str, int], ...]) -> MicroKernel:
         return MicroKernel(self.name, (("vl", lanes), ("u", vectors), ("ax", axis), ("kp", keep), *options))
@@ -105,10 +152,18 @@ class CpuGenerated:
         """The plan of a kernel; None where the graph cannot be run so."""
         graph = self._graph(self._options(kernel))
         kept = keepable(graph)[kernel["kp"] - 1 : kernel["kp"]] if kernel["kp"] else ()
+        given = dict(kernel.params)
+        schedule = Schedule(
+            lane_axis=kernel["ax"] - 1,
+            lanes=kernel["vl"],
+            unroll=kernel["u"],
+            kept=tuple(kept),
+            folds=tuple(1 << int(digit) for digit in str(given.get("fu", 1))[1:]),
+            rows=given.get("rw", 1),
+            masked=not given.get("sc", 0),
+        )
         try:
-            return planned(
-                graph, Schedule(lane_axis=kernel["ax"] - 1, lanes=kernel["vl"], unroll=kernel["u"], kept=tuple(kept))
-            )
+            return planned(graph, schedule)
         except UsageError:
             return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.moved import Level, Moved
-from haotuner.generate.schedule import Plan, planned
+from haotuner.generate.schedule import Plan, merged_sizes, planned
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.hw_profiles.typical import typical
 from haotuner.words.demand import Asked, Counted
@@ -56,7 +56,7 @@ class Count:
 
 def count(plan: Plan, sizes: Mapping[str, int], levels: Levels) -> Count:
     """The count of a plan's program at these sizes of its dimensions."""
-    return _count(_Known(plan), tuple(sorted(sizes.items())), levels)
+    return _count(_Known(plan), tuple(sorted(merged_sizes(plan, sizes).items())), levels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class _Known:
 def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> Count:
     top = tally(known.plan, dict(sizes))
     loaded, stored = register_bytes(top)
-    plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1)))
+    plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
     least, l1, l2, l3 = _moved(plain, sizes, levels)
     return Count(cycles(top, Core(levels.vector)), sum(loaded.values()) + sum(stored.values()), least, l1, l2, l3)
 
@@ -86,7 +86,7 @@ def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) ->
 @lru_cache(maxsize=KNOWN)
 def _moved(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> tuple[int, int, int, int]:
     """Least bytes and those over each level; how many vectors an iteration has does not matter to them."""
-    moved = Moved(tally(known.plan, dict(sizes)))
+    moved = Moved(tally(known.plan, dict(sizes)), every=1)
     l1, l2, l3 = (moved.bytes(Level(size, LINE)) for size in (levels.l1, levels.l2, levels.l3))
     return moved.least(), l1, l2, l3
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from haotuner.errors import UsageError
 from haotuner.generate.emit import emit
-from haotuner.generate.schedule import Plan
+from haotuner.generate.schedule import Plan, merges
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES, TensorType
 from haotuner.microkernels.cpu.vector_math import VectorMath
@@ -286,5 +286,38 @@ def program(plan: Plan, symbol: str) -> Any:
         for name, t, whole, strides, size in found:
             flat = T.decl_buffer((tirx.IntImm("int64", 2**62),), TVM_NAMES[t.dtype], data=whole.data, align=size)
             buffers[name] = Buffer(whole, flat, strides)
-        emit(plan, Tir(plan, buffers, dimensions))
+        _emit(plan, buffers, dimensions, found)
     return builder.get()
+
+
+def _emit(plan: Plan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
+    """The program; of one that merges twice, first for tensors without gaps."""
+    from tvm import tirx
+    from tvm.script.ir_builder import tirx as T
+
+    if not merges(plan):
+        emit(plan, Tir(plan, buffers, dimensions))
+        return
+    names = [str(extent) for extent in plan.graph.types[plan.output].shape]
+    with T.If(_without_gaps(found, [dimensions[name] for name in names])):
+        with T.Then():
+            every = tirx.IntImm("int64", 1)
+            for name in names:
+                every = every * dimensions[name]
+            row = {name: tirx.IntImm("int64", 1) for name in names[:-1]}
+            emit(plan, Tir(plan, buffers, {**row, names[-1]: every}))
+        with T.Else():
+            emit(plan, Tir(plan, buffers, dimensions))
+
+
+def _without_gaps(tensors: Sequence[Any], extents: Sequence[Any]) -> Any:
+    """Whether every row of these tensors begins where the one before it ends."""
+    from tvm import tirx
+
+    found = tirx.IntImm("bool", 1)
+    for _, _, _, strides, _ in tensors:
+        size = extents[-1]
+        for stride, extent in zip(reversed(strides[:-1]), reversed(extents[:-1]), strict=True):
+            found = tirx.And(found, tirx.EQ(stride, size))
+            size = size * extent
+    return found

@@ -108,6 +108,7 @@ class CudaDense(ABC):
             op.kind == kind
             and op.dtype == self.dtype
             and not op.epilogue
+            and "out" not in dict(op.options)
             and bool(op.dynamic)
             and not (self.batched and op.option("layout") == "tn")
         )

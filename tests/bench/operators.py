@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.bench.cpu_dense import haotuner, machine
 
-SECTIONS = ("conv",)
+SECTIONS = ("conv", "types")
 HEAD = """# Operators beside dense: races
 
 Made by `python -m tests.bench.operators`, each section by the command that it names. Ratios are the best peer's time at each

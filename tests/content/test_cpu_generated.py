@@ -106,7 +106,7 @@ def test_points_parse_back_and_their_tiles_name_the_axes_of_the_kind(name: str) 
     kind = GENERATED[name]
     family = CpuGenerated(kind)
     points = list(family.points(Op(kind=name, static=()), BIG_CORE))
-    assert 4 < len(points) <= family.frontier and {point["vl"] for point in points} == {1, BIG_CORE.wave_width}
+    assert len(points) > 4 and {point["vl"] for point in points} == {1, BIG_CORE.wave_width}
     for point in points:
         tile = family.tile(point)
         assert set(tile.extent) <= set(kind.axes) and set(tile.step) <= set(kind.axes)

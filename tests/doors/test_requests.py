@@ -17,11 +17,12 @@ from haotuner.cli.requested import peers_of
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.host import Host
+from haotuner.microkernels.index import families_for
 from haotuner.pack.write import check_destination
 from haotuner.request import Request, ops_asked
 from haotuner.trace import arrivals_of
 from haotuner.words.op import Op
-from haotuner.workloads import DEFAULT, workload
+from haotuner.workloads import DEFAULT, WORKLOADS, workload, workload_shapes
 from tests.doors.command import TINY, command, environment
 from tests.doors.command import haotuner as run
 from tests.judgement.cost_examples import BIG_CORE
@@ -161,3 +162,31 @@ def test_a_destination_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):
         check_destination(tmp_path / "pack")
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_every_op_of_a_workload_is_served_and_has_shapes(name: str) -> None:
+    arrivals = arrivals_of("dynamic").with_own(workload_shapes(name))
+    ops = workload(name)
+    assert len({op.name for op in ops}) == len(ops) == len(workload_shapes(name))
+    for op in ops:
+        assert op.name in workload_shapes(name) and families_for(op, "cpu")
+        least = min((shape for shape, _ in arrivals.traffic(op)), key=op.flops)
+        assert op.flops(least) > 0 and min(op.extents(least).values()) >= 1
+
+
+def test_shapes_that_fit_an_op_replace_a_workloads() -> None:
+    arrivals = arrivals_of("m=3").with_own(workload_shapes("bert_base"))
+    dense, scores = (next(op for op in workload("bert_base") if op.kind == kind) for kind in ("dense", "batch_matmul"))
+    assert [shape["m"] for shape, _ in arrivals.traffic(dense)] == [3]
+    assert all(shape["n"] == shape["m"] and shape["b"] % 12 == 0 for shape, _ in arrivals.traffic(scores))
+    with pytest.raises(UsageError, match="needs exactly b, m, n"):
+        arrivals_of("m=3").traffic(scores)
+
+
+def test_models_have_the_layers_that_they_are_known_for() -> None:
+    assert {"batch_matmul_k64_nt", "batch_matmul_n64", "dense_n3072_k768_bias_gelu"} <= set(workload_shapes("bert_base"))
+    resnet, mobile = workload_shapes("resnet50"), workload_shapes("mobilenet_v3")
+    assert resnet["conv2d_c512_f512_r3_s3_pad1_bias_relu"] == "b=1..8;h=5..10;w=h"
+    assert mobile["conv2d_c960_f960_r5_s5_pad2_groups960_bias_hardswish"] == "b=1..8;h=5..10;w=h"
+    assert len(resnet) == 25 and "dense_n168_k672_bias_relu" in mobile

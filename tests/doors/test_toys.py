@@ -75,6 +75,7 @@ def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, 
     verified = run(tree, tmp_path, "-m", "haotuner", "verify", "pack", "--json")
     assert json.loads(verified.stdout) == {"ok": True, "problems": []}, verified.stderr
     explained = run(tree, tmp_path, "-m", "haotuner", "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40", "--json")
+    assert explained.returncode == 0, explained.stderr
     found = json.loads(explained.stdout)
     assert found["regions"][0]["kernel"] in op["kernels"] and found["regions"][0]["box"] == {"m": [0, 7]}
     assert found["measured_us"] > 0

@@ -14,9 +14,11 @@ import pytest
 from haotuner.cli import transfer as verbs
 from haotuner.cli.app import run
 from haotuner.cli.place import check_place, plots_beside
-from haotuner.errors import UsageError
+from haotuner.cli.transfer_input import known_device
+from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.transfer.models_shipped import models_shipped
 from haotuner.words.record import Record
 from tests.judgement.transfer_examples import WIDE, records
 
@@ -87,8 +89,8 @@ def cache_file(folder: Path, device: str) -> None:
     for values in product(*axes.values()):
         time = 1.0 + 0.01 * sum(values) + 0.3 * values[2]
         rows[",".join(map(str, values))] = {**dict(zip(axes, values, strict=True)), **fixed, "time": time, "times": [time]}
-    document = {"device_name": device, "kernel_name": "convolution_kernel", "problem_size": [4096, 4096], "cache": rows}
-    document |= {"tune_params_keys": [*axes, *fixed], "tune_params": {}}
+    document: dict[str, Any] = {"device_name": device, "kernel_name": "convolution_kernel", "problem_size": [4096, 4096]}
+    document |= {"tune_params_keys": [*axes, *fixed], "tune_params": {}, "cache": rows}
     (folder / f"{device}.json").write_text(json.dumps(document))
 
 
@@ -100,11 +102,22 @@ def test_report_reads_a_folder_of_cache_files_and_says_what_it_left_out(
     for device in ("NVIDIA RTX A4000", "TITAN RTX"):
         cache_file(data, device)
     (data / "other.json").write_text("{}")
+    titan, a4000 = data / "TITAN RTX.json", data / "NVIDIA RTX A4000.json"
+    titan.write_text(titan.read_text().replace('"time": 1.', '"time": -1.', 1))
+    a4000.write_text(a4000.read_text()[:-400])
     words = ["--out", str(tmp_path / "page.md"), "--samples", "0", "--seeds", "1", "--jobs", "1", "--json"]
     assert run(["transfer", "report", "--data", str(tmp_path / "data"), *words]) == 0
     printed = capsys.readouterr()
     assert set(json.loads(printed.out)["families"]["kt_conv2d"]["devices"]) == {"a4000", "titan-rtx"}
     assert "left out" in printed.err and "other.json" in printed.err
+    assert f"{titan}: left out 1: a time is zero or negative" in printed.err and f"{a4000}: cut short: " in printed.err
+
+
+def test_a_host_whose_model_ships_is_known_by_its_id() -> None:
+    one = models_shipped().models[0]
+    assert known_device(one.device.id).id == one.device.id
+    with pytest.raises(UnknownDevice, match="no-such-host"):
+        known_device("no-such-host")
 
 
 def test_report_reads_a_store_or_a_folder_and_not_both_or_none(

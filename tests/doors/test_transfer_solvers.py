@@ -58,13 +58,26 @@ def test_a_report_of_a_folder_of_mixed_files_judges_what_is_there(
     assert set(json.loads(capsys.readouterr().out)) == {"solvers"}
 
 
-def test_an_import_says_what_of_a_folder_holds_no_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_reads_what_of_a_folder_holds_no_records_and_says_who_uses_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (folder / "gfx906_60.HIP.fdb.txt").read_text().replace(":", ":-", 1)
+    (folder / "gfx906_60.HIP.fdb.txt").write_text(text, encoding="utf-8")
+    asked = ["records", "import", "--data", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]
+    assert run(asked) == 0
+    said = capsys.readouterr().out
+    assert said.count("no records to store, `haotuner transfer solvers --data FOLDER` reads the file") == 3
+    assert "solvers on 30 problems of gfx906-60" in said and "left out 1: times of zero or less" in said
+    assert not (folder / "r.db").exists()
     winners = {"kernel": "Xgemm", "parameters": [], "rows": []}
     (folder / "xgemm.json").write_text(json.dumps(winners), encoding="utf-8")
-    assert run(["records", "import", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]) == 2
-    said = capsys.readouterr().err
-    assert "times of whole solvers, not of kernels" in said and "winners without times" in said
-    assert "no file of format kernel-tuner in this folder" in said and not (folder / "r.db").exists()
+    assert run(asked) == 2, "a table that nobody can use is a file that did not come in"
+    assert "xgemm.json: not one usable winner" in capsys.readouterr().err
+    (folder / "xgemm.json").unlink()
+    assert run([*asked, "--json"]) == 0
+    assert [one["stored"] for one in json.loads(capsys.readouterr().out)["files"]] == [False] * 3
+    assert run(["records", "import", "--db", asked[-1]]) == 2 and "FILE... or --data FOLDER" in capsys.readouterr().err
+    assert run([*asked[:3], str(folder / "none"), *asked[4:]]) == 2 and "is no folder" in capsys.readouterr().err
     cache = {
         "device_name": "NVIDIA RTX A4000", "kernel_name": "d", "problem_size": [25000, 2048, 1],
         "tune_params_keys": ["block_size_x", "block_size_y", "tile_size_x", "tile_size_y", "tile_stride_x", "tile_stride_y"],
@@ -72,5 +85,5 @@ def test_an_import_says_what_of_a_folder_holds_no_records(folder: Path, capsys: 
                         "tile_stride_y": 0, "time": 150.0}},
     }  # fmt: skip
     (folder / "dedispersion.json").write_text(json.dumps(cache), encoding="utf-8")
-    assert run(["records", "import", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]) == 0
+    assert run(asked) == 0
     assert "1 rows of dedispersion_s25000_d2048_c1536 on a4000" in capsys.readouterr().out

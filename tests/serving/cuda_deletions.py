@@ -1,23 +1,23 @@
 """Leaves out each check, wait, event, push, free and clean-up of the host code for CUDA, one at a time: do the tests notice?
 
-``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--quick | --shared]`` goes on where it stopped;
-FOLDER keeps what was seen, as long as the function is the same. Run it in a tree that nobody changes meanwhile. Survivors
-are tried again when the tests have changed. With ``--shared`` those of files that CPUs share go through their tests, too
-(minutes each). Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3: time ran out; 1: an
-unjustified one survives.
+``python -m tests.serving.cuda_deletions FOLDER [--seconds N] [--part I OF] [--quick | --shared] [--only TEXT] [--keep]``
+goes on where ``cuda_seen.txt`` and FOLDER stop: they keep what was seen, as long as the function is the same. Run it in a
+tree that nobody changes meanwhile. Survivors are tried again when the tests have changed. With ``--shared`` those of files
+that CPUs share go through their tests, too (minutes each). ``--keep`` writes all that was seen to ``cuda_seen.txt`` and the
+counts to ``docs/results/cuda-deletions.md``. Exit 0: all were looked at, and what survives is in ``cuda_justified.txt``; 3:
+time ran out; 1: an unjustified one survives.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
 
 from tests.serving.c_places import Place, places
+from tests.serving.cuda_seen import Journal, digest, keep
 from tests.serving.native_builds import CLIB, NATIVE
 from tests.standin import ROOT
 
@@ -26,11 +26,20 @@ JUSTIFIED = Path(__file__).with_name("cuda_justified.txt")
 # What calls on a device share with those on a CPU; of a file that serves both, the functions that calls on a device use.
 SHARED_FILES: dict[Path, tuple[str, ...]] = {
     NATIVE / "serve.c": ("ht_call_op", "out_of_range", "ht_counts"),
-    NATIVE / "door.c": (),
+    NATIVE / "door.c": ("describe", "setting", "said", "open_device", "packed_floats"),
     NATIVE / "check.c": ("ht_contiguous", "fold_strides", "ht_fold"),
     NATIVE / "ffi.c": ("ht_ffi_raise", "ht_ffi_tensor", "ht_ffi_whole", "ht_ffi_allocate"),
     CLIB / "gpu.c": (),
-    CLIB / "linear.c": ("bind_placed", "ht_prepare", "ht_bind", "ht_linear_free", "call", "ht_call", "ht_call_threads"),
+    CLIB / "linear.c": (
+        "bind_placed",
+        "ht_prepare",
+        "ht_bind",
+        "ht_linear_free",
+        "call",
+        "ht_call",
+        "ht_call_grouped",
+        "ht_call_threads",
+    ),
     CLIB / "open.c": (
         "ht_pack_release",
         "load",
@@ -42,7 +51,7 @@ SHARED_FILES: dict[Path, tuple[str, ...]] = {
     ),
 }
 NOTHING = "nothing left out"
-EVERY = 100  # places noted together, if nothing has changed meanwhile and the tests pass with nothing left out
+EVERY = 25  # places noted together, if nothing has changed meanwhile and the tests pass with nothing left out
 
 
 def files() -> list[Path]:
@@ -74,15 +83,13 @@ def justified() -> dict[str, str]:
     return found
 
 
-def digest(*texts: str) -> str:
-    """Of texts."""
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-
-
 def tests() -> str:
     """The state of what may notice."""
     here = Path(__file__).parent
-    looked = [*here.glob("cuda_*.py"), here / "native" / "drive_cuda.c", ROOT / "tests" / "work" / "cuda_timing.py"]
+    programs = [
+        here / "native" / f"drive_{name}.c" for name in ("cuda", "doors", "bound", "ffi", "checks", "workspace", "grouped")
+    ]
+    looked = [*here.glob("cuda_*.py"), *programs, *(ROOT / "tests" / "work").glob("cuda_timing*.py")]
     return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
 
 
@@ -92,68 +99,50 @@ def tree() -> str:
     return digest(*(path.read_text() for path in sorted(paths) if path.suffix in (".py", ".c", ".h", ".cc", ".cuh")))
 
 
-class Journal:
-    """What was seen, a line each, in a file of its own for each process that writes."""
-
-    def __init__(self, folder: Path, part: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / f"seen-{part}.jsonl"
-        self.seen: dict[tuple[str, str], dict[str, str]] = {}
-        for path in sorted(folder.glob("seen-*.jsonl"), key=lambda path: path.stat().st_mtime):
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
-                self.seen[entry["name"], entry["around"]] = entry
-
-    def write(self, entry: Mapping[str, str]) -> None:
-        """Note one place."""
-        self.seen[entry["name"], entry["around"]] = dict(entry)
-        with self._path.open("a") as out:
-            out.write(json.dumps(entry) + "\n")
-
-    def wanted(self, place: Place, shared: bool, quick: bool) -> bool:
-        """Whether a place must be looked at: not seen, or it survived tests that have changed since, or fewer of them."""
-        entry = self.seen.get((place.name, digest(place.around)))
-        if entry is None:
-            return True
-        if entry.get("quick"):
-            return not quick
-        return not entry["why"] and (entry["tests"] != tests() or (shared and not entry.get("shared")))
-
-
-def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quick: bool) -> bool:
-    """Look at what is wanted, as long as there is time; whether all of the part was."""
+def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quick: bool, only: str = "") -> bool:
+    """Look at what is wanted and has a text in its name, as long as there is time; whether all of the part was."""
     from tests.serving.cuda_variants import SHARED, Variants
 
     end = time.monotonic() + seconds
     journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()
+    whole = f"{NOTHING}, quick" if quick else NOTHING
     texts, before = {file: file.read_text() for file in files()}, tree()
     mine = every()[part[0] :: part[1]]
     left = [
         (file, place)
         for file, place in mine
-        if journal.wanted(place, shared and file.name in SHARED and place.name not in reasons, quick)
+        if only in place.name
+        and journal.wanted(place, state, shared and file.name in SHARED and place.name not in reasons, quick)
     ]
-    left.sort(key=lambda pair: (pair[1].name, digest(pair[1].around)) in journal.seen)  # those that survived come again last
+    # Those that survived come again later, and those that have a reason last.
+    left.sort(key=lambda pair: (pair[1].name in reasons, (pair[1].name, digest(pair[1].around)) in journal.seen))
     if not left:
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
+    for file, place in every():
+        if seen := journal.seen.get((place.name, digest(place.around)), {}).get("why"):
+            variants.learn(file.name, place.function, seen)
     try:
+        if (whole, before) not in journal.seen:
+            variants.whole(quick=quick)
         for at in range(0, len(left), EVERY):
             entries: list[dict[str, str]] = []
             for file, place in left[at : at + EVERY]:
                 if time.monotonic() > end:
                     break
                 text = place.without(texts[file])
-                why = variants.noticed(file, text, quick=quick)
+                begin = time.monotonic()
+                why = variants.noticed(file, text, place.function, quick=quick)
+                print(f"{time.monotonic() - begin:5.1f} s  {place.name}: {why[:90] or 'SURVIVED'}", flush=True)
+                if why:
+                    variants.learn(file.name, place.function, why)
                 if not why and shared and place.name not in reasons:
                     why = variants.noticed_by_shared(file, text)
                 entry = {"name": place.name, "around": digest(place.around), "why": why, "tests": state}
                 entry |= {"quick": "yes"} if quick and not why else {}
                 entries.append(entry | ({"shared": "yes"} if shared else {}))
             assert tree() == before, "the tree changed meanwhile: use a copy of it"
-            whole = f"{NOTHING}, quick" if quick else NOTHING
             if (whole, before) not in journal.seen:
-                variants.whole(quick=quick)
                 journal.write({"name": whole, "around": before, "why": "none expected", "tests": state})
             for entry in entries:
                 journal.write(entry)
@@ -164,22 +153,32 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quic
     return True
 
 
-def report(folder: Path) -> int:
-    """Print what survives without a reason, and counts; the exit code."""
-    journal, reasons = Journal(folder, "none"), justified()
-    counts = {"noticed": 0, "justified": 0, "survived": 0, "not looked at": 0}
+def verdicts(journal: Journal) -> list[tuple[Path, Place, str]]:
+    """What is known of each place: noticed, justified, survived or not looked at."""
+    reasons, found = justified(), []
     for file, place in every():
         entry = journal.seen.get((place.name, digest(place.around)))
         verdict = "not looked at" if entry is None or entry.get("quick") else "noticed" if entry["why"] else "survived"
         if verdict == "survived" and place.name in reasons:
             verdict = "justified"
+        if verdict == "noticed" and place.name in reasons:
+            print(f"noticed, yet justified: {place.name}")
+        found.append((file, place, verdict))
+    return found
+
+
+def report(folder: Path, kept: bool) -> int:
+    """Print what survives without a reason, and counts; the exit code."""
+    journal = Journal(folder, "none")
+    found = verdicts(journal)
+    for file, place, verdict in found:
         if verdict == "survived":
             line = file.read_text().count("\n", 0, place.start) + 1
             print(f"SURVIVED {file.relative_to(ROOT)}:{line}\n{place.name}")
-        if verdict == "noticed" and place.name in reasons:
-            print(f"noticed, yet justified: {place.name}")
-        counts[verdict] += 1
-    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    counts = Counter(verdict for _, _, verdict in found)
+    print(", ".join(f"{counts[name]} {name}" for name in ("noticed", "justified", "survived", "not looked at")))
+    if kept:
+        keep(journal, found)
     return 1 if counts["survived"] else 3 if counts["not looked at"] else 0
 
 
@@ -190,12 +189,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
     parser.add_argument("--shared", action="store_true")
-    parser.add_argument(
-        "--quick", action="store_true", help="a second's worth of tests each; what survives them is not noted"
-    )
+    parser.add_argument("--quick", action="store_true", help="tests of one architecture; what survives them is not noted")
+    parser.add_argument("--only", default="", metavar="TEXT", help="places that have it in their names")
+    parser.add_argument("--keep", action="store_true", help="write what was seen into the tree")
     given = parser.parse_args()
-    look(given.folder, given.seconds, tuple(given.part), given.shared, given.quick)
-    sys.exit(report(given.folder))
+    look(given.folder, given.seconds, tuple(given.part), given.shared, given.quick, given.only)
+    sys.exit(report(given.folder, given.keep))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ import pytest
 import tvm_ffi
 
 from haotuner.errors import EnvironmentMissing, PackMismatch
+from haotuner.runtime.capture import Capture
+from haotuner.words.limits import MAX_THREADS
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import Served
 
@@ -101,7 +103,7 @@ def misuses(path: str) -> None:
     )  # fmt: skip
     for given, what in kinds:
         refused(TypeError, name, f"{what} is not a tensor", *given, planned, served.stream)
-    for setting in (-1, 127, 1, 128 * 10**6):
+    for setting in (-1, 0, 1, MAX_THREADS - 1, MAX_THREADS + 1, 2 * MAX_THREADS - 1, -MAX_THREADS, MAX_THREADS * 10**6):
         refused(ValueError, name, "names no plan of this pack", x, record, y, setting, served.stream)
     unlike: tuple[Any, ...] = (
         record[:-128], np.zeros(record.nbytes + 1, np.uint8)[1:], record.view(np.int16), record[None], weight, None, 3,
@@ -127,6 +129,38 @@ def misuses(path: str) -> None:
     refused(ValueError, "ht_prepare", "was not bound by this pack", 0, blank, served.stream)
     served.call(x, y)
     served.judge(y, served.rows(3), "after all of them")
+
+
+def settings(path: str) -> None:
+    """What a call's setting means to the counters, and shapes that are captured: once each, and none of empty calls."""
+    served = Served(path)
+    opened, name = library(path), served.op.name
+    record = np.from_dlpack(served.linear.bound.record)
+
+    def call(m: int, setting: int, **grown: int) -> None:
+        x, y = served.rows(m), served.out(m)
+        before = served.stats()
+        placed = served.device.upload(x) if m else served.device.empty((0, served.op.k), served.pick.dtype)
+        opened[name](placed, record, y, setting, served.stream)
+        served.device.wait(served.stream)
+        if m:
+            served.judge(y, x, f"setting {setting}")
+        found = {key: count - before[key] for key, count in served.stats().items()}
+        assert found == {"calls": 1, "fallbacks": 0, "out_of_range": 0} | grown, (m, setting, found)
+
+    planned, other = served.linear.bound.setting, 2 * MAX_THREADS
+    call(50, planned)
+    call(50, other, fallbacks=1)
+    call(3, planned, fallbacks=1)  # no memory for partial sums
+    call(3, other, fallbacks=1)
+    call(0, planned)
+    call(0, other)
+    call(1, planned, out_of_range=1, fallbacks=1)
+    with Capture(served.pack) as seen:
+        for m in (50, 7, 50, 0):
+            call(m, planned)
+    call(50, planned)
+    assert seen.counts() == {name: {50: 2, 7: 1}}, seen.counts()
 
 
 def described(changes: dict[str, str]) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 import pytest
+import tvm_ffi
 
 import haotuner
 from haotuner.errors import PackClosed
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
-from tests.serving.cuda_memory import Device
+from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
@@ -130,5 +131,44 @@ def grouped_refusals(path: str) -> None:
         served.op.bind(one)
     with pytest.raises(ValueError, match=rf"bias has rank 1 .* expected a contiguous \({g}, {n}\), a row for each group"):
         served.op.bind(served.device.upload(served.stored), served.device.empty((n,), served.dtype))
+
+    def nowhere(shape: tuple[int, ...], dtype: str) -> Any:
+        return tvm_ffi.from_dlpack(Capsule(0, shape, dtype, 0))
+
+    empty, dtype = served.device.empty, served.dtype
+    with pytest.raises(ValueError, match="expected one contiguous axis"):
+        served.linear(x, nowhere((g,), "int32"), out=y, stream=served.stream)
+    with pytest.raises(ValueError, match="offsets has rank 2"):
+        served.linear(x, empty((g, 1), "int32"), out=y, stream=served.stream)
+    *_, rows, columns = served.stored.shape
+    for shape in ((g + 1, rows, columns), (g, rows + 1, columns), (g, rows, columns + 1), (g, rows, columns, 1)):
+        with pytest.raises(ValueError, match=rf"weight has rank {len(shape)} .* a matrix for each group"):
+            served.op.bind(empty(shape, dtype))
+    for wrong in (
+        nowhere((g, rows, columns), dtype),
+        empty((g, rows, columns), dtype, strides=(rows * columns + 8, columns, 1)),
+    ):
+        with pytest.raises(ValueError, match="weight must be contiguous and have data"):
+            served.op.bind(wrong)
+    biases = [empty(shape, dtype) for shape in ((g + 1, n), (g, n + 1), (g, n, 1))]
+    for wrong in (*biases, nowhere((g, n), dtype), empty((g, n), dtype, strides=(n + 1, 1))):
+        with pytest.raises(ValueError, match="bias has rank . and first extent .* a row for each group"):
+            served.op.bind(served.device.upload(served.stored), wrong)
+    if served.dtype == "float32":  # no kernel of this op has tensor maps, and groups are one launch
+        far = tvm_ffi.from_dlpack(Capsule(1 << 45, (4, k), served.dtype, 0, (2**30, 1)))
+        with pytest.raises(ValueError, match=r"over 2\^31-1 elements: pass fewer rows at a time"):
+            served.linear(far, ends, out=y, stream=served.stream)
+        with pytest.raises(ValueError, match="x begins at an address"):  # nor any that takes every alignment
+            served.linear(served.device.upload(served.rows(4), skip=1), ends, out=y, stream=served.stream)
+    odd = served.device.empty((g,), "int32")
+    misplaced = tvm_ffi.from_dlpack(Capsule(odd.data_ptr() + 2, (g,), "int32", 0))
+    with pytest.raises(ValueError, match="offsets begins at an address that is no multiple of 4"):
+        served.linear(x, misplaced, out=y, stream=served.stream)
+    inside = tvm_ffi.from_dlpack(Capsule(y.data_ptr(), (g,), "int32", 0))
+    with pytest.raises(ValueError, match="out shares memory with offsets, which is read meanwhile"):
+        served.linear(x, inside, out=y, stream=served.stream)
+    strided = served.device.empty((g,), "int32", strides=(2,))
+    with pytest.raises(ValueError, match="expected one contiguous axis"):
+        served.linear(x, strided, out=y, stream=served.stream)
     served.call(served.rows(4), ends, y)
     served.judge(y, served.rows(4), (4,) * g, "after the refusals")

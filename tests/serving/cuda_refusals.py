@@ -68,6 +68,11 @@ def refusals(path: str) -> None:
     unbound(TypeError, "weight is a list", [1.0])
     unbound(TypeError, "weight has dtype", empty((n, k), other))
     unbound(ValueError, rf"weight has rank 2 and shape \({k}, {n}\); expected \({n}, {k}\)", empty((k, n), dtype))
+    for shape in ((n + 1, k), (n, k + 1), (n, k, 1), (n,)):
+        unbound(ValueError, rf"weight has rank {len(shape)} and shape .*; expected \({n}, {k}\)", empty(shape, dtype))
+    for shape in ((n + 1,), (n, 1)):
+        unbound(ValueError, f"bias has rank {len(shape)} and extent", weight, empty(shape, dtype))
+    unbound(ValueError, "bias has rank 1 and extent", weight, empty((n,), dtype, strides=(2,)))
     unbound(ValueError, "weight must be contiguous", empty((n, k), dtype, strides=(k + 8, 1)))
     unbound(ValueError, "weight begins at an address", empty((n, k), dtype, skip=1))
     unbound(ValueError, "bias has rank 1 and extent", weight, empty((n + 1,), dtype))
@@ -230,6 +235,13 @@ def faults(path: str) -> None:
         with pytest.raises(RuntimeError, match=words):
             served.linear(x, out=y, stream=served.stream)
         served.call(x, y)
+    longer, wide = served.device.upload(served.rows(150)), served.out(150)
+    for nth in (1, 2):  # of two regions
+        driver.fail("cuLaunchKernel", "2", nth)
+        with pytest.raises(RuntimeError, match="launching a kernel"):
+            served.linear(longer, out=wide, stream=served.stream)
+    served.call(longer, wide)
+    served.judge(wide, served.rows(150), "after a region failed")
     driver.fail("cuLaunchKernel", "2", 2)
     with pytest.raises(RuntimeError, match="launching the sum of the parts"):
         served.linear(x, out=y, stream=served.stream)

@@ -18,7 +18,7 @@ from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
-from tests.serving.native_builds import HERE, LIBRARY, NATIVE, cc
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import ROOT, environment
 
 BUILDS = {
@@ -27,8 +27,9 @@ BUILDS = {
 }
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}  # which must come first in a process that was not built with it
 SCENARIOS = {
-    "address": ("refusals", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-                "forked", "preparing", "frameworks", "allocating", "early", "crowd", "older_load", "older_maps", "threads"),
+    "address": ("refusals", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
+                "counted", "forked", "preparing", "frameworks", "allocating", "misuses", "settings",
+                "early", "crowd", "older_load", "older_maps", "threads"),
     "thread": ("threads",),
 }  # fmt: skip
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
@@ -54,6 +55,7 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
     program = cc([HERE / "drive_cuda.c", *LIBRARY], folder / f"drive_{name}", *flags)
     for mode, fail in (("threads", ""), ("together", f"{SLOWLY},cuModuleGetFunction:2=2")):
         yield f"drive_cuda {mode}", _run(folder, pick, [str(program), mode, str(pack), pick.op], bare=True, fail=fail)
+    yield from programs(folder, name, pick, pack)
     python = [sys.executable, "-m"]
     for scenario in SCENARIOS[name]:
         command = [*python, "tests.serving.cuda_scenarios", scenario, str(pack)]
@@ -61,6 +63,27 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
     timing = cc(list(timing_library.SOURCES), folder / f"timing_{name}.so", *shared, f"-I{NATIVE / 'cuda'}")
     command = [*python, "tests.work.cuda_timing", "timing", str(cubin), pick.op, str(timing)]
     yield "timing", _run(folder, pick, command, preload=RUNTIMES[name], noise=0.0)
+
+
+def programs(folder: Path, name: str, pick: Pick, pack: Path) -> Iterator[tuple[str, str]]:
+    """What is refused at every door, and the memory that threads prepare at once."""
+    flags = BUILDS[name]
+    parts = [HERE / "drive_workspace.c", NATIVE / "check.c", NATIVE / "cuda" / "workspace.c"]
+    alone = cc(parts, folder / f"drive_workspace_{name}", *flags)
+    yield "drive_workspace", _run(folder, pick, [str(alone)])
+    if name == "thread":
+        return
+    host = folder / "host"
+    if not host.exists():
+        host_pack(host)
+    for program, how in (
+        ("drive_doors", DOORS_FLAGS),
+        ("drive_bound", DOORS_FLAGS),
+        ("drive_ffi", (f"-I{CLIB}", "-rdynamic")),
+    ):
+        built = cc([HERE / f"{program}.c", *LIBRARY], folder / f"{program}_{name}", *flags, *how)
+        command = [str(built), str(pack), pick.op, *([str(host)] if how is DOORS_FLAGS else [])]
+        yield program, _run(folder, pick, command, bare=how is DOORS_FLAGS, execute=how is DOORS_FLAGS)
 
 
 def _run(
@@ -72,6 +95,7 @@ def _run(
     bare: bool = False,
     fail: str = "",
     noise: float = 0.01,
+    execute: bool = True,
 ) -> str:
     where = environment(
         folder / "images",
@@ -81,6 +105,7 @@ def _run(
         bare=bare,
         fail=fail,
         noise=noise,
+        execute=execute,
     )
     if preload:
         where |= {"LD_PRELOAD": f"{_library(preload)}:{_library(EXCEPTIONS)}", **OPTIONS}

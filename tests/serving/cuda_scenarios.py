@@ -22,6 +22,7 @@ from tests.serving.cuda_bad_inputs import captures, extents, lost
 from tests.serving.cuda_doors import (
     crowd,
     early,
+    library,
     misuses,
     older_load,
     older_maps,
@@ -29,6 +30,7 @@ from tests.serving.cuda_doors import (
     other_driver,
     other_major,
     other_shared,
+    settings,
 )
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_grouped import grouped, grouped_refusals
@@ -81,6 +83,18 @@ def alignment(path: str) -> None:
     assert served.stats()["fallbacks"] == 2
     if served.pick in PICKS:
         overlapping(served)
+        apart(served)
+
+
+def apart(served: Served) -> None:
+    """Rows so far apart that few of them have 32-bit offsets; a split of k with a kernel for any alignment."""
+    x, y = served.rows(2), served.out(2)
+    served.call(served.device.upload(x, strides=(1 << 22, 1)), y)
+    served.judge(y, x, "rows far apart")
+    served.linear.prepare(served.stream)
+    x, y = served.rows(3), served.out(3)
+    served.call(served.device.upload(x, skip=1), y)
+    served.judge(y, x, "a split at an odd address")
 
 
 def overlapping(served: Served) -> None:
@@ -114,6 +128,25 @@ def stored(path: str) -> None:
     x, y = served.rows(9), served.out(9)
     served.call(served.device.upload(x), y)
     served.judge(y, x, "after the refusals")
+
+
+def looked(path: str) -> None:
+    """What the library says it would launch for each m: the plan's cell, and beyond the last one it grown by whole tiles."""
+    served = Served(path)
+    look_up, said = library(path)["ht_look_up"], np.zeros(10, np.int64)
+    tiles = [int(dict(kernel.params)["bm"]) for kernel in served.pick.kernels]
+    for m in range(1, LAST + 130):
+        bound, entry = next((cell for cell in served.pick.cells if cell[0] >= m), served.pick.cells[-1])
+        first = entry.regions[0][1] * tiles[entry.regions[0][0]]
+        if m > bound:
+            first += -(-(m - bound) // tiles[0]) * tiles[0]
+        parts = [(entry.regions[0][0], m)]
+        if entry.regions[0][1] and first < m:
+            parts = [(entry.regions[0][0], first), (entry.regions[1][0], m - first)]
+        said[:] = -1
+        look_up(0, 0, m, said)
+        expected = [len(parts), entry.splits, *(n for kernel, rows in parts for n in (kernel, -(-rows // tiles[kernel])))]
+        assert said[: len(expected)].tolist() == expected, (m, said, expected)
 
 
 def unprepared(path: str) -> None:
@@ -307,11 +340,11 @@ def several(path: str, *names: str) -> None:
 SCENARIOS: dict[str, Callable[..., None]] = {
     one.__name__: one
     for one in (
-        numbers, alignment, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch, cannot,
-        forked, grouped, grouped_refusals, products, product_refusals, frameworks,
-        counted, failing, preparing, torch_fakes, torch_groups, torch_products, several,
-        faults, allocating, too_old, early, crowd, older_load, older_maps, older_still,
-        other_major, other_shared, other_driver, misuses, extents, lost, captures,
+        numbers, alignment, looked, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch,
+        cannot, forked, grouped, grouped_refusals, products, product_refusals, frameworks, counted, failing, preparing,
+        torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,
+        older_load, older_maps, older_still,
+        other_major, other_shared, other_driver, misuses, settings, extents, lost, captures,
     )
 }  # fmt: skip
 

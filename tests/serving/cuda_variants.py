@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 
+from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.backends.toolchain import Toolchain
@@ -26,28 +32,49 @@ from tests.serving.cuda_packs import (
     document,
     packed_op,
 )
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
+from tests.standin.patience import ended
 
 SCENARIOS = (
-    "refusals", "misuses", "faults", "numbers", "alignment", "unprepared", "captured", "devices", "context", "counted",
-    "forked", "preparing", "frameworks", "allocating",
+    "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
+    "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
 )  # fmt: skip
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
                  "threads")  # fmt: skip
-QUICK = SCENARIOS[:6]  # a second's worth, which notices most
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 # Picks beside PICKS, which go through all of the above, and what they are for.
-MORE = {KN_HOPPER: ("stored",), GROUPED_HOPPER: ("grouped", "grouped_refusals"), GROUPED_FP32: ("grouped",)}
+MORE = {
+    KN_HOPPER: ("stored",),
+    GROUPED_HOPPER: ("grouped", "grouped_refusals"),
+    GROUPED_FP32: ("grouped", "grouped_refusals"),
+}
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )  # what the C program and the pack in it are built with
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
-SECONDS = 20  # of scenarios that take one or two; a machine that others use, and a wait that never ends
+SECONDS = 8.0  # of processors, against steps that use one to three
 TIMING = {source.name for source in timing_library.SOURCES}
+PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
+    "drive_cuda": (),
+    "drive_doors": DOORS_FLAGS,
+    "drive_bound": DOORS_FLAGS,
+    "drive_ffi": ("-rdynamic",),
+    "drive_grouped": (),
+}
+DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
+TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
+UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one file
+SCENES = (
+    "tests.serving.cuda_scenarios",
+    "tests.work.cuda_timing",
+    "tests.work.cuda_timing_groups",
+    "tests.serving.cuda_warm",
+)
+HUNG = "it hung"  # as tests.standin.forking says it
 # What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
 SHARED = {
     "serve.c": ("test_life.py", "test_results.py", "test_kinds.py", "test_bad_input.py"),
@@ -62,11 +89,23 @@ SHARED_SECONDS = 300
 TREE = ("haotuner", "microkernels", "transfer", "hw_profiles", "tests", "pyproject.toml")
 
 
+@dataclass(frozen=True)
+class Step:
+    """One thing that may notice: its name, and what runs it in at most so many seconds, answering what was wrong."""
+
+    name: str
+    run: Callable[[float], str]
+
+
 class Variants:
-    """Whole objects of both packs, of the timing library and of the C library; a variant replaces one of them."""
+    """Whole objects of both packs, of the timing library and of the C library; a variant replaces one of them.
+
+    What noticed most of a function, then of its file, is asked first; ``learn`` tells what noticed earlier.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._noticed: dict[str, Counter[str]] = {}  # by file, and by file and function
         self._tools = Toolchain.find()
         state, kept = _state(), folder / "state"
         self._built_before = kept.exists() and kept.read_text() == state
@@ -85,25 +124,46 @@ class Variants:
             data = folder / f"data_{pick.op}.c"
             data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.op], pick.arch))
             self._whole(data, folder / f"data_{pick.op}.o")
-        self._client = {path.name: path for path in LIBRARY} | {"drive_cuda.c": HERE / "drive_cuda.c"}
-        self._client_objects = {n: self._whole(path, folder / f"c_{n}.o", watched=True) for n, path in self._client.items()}
+        client = (*LIBRARY, *(HERE / f"{program}.c" for program in PROGRAMS))
+        self._client = {path.name: self._whole(path, folder / f"c_{path.name}.o", watched=True) for path in client}
+        self._host = folder / "host"
+        if not self._host.exists():
+            host_pack(self._host)
+        host = [NATIVE / one for one in CPU_SOURCES]
+        parts = {path.name: path for path in (*host, folder / "host_kernels.c", folder / "host_data.c")}
+        self._host_objects = {n: self._whole(path, folder / f"h_{n}.o", watched=True) for n, path in parts.items()}
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
+        units = {source: HERE / f"drive_{unit}.c" for source, unit in UNITS.items()}
+        self._units = {n: self._whole(path, folder / f"c_{path.name}.o", watched=True) for n, path in units.items()}
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
         kept.write_text(state)
-        self._forking = Forking(self._where(SIMT), ("tests.serving.cuda_scenarios", "tests.work.cuda_timing"))
+        self._forking = Forking(self._where(SIMT), SCENES)
 
     def close(self) -> None:
         """End the process that scenarios are forked from."""
         self._forking.close()
 
+    def learn(self, file: str, function: str, why: str) -> None:
+        """Somebody noticed a place: ``why`` begins with a step's name."""
+        for where in (file, f"{file} {function}"):
+            self._noticed.setdefault(where, Counter())[why.partition(": ")[0]] += 1
+
     def whole(self, *, quick: bool = False) -> None:
         """All tests pass with nothing left out; AssertionError says what did not."""
-        for source in (NATIVE / "cuda" / "driver.c", CLIB / "gpu.c"):  # whose tests are all, between them
-            why = self.noticed(source, source.read_text(), quick=quick)
+        passed: set[str] = set()
+        for source in (
+            NATIVE / "cuda" / "driver.c",
+            CLIB / "gpu.c",
+            NATIVE / "check.c",
+            NATIVE / "cuda" / "workspace.c",
+        ):  # whose tests are all, between them
+            why = self.noticed(source, source.read_text(), quick=quick, passed=passed)
             assert not why, f"with nothing left out: {why}"
 
-    def noticed(self, source: Path, text: str, *, quick: bool = False) -> str:
-        """What fails where a source has this text: the first thing that did, or nothing."""
+    def noticed(
+        self, source: Path, text: str, function: str = "", *, quick: bool = False, passed: set[str] | None = None
+    ) -> str:
+        """What fails where a source has this text: the first thing that did, or nothing; ``passed`` is not asked again."""
         name = source.name
         mutant, out = self.folder / "mutant.c", self.folder / "mutant.o"
         mutant.write_text(text)
@@ -111,10 +171,20 @@ class Variants:
             self._object(mutant, out, also=source.parent)
         except RuntimeError as error:
             return f"compiler: {str(error).strip().splitlines()[0][-120:]}"
-        try:
-            return next((why for why in self._looks(source, name, out, quick) if why), "")
-        except RuntimeError as error:  # it does not link
-            return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
+        here, there = (self._noticed.get(where, Counter()) for where in (f"{name} {function}", name))
+        steps = sorted(self._steps(source, name, out, quick), key=lambda step: (-here[step.name], -there[step.name]))
+        for step in steps:
+            if passed is not None and step.name in passed:
+                continue
+            try:
+                why = step.run(SECONDS)
+            except RuntimeError as error:
+                return f"linker: {str(error).strip().splitlines()[-1][-120:]}"
+            if why:
+                return f"{step.name}: {why}"
+            if passed is not None:
+                passed.add(step.name)
+        return ""
 
     def noticed_by_shared(self, source: Path, text: str) -> str:
         """The same by the tests that CPUs share, in a copy of the tree; slow."""
@@ -140,77 +210,114 @@ class Variants:
                     return f"{test}: {failed[0][:120] if failed else done.stdout[-120:]}"
         return ""
 
-    def _looks(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[str]:
+    def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
         packed = name in {Path(one).name for one in PACK_SOURCES}
+        made: dict[str, Path] = {}
         if packed:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
-            for pick, scenarios in ({SIMT: QUICK} if quick else full).items():
-                yield self._served(self._pack(pick, {**self._objects, name: mutant}), pick, scenarios)
-        if packed and quick:
-            return
+            objects = {**self._objects, name: mutant}
+            for pick, scenarios in ({pick: full[pick] for pick in (SIMT, GROUPED_FP32)} if quick else full).items():
+                for scenario in scenarios:
+                    run = partial(self._served, made, objects, pick, scenario)
+                    yield Step(f"{scenario} of {pick.op}", run)
         if packed or source.parent == CLIB:
-            watched = self._object(self.folder / "mutant.c", self.folder / "watched.o", also=source.parent, watched=True)
-            client = self._client_objects | ({} if packed else {name: watched})
             for pick in (SIMT,) if quick else PICKS:
-                pack = self._pack(pick, self._watched | ({name: watched} if packed else {}), *WATCHED)
-                yield self._driven(list(client.values()), pack, pick)
+                for mode in DRIVEN:
+                    yield Step(f"drive_cuda {mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+        if source.parent == CLIB:
+            yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
+            yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
+        if packed or source.parent == CLIB:
+            for mode, pick in product(("bound", "ffi") if packed else ("bound",), (SIMT,) if quick else PICKS):
+                yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+        if name in UNITS:
+            yield Step(f"drive_{UNITS[name]}", partial(self._alone, made, source))
         if name in TIMING:
             for pick in (SIMT,) if quick else PICKS:
-                yield self._timed(name, mutant, pick)
+                for scenario in TIMED:
+                    yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
+            for pick in (GROUPED_FP32,) if quick else (GROUPED_FP32, GROUPED_HOPPER):
+                yield Step(f"timing_groups of {pick.op}", partial(self._timed, made, name, mutant, pick, "timing_groups"))
 
-    def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str) -> Path:
-        library, pack = self.folder / "mutant.so", self.folder / f"mutant-{pick.op}"
+    def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
+        library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
         parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
         self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
         write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
         return pack
 
-    def _served(self, pack: Path, pick: Pick, scenarios: Sequence[str]) -> str:
-        for scenario in scenarios:
-            why = self._forking.call(
-                "tests.serving.cuda_scenarios", scenario, str(pack), environment=self._where(pick), seconds=SECONDS
-            )
-            if why:
-                return f"{scenario} of {pick.op}: {why}"
-        return ""
+    def _served(self, made: dict[str, Path], objects: Mapping[str, Path], pick: Pick, scenario: str, seconds: float) -> str:
+        if pick.op not in made:
+            made[pick.op] = self._pack(pick, objects)
+        return self._forking.call(
+            "tests.serving.cuda_scenarios", scenario, str(made[pick.op]), environment=self._where(pick), seconds=seconds
+        )
 
-    def _timed(self, name: str, mutant: Path, pick: Pick) -> str:
-        objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
-        library = self.folder / "timing.so"
-        self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", library])
-        for scenario in ("timing", "unended", "parted"):
-            words = (str(self._cubins[pick.op]), pick.op, str(library))
-            where = self._where(pick, noise=0.0)
-            why = self._forking.call("tests.work.cuda_timing", scenario, *words, environment=where, seconds=SECONDS)
-            if why:
-                return f"{scenario} of {pick.op}: {why}"
-        return ""
+    def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
+        if "timing" not in made:
+            objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
+            made["timing"] = self.folder / "timing.so"
+            self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
+        words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
+        where = self._where(pick, noise=0.0)
+        module = "tests.work.cuda_timing_groups" if scenario == "timing_groups" else "tests.work.cuda_timing"
+        return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
-    def _driven(self, objects: list[Path], pack: Path, pick: Pick) -> str:
-        program = self.folder / "mutant-drive"
-        self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program, "-lm", "-ldl"])
-        for mode, fail in (("threads", ""), ("together", f"{SLOWLY},cuModuleGetFunction:2=2")):
-            where = self._where(pick, bare=True, fail=fail)
-            try:
-                done = subprocess.run(
-                    [str(program), mode, str(pack), pick.op], env={**os.environ, **where}, capture_output=True, text=True,
-                    timeout=SECONDS, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return f"drive_cuda {mode} on {pick.arch}: it hung"
-            if done.returncode:
-                return f"drive_cuda {mode} on {pick.arch}: {done.returncode} {done.stderr[-160:]}"
-        return ""
+    def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
+        name = f"drive_{mode}" if f"drive_{mode}" in PROGRAMS else "drive_cuda"
+        changed = {source.name: self._watch(made, source)}
+        in_pack = source.name in self._watched
+        if name not in made:
+            objects = self._client | ({} if in_pack else changed)
+            parts = [objects[part] for part in (*(path.name for path in LIBRARY), f"{name}.c")]
+            made[name] = self.folder / f"mutant-{name}"
+            flags = [*WATCHED, *PROGRAMS[name]]
+            self._run([self._tools.compiler, "-pthread", *flags, *parts, "-o", made[name], "-lm", "-ldl"])
+        key = f"watched {pick.op}"
+        if key not in made:
+            objects = self._watched | (changed if in_pack else {})
+            made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
+        words: dict[str, list[str | Path]] = {one: [made[key], pick.op] for one in ("grouped", "ffi")}
+        if mode in ("doors", "bound"):
+            words[mode] = [made[key], pick.op, self._host_with(made, changed if in_pack else {})]
+        where = self._where(pick, bare=mode not in ("grouped", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, ""))
+        return _ran([made[name], *words.get(mode, [mode, made[key], pick.op])], seconds, **where)
+
+    def _alone(self, made: dict[str, Path], source: Path, seconds: float) -> str:
+        program, parts = self.folder / "mutant-alone", self._watched | {source.name: self._watch(made, source)}
+        objects = {self._units[source.name], parts["check.c"], parts[source.name]}
+        self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program])
+        return _ran([program], seconds)
+
+    def _watch(self, made: dict[str, Path], source: Path) -> Path:
+        """The mutant's object with sanitizers."""
+        if "watched" not in made:
+            mutant, out = self.folder / "mutant.c", self.folder / "watched.o"
+            made["watched"] = self._object(mutant, out, also=source.parent, watched=True)
+        return made["watched"]
+
+    def _host_with(self, made: dict[str, Path], changed: dict[str, Path]) -> Path:
+        """The CPU's pack, with a change where it has the source."""
+        if not set(changed) & set(self._host_objects):
+            return self._host
+        if "host" not in made:
+            library, made["host"] = self.folder / "host.so", self.folder / "mutant-host"
+            parts = (self._host_objects | changed).values()
+            self._run([self._tools.compiler, "-shared", "-pthread", *WATCHED, *parts, "-o", library])
+            write_pack(made["host"], library, json.loads((self._host / "manifest.json").read_text()), lambda _: None)
+        return made["host"]
 
     def _built(self, pick: Pick) -> Path:
         out = self.folder / f"whole-{pick.op}"
         return out if out.exists() else build_pack(out, pick, self.folder / "code")
 
-    def _where(self, pick: Pick, *, noise: float = 0.01, bare: bool = False, fail: str = "") -> dict[str, str]:
+    def _where(
+        self, pick: Pick, *, noise: float = 0.01, bare: bool = False, execute: bool = True, fail: str = ""
+    ) -> dict[str, str]:
         return environment(
             self.folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=self.folder / "code", noise=noise,
-            bare=bare, fail=fail,
+            bare=bare, execute=execute, fail=fail,
         )  # fmt: skip
 
     def _whole(self, source: Path, out: Path, *, watched: bool = False) -> Path:
@@ -226,6 +333,22 @@ class Variants:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
+
+
+def _ran(command: Sequence[str | Path], seconds: float, **environment: str) -> str:
+    """What a program said that failed, in a line."""
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            [str(word) for word in command], env={**os.environ, **environment}, stdout=out, stderr=out, process_group=0
+        )
+        code = ended(process.pid, seconds)
+        process.returncode = code if code is not None else -9  # it was waited for
+        if code is None:
+            return HUNG
+        out.seek(0)
+        lines = out.read().decode(errors="replace").splitlines()
+    said = [line for line in lines if line.strip() and not line.startswith("=====")]
+    return f"{code} {said[0][:160] if said else ''}" if code else ""
 
 
 def _state() -> str:

@@ -11,13 +11,21 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
-from tests.serving.packs import document
+from tests.serving.packs import document, packed_op
 
 RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
 NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
 HERE = Path(__file__).parent / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
 LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c"))
+DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
+DOORS_FLAGS = (f"-I{CLIB}", *(f"-Wl,--wrap={name}" for name in DOORS))
+
+
+def host_pack(out: Path) -> Path:
+    """The CPU's pack that drive_doors.c wants: plans for eight, two and four threads."""
+    return c_pack(out, [packed_op("dense_n9_k5", 4, 8, counts=(8, 2, 4))])
+
 
 KERNEL = """
 int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {{
@@ -63,7 +71,8 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
     code.write_text(text)
     data.write_text(pack_data(ops))
     everything = [code, data, *sources, *(NATIVE / name for name in sources_of(ops))]
-    library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g", *flags)
+    library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g",
+                 "-Wno-missing-field-initializers", *flags)  # fmt: skip
     write_pack(out, library, document(ops, level), lambda _: None)
     return out
 

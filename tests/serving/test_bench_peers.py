@@ -11,6 +11,7 @@ import pytest
 from haotuner.bench.contender import Setting
 from haotuner.bench.field import HOST
 from haotuner.bench.processes import Processes
+from haotuner.isolate.answers import Unanswered
 
 LIMIT_S = 110.0
 COUNT = 3  # weights in turn
@@ -49,3 +50,20 @@ def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, nam
     processes.ask(name, {"do": "prepare", "op": "dense_n448_k1052", "count": 1, "seed": 0}, LIMIT_S)
     processes.ask(name, {"do": "aim", "m": 1300, "count": 1, "seed": 0}, LIMIT_S)
     assert processes.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)["us"] > 0
+
+
+TYPES = {"torch": ("bf16", "fp16"), "onednn": ("bf16",), "onnxruntime": ("int8",)}
+
+
+@pytest.mark.parametrize("name", [name for name in HOST.peers if name != "inductor"])
+def test_a_peer_is_right_in_its_types_and_refuses_others(processes, name):
+    if name in processes.missing:
+        pytest.skip(f"peer: {name} is not installed")
+    for dtype in ("bf16", "fp16", "int8"):
+        asked = {"do": "prepare", "op": f"dense_n33_k18_{dtype}", "count": 2, "seed": 0}
+        if dtype in TYPES.get(name, ()):
+            processes.ask(name, asked, LIMIT_S)
+            assert 0 <= processes.ask(name, {"do": "aim", "m": 7, "count": 2, "seed": 1}, LIMIT_S)["error_share"] <= 1
+        elif (name, dtype) != ("onednn", "fp16"):  # where the CPU has it
+            with pytest.raises(Unanswered, match="it is raced in"):
+                processes.ask(name, asked, LIMIT_S)

@@ -9,6 +9,7 @@ import pytest
 from haotuner.backends.toolchain import Toolchain
 from tests.serving.c_places import masked, places
 from tests.serving.cuda_deletions import every, files, justified
+from tests.serving.cuda_seen import SEEN, Journal, digest
 from tests.serving.native_builds import CLIB, NATIVE
 
 CODE = r"""
@@ -77,3 +78,11 @@ def test_what_is_left_is_c(file, tmp_path):
         ]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_list_of_what_was_seen_is_read_back():
+    """Every line says who noticed a place, and most of them are of functions as they are."""
+    seen = Journal(SEEN.parent, "none").seen
+    now = {(place.name, digest(place.around)) for _, place in every()}
+    assert len(now & set(seen)) > len(now) // 2, "run cuda_deletions on what changed, with --keep"
+    assert all(entry["why"] or entry["tests"] for entry in seen.values())

@@ -14,7 +14,7 @@ import pytest
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import GROUPED_FP32, PICKS, PRODUCT_FP32, SIMT, Pick, build_pack, document, packed_op
-from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, cc
+from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import environment, toolchain_missing
 from tests.standin.cubins import cubin_of
 
@@ -39,6 +39,8 @@ def served(folder: Path, pick: Pick) -> Path:
 def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
     """The pack of SIMT with its host code built for a sanitizer."""
     served(folder, SIMT)
+    if (folder / name).exists():
+        return folder / name
     cubin = cubin_of(folder / "code" / f"{SIMT.op}.cu", folder / "code", SIMT.arch)
     ops = [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)]
     data = folder / f"{name}_data.c"
@@ -99,6 +101,26 @@ def test_hostile_calls_and_threads_under_a_sanitizer(folder, name, flags):
     assert (
         run(folder, [program, "together", pack, SIMT.op], bare=True, fail=f"{SLOWLY},cuModuleGetFunction:2=2") == "right\n"
     )
+
+
+def test_every_door_with_what_it_asks_the_system_for_refused_in_turn(folder):
+    host = host_pack(folder / "host")
+    for name in ("drive_doors", "drive_bound"):
+        program = cc([HERE / f"{name}.c", *LIBRARY], folder / name, *ASAN, *DOORS_FLAGS)
+        assert run(folder, [program, sanitized(folder, "address", ASAN), SIMT.op, host], bare=True) == "right\n"
+
+
+@pytest.mark.parametrize("name, sources", [("drive_checks", ()), ("drive_workspace", ("cuda/workspace.c",))])
+def test_what_a_file_promises(folder, name, sources):
+    """Tensors are taken and refused; memory for partial sums is the framework's, or what was prepared."""
+    sources = [HERE / f"{name}.c", *(NATIVE / one for one in ("check.c", *sources))]
+    assert run(folder, [cc(sources, folder / name, *ASAN)]) == "right\n"
+
+
+@pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
+def test_every_argument_that_the_doors_for_tvm_ffi_do_not_take(folder, pick):
+    program = cc([HERE / "drive_ffi.c", *LIBRARY], folder / "drive_ffi", f"-I{CLIB}", *ASAN, "-rdynamic")
+    assert run(folder, [program, served(folder, pick), pick.op], device=pick.arch, execute=False) == "right\n"
 
 
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)

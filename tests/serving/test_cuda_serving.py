@@ -61,13 +61,15 @@ def test_every_cell_and_beyond_is_right(folder, pick, mode):
 
 
 @BOTH
-@pytest.mark.parametrize("scenario", ["alignment", "unprepared", "refusals", "frameworks", "allocating", "counted"])
+@pytest.mark.parametrize(
+    "scenario", ["alignment", "looked", "unprepared", "refusals", "frameworks", "allocating", "counted"]
+)
 def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 
 
 DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
-           "misuses")  # fmt: skip
+           "misuses", "settings")  # fmt: skip
 
 
 @BOTH

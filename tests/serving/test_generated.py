@@ -31,6 +31,8 @@ SPECS = (
     "max_pool:kernel=3,stride=2.1,pad=1",
     "avg_pool:",
     "resize:mode=linear",
+    "instance_norm:affine=scale_bias,activation=relu",
+    "group_norm:d=2,affine=scale_bias",
 )
 BOUNDS = (3, 40)
 

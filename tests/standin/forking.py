@@ -11,14 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tests.standin import ROOT
-
-POLL_S = 0.005  # against scenarios of 10 ms to 1 s
+from tests.standin.patience import ended
 
 
 class Forking:
@@ -64,17 +63,11 @@ def _apart(request: Mapping[str, Any]) -> str:
         child = os.fork()
         if child == 0:
             _child(request, said.fileno())
-        end = time.monotonic() + float(request["seconds"])
-        while True:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                break
-            if time.monotonic() > end:
-                os.kill(child, 9)
-                os.waitpid(child, 0)
-                return "it hung"
-            time.sleep(POLL_S)
-        code = os.waitstatus_to_exitcode(status)
+        with suppress(OSError):  # it did so itself
+            os.setpgid(child, child)
+        code = ended(child, float(request["seconds"]))
+        if code is None:
+            return "it hung"
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
         return "" if code == 0 else f"exit {code}: {lines[-1][:160] if lines else ''}"
@@ -83,6 +76,7 @@ def _apart(request: Mapping[str, Any]) -> str:
 def _child(request: Mapping[str, Any], said: int) -> None:
     code = 1
     try:
+        os.setpgid(0, 0)
         os.dup2(said, 1)
         os.dup2(said, 2)
         os.environ.update(request["environment"])

@@ -82,8 +82,10 @@ def test_flops_and_bytes_are_those_of_the_formula(op, given_extents):
     if op.kind == "dense":
         m, n, k = full["m"], full["n"], full["k"]
         assert op.flops(shape) == 2 * m * n * k
-        extra = sum(m * n if len(axes) == 2 else n for axes in op.epilogue_operands.values())
-        assert op.least_bytes(shape) == (m * k + n * k + m * n + extra) * DTYPE_BYTES[op.dtype]
+        x, weight, y = (DTYPE_BYTES[op.dtype_of(operand)] for operand in op.meaning.operands)
+        read = {name: (m * n if len(axes) == 2 else n) for name, axes in op.epilogue_operands.items()}
+        extra = sum(count * DTYPE_BYTES[op.extra_dtype(name)] for name, count in read.items())
+        assert op.least_bytes(shape) == m * k * x + n * k * weight + m * n * y + extra
     assert {*op.dynamic, *(axis for axis, _ in op.static)} == set(op.axes)
 
 
@@ -110,7 +112,7 @@ def test_names_append_only_what_differs_from_the_defaults():
         ("dense:n=٣", "is not a whole number"),
         ("dense:n=1,n=2", "an axis is given twice"),
         ("dense:z=3", "has no axis 'z'; its axes are m, n, k"),
-        ("dense:dtype=int8", "unknown dtype 'int8'; known: fp32"),
+        ("dense:dtype=int4", "unknown dtype 'int4'; known: fp32"),
         ("dense:dtype=fp16,dtype=bf16", "dtype is given twice"),
         ("dense:weight=ab", "allowed are nk, kn"),
         ("dense:epilogue=swish", "unknown epilogue 'swish'"),

@@ -58,6 +58,7 @@ static int kernel(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* r
 }}
 const ht_kernel ht_kernels[] = {{{{"mutant", kernel, MR, NR, PW, NULL, 0, NULL, 0}}}};
 const int ht_kernel_count = 1;
+const ht_typed* const ht_kernels_typed = NULL;
 """
 SOUND = {
     "before": "",
@@ -125,5 +126,5 @@ def job(library: Path, **fields: object) -> Job:
         "do": "time", "library": str(library), "n": 2 * NR, "k": K, "pw": PW, "panels": 2 * NR // PW, "col_block": 2 * NR,
         "m": MR, "parts": [[0, 1]], "threads": 1, "split": 0, "row_block": 0, "k_block": 0, "sample_ns": 1000,
         "limit_ns": 10_000, "least": 3, "most": 4, "cold_bytes": 0,
-        "mr": MR, "nr": NR, "nt": 0, "kernel": 0, "seed": 0, **fields,
+        "mr": MR, "nr": NR, "nt": 0, "kernel": 0, "seed": 0, "op": f"dense_n{2 * NR}_k{K}", "floats": 2 * NR * K, **fields,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.cuda_packs import PICKS, build_pack
+from tests.serving.cuda_packs import GROUPED_FP32, GROUPED_HOPPER, PICKS, Pick, build_pack
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -21,15 +21,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("timing")
 
 
+@pytest.mark.parametrize("pick", [GROUPED_HOPPER, GROUPED_FP32], ids=lambda pick: pick.op)
+def test_rows_in_groups_are_timed_in_one_launch(folder, pick):
+    timed(folder, pick, "tests.work.cuda_timing_groups")
+
+
 @pytest.mark.parametrize("scenario", ["timing", "unended", "parted"])
 @pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
 def test_a_timing_process_is_right_and_says_what_the_driver_refuses(folder, pick, scenario):
-    if not (folder / pick.arch).exists():
-        build_pack(folder / pick.arch, pick, folder / "code")
-    (cubin,) = (folder / "code").glob(f"*{pick.arch}/unit.cubin")
+    timed(folder, pick, "tests.work.cuda_timing", scenario)
+
+
+def timed(folder: Path, pick: Pick, module: str, *words: str) -> None:
+    """A scenario in a process of its own."""
+    if not (folder / pick.op).exists():
+        build_pack(folder / pick.op, pick, folder / "code")
+    (cubin,) = (folder / "code").glob(f"{pick.op}*{pick.arch}/unit.cubin")
     where = environment(folder / "images", device=pick.arch, more_devices=(pick.arch,), sources=folder / "code", noise=0.0)
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.work.cuda_timing", scenario, str(cubin), pick.op],
+        [sys.executable, "-m", module, *words, str(cubin), pick.op],
         cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"

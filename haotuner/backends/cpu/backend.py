@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,19 @@ from haotuner.words.shape import Shape
 _PACKAGE = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
 _TIMING = ("timing.c", "timing_sliced.c", "timing_conv.c", "sampling.h", "watch.h", "watch.c")
-_MEASURING = ("compile.py", "crowding.py", "drift.py", "timer_process.py", "timer_sliced.py", "timer_conv.py", "setting.py")
+_MEASURING = (
+    "compile.py",
+    "crowding.py",
+    "drift.py",
+    "timer_process.py",
+    "timer_sliced.py",
+    "timer_conv.py",
+    "setting.py",
+    "typed_library.py",
+)
+_TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
-            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py")  # fmt: skip
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -97,6 +108,7 @@ class CpuBackend:
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the kernels' program, the runtime that serves them, what times them, and the toolchain."""
         timed = [_PACKAGE / "microkernels" / "cpu" / name for name in _KERNELS]
+        timed += [_PACKAGE / "microkernels" / "cpu" / "native" / name for name in _TYPED]
         timed += sorted((_PACKAGE / "generate").glob("*.py"))
         timed += [_PACKAGE / "hw_profiles" / "native" / name for name in ("fma.h", "read.h")]
         timed += [TIMING_SOURCES / name for name in _TIMING]
@@ -128,7 +140,7 @@ class CpuBackend:
         """So many tiles over one block of columns, hot, as they are behind another region."""
         nr, n = kernel["nr"], op["n"]
         columns = min(max(nr, Setting.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
-        block = Op(kind=op.kind, static=(("n", columns), ("k", op["k"])), dtype=op.dtype, epilogue=op.epilogue)
+        block = replace(op, static=(("n", columns), ("k", op["k"])))
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
         trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)
@@ -157,8 +169,9 @@ class CpuBackend:
         return packing.packed_ratio(choice, device)
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
-        pack_library([self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object)
+        packed = [self.packed(one, device) for one in choices]
+        pack_library(packed, device.arch, Toolchain.find(), out, compile_object, groups)
         return {}

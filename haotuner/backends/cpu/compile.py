@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from haotuner.backends.cpu.typed_library import declarations as typed_declarations
+from haotuner.backends.cpu.typed_library import typed_object
+from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
+from haotuner.microkernels.cpu.typed import program_of, word_of
+from haotuner.microkernels.cpu.typed_source import Ways
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
@@ -25,11 +31,25 @@ def warm() -> None:
     import tvm  # noqa: F401
 
 
-def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
+def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all") -> None:
     """One object file with a function ``__tvm_ffi_<name>`` for each kernel, its tail's and its epilogue's.
 
-    TVM's errors pass through.
+    ``ways``: of typed kernels, see ``typed_source``. TVM's errors pass through.
     """
+    typed = [kernel for kernel in kernels if word_of(kernel) is not None]
+    if not typed:
+        _tvm_object(kernels, mcpu, out)
+    elif len(typed) == len(kernels) and not any(map(epilogue.symbol_of, kernels)):
+        typed_object(typed, mcpu, out, ways=ways)
+    else:
+        with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+            parts = [Path(scratch) / "typed.o", Path(scratch) / "tvm.o"]
+            typed_object(typed, mcpu, parts[0], ways=ways)
+            _tvm_object(kernels, mcpu, parts[1])
+            Toolchain.find().merge(parts, out)
+
+
+def _tvm_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
     import tvm
     from tvm.target import Target
 
@@ -47,8 +67,8 @@ def object_code(kernels: Sequence[MicroKernel], mcpu: str, out: Path) -> None:
 
 
 def _functions(kernel: MicroKernel) -> list[str]:
-    """The kernel's function and, where it has one, its tail's; none of a kernel whose program the runtime has."""
-    if kernel.family.startswith("cpu_conv_direct_"):
+    """TVM's function of a kernel and, where it has one, its tail's; none of a kernel whose program is in C."""
+    if word_of(kernel) is not None or kernel.family.startswith("cpu_conv_direct_"):
         return []
     name = epilogue.bare(kernel).name
     return [f"__tvm_ffi_{name}", f"__tvm_ffi_{name}_tail"][: 2 if last_tile(kernel) else 1]
@@ -57,12 +77,15 @@ def _functions(kernel: MicroKernel) -> list[str]:
 def declarations(kernels: Sequence[MicroKernel]) -> str:
     """C declarations of the functions of these kernels."""
     names = list(dict.fromkeys(name for kernel in kernels for name in _functions(kernel)))
+    typed = typed_declarations(kernels)
     names += sorted({f"__tvm_ffi_{epilogue.symbol_of(kernel)}" for kernel in kernels if epilogue.symbol_of(kernel)})
-    return "\n".join(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)
+    return "\n".join([*(f"extern int {name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names), *typed])
 
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
+    if word_of(kernel) is not None:
+        function = f"(ht_kernel_fn)(void (*)(void)){program_of(kernel).name}"
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
     words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
     return f"  {{{', '.join(map(str, words))}}},"

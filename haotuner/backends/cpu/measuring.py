@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from haotuner.backends.backend import CompileObject
@@ -16,14 +17,16 @@ from haotuner.backends.cpu.compile import (
 )
 from haotuner.backends.cpu.pack_sliced import kernel_row
 from haotuner.backends.cpu.product_source import product_table, timed
+from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
 from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 
 # What is timed is what is served.
-DENSE_SERVING = ("pool.c", "kinds/dense_run.c")
+DENSE_SERVING = ("pool.c", "kinds/dense_run.c", "kinds/typed_run.c", "kinds/typed_pack.c")
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
 PRODUCT_SERVING = (
     "pool.c",
@@ -60,19 +63,21 @@ def measuring_library(
     arch: str,
     toolchain: Toolchain,
     out: Path,
-    compile_object: CompileObject = object_code,
+    compile_object: CompileObject | None = None,
     family_of: Callable[[str], Family] = family_named,
 ) -> None:
     """A library that times these kernels through the serving runtime. ValueError if they are not run by the same loops."""
     loops = {_loops(kernel) for kernel in kernels}
     if len(loops) != 1:
         raise ValueError("micro-kernels that different loops run do not share a measuring library")
+    here = compile_object or partial(object_code, ways=way_here(kernels[0]))  # it is timed on this host alone
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
         table, code = Path(scratch) / "kernels.c", Path(scratch) / "kernels.o"
-        compile_object(kernels, arch, code)
+        here(kernels, arch, code)
         if not loops & {"sliced", "product"}:
             count = f"const int ht_kernel_count = {len(kernels)};\n"
-            table.write_text('#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count)
+            text = '#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count
+            table.write_text(text + (_timed_types(kernels) if loops == {"dense"} else ""))
             clock, serving = ("timing.c", DENSE_SERVING) if loops == {"dense"} else ("timing_conv.c", CONV_SERVING)
             sources = [TIMING_SOURCES / name for name in (clock, "watch.c")]
             sources += [RUNTIME_SOURCES / name for name in serving if name.endswith(".c")]
@@ -82,6 +87,13 @@ def measuring_library(
             loops_of = PRODUCT_SERVING if loops == {"product"} else SLICED_SERVING
             sources += [RUNTIME_SOURCES / name for name in loops_of if name.endswith(".c")]
         toolchain.link([code], [table, *sources], [*TIMING_INCLUDES], out)
+
+
+def _timed_types(kernels: Sequence[MicroKernel]) -> str:
+    """What ``timing.c`` must know of the element types; all kernels of a library have the same."""
+    if word_of(kernels[0]) is None:
+        return "const ht_typed* const ht_kernels_typed = NULL;\n"
+    return types_of(kernels[0], "typed") + "\nconst ht_typed* const ht_kernels_typed = &typed;\n"
 
 
 def kind_of(family: Family) -> OpKind:

@@ -9,6 +9,8 @@ from typing import Any
 from haotuner.backends.cpu.compile import declarations, kernel_table
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
 from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.cpu.typed_library import types_of
+from haotuner.microkernels.cpu.typed import word_of
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_REGIONS, MAX_TILES, share_word
 from haotuner.words.op import Op
@@ -49,10 +51,10 @@ class PackedOp:
 
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
-        """x, weight, what the epilogue reads, y; without an epilogue an optional bias behind it."""
+        """x, weight, what the epilogue reads, y; without an epilogue an optional bias behind it, but of integers."""
         op = Op.parse(self.name)
         bias = PackedOperand(name="bias", role="constant", axes=("n",), optional=True, compact=True)
-        return operands_of(op) if op.epilogue else (*operands_of(op), bias)
+        return operands_of(op) if op.epilogue or op.sums != "fp32" else (*operands_of(op), bias)
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
@@ -82,6 +84,8 @@ class PackedOp:
         """The op's entry in the manifest: the weight's operand says how it is packed."""
         found = entry_of(self, facts)
         found["operands"][1]["packed"] = {"pw": self.setting.pw, "panels": self.setting.panels}
+        if (word := word_of(self.kernels[0])) is not None:
+            found["operands"][1]["packed"]["terms"] = word.terms
         return found
 
     def tables(self, index: int) -> list[str]:
@@ -101,10 +105,16 @@ class PackedOp:
             plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{place}")
             for place, plan in enumerate(self.plans)
         ]
-        s = self.setting
-        text += ["};", f"static const ht_dense data_{index} = "
-                 f"{{{s.n}, {s.k}, {s.panels}, {s.pw}, {s.col_block}, {s.k_block}, {s.k_block_from}, {s.k_block_rows}, "
-                 f"kernels_{index}, {int(Op.parse(self.name).option('weight') == 'kn')}}};"]  # fmt: skip
+        s, flags = self.setting, int(Op.parse(self.name).option("weight") == "kn")
+        typed = word_of(self.kernels[0]) is not None
+        words = (s.n, s.k, s.panels, s.pw, s.col_block, s.k_block, s.k_block_from, s.k_block_rows, f"kernels_{index}")
+        data = f"{{{', '.join(map(str, words))}, {flags + 2 * typed}}}"  # HT_WEIGHT_KN, HT_TYPED
+        text.append("};")
+        if typed:
+            text.append(types_of(self.kernels[0], f"typed_{index}"))
+            text.append(f"static const ht_typed_dense data_{index} = {{{data}, &typed_{index}}};")
+        else:
+            text.append(f"static const ht_dense data_{index} = {data};")
         return text
 
 

@@ -121,7 +121,14 @@ def operands_of(op: Op) -> tuple[PackedOperand, ...]:
         for o in (*op.meaning.inputs, op.meaning.output)
     )
     extra = (
-        PackedOperand(name=name, role="constant" if len(axes) == 1 else "input", axes=axes, compact=len(axes) == 1)
+        # Values of a channel are fp32 whatever the op's type: they are bound once.
+        PackedOperand(
+            name=name,
+            role="constant" if len(axes) == 1 else "input",
+            axes=axes,
+            dtype="fp32" if len(axes) == 1 else op.extra_dtype(name),
+            compact=len(axes) == 1,
+        )
         for name, axes in op.epilogue_operands.items()
     )
     return (*given, *extra, output)

@@ -17,9 +17,19 @@ __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "P
 
 CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
-KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "sliced.c", *PRODUCT)
+KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
+
+# Of generated loops. Sums may be taken apart into lanes; NaN and infinity stay what they are.
+GROUP_FLAGS = (
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fassociative-math",
+    "-fno-signed-zeros",
+    "-ffp-contract=fast",
+    "-Wno-unused",
+)
 
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
@@ -46,14 +56,27 @@ def pack_data(ops: Sequence[PackedAny]) -> str:
 
 
 def pack_library(
-    ops: Sequence[PackedAny], mcpu: str, toolchain: Toolchain, out: Path, compile_object: CompileObject = object_code
+    ops: Sequence[PackedAny],
+    mcpu: str,
+    toolchain: Toolchain,
+    out: Path,
+    compile_object: CompileObject = object_code,
+    groups: str = "",
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
 
-    ``compile_object`` turns kernels into one object file; a tuner has it done by a process that TVM is loaded in already.
+    ``groups``: C of whole models' loops. ``compile_object`` turns kernels into one object file; a tuner has it done by a
+    process that TVM is loaded in already.
     """
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
         data.write_text(pack_data(ops))
         compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), mcpu, code)
-        toolchain.link([code], [data, *(RUNTIME_SOURCES / name for name in sources_of(ops))], [RUNTIME_SOURCES], out)
+        objects, sources = [code], list(sources_of(ops))
+        if groups:
+            loops = Path(scratch) / "groups.c"
+            loops.write_text(groups)
+            objects.append(loops.with_suffix(".o"))
+            toolchain.object(loops, [RUNTIME_SOURCES], objects[-1], (*GROUP_FLAGS, f"-march={mcpu}"))
+            sources.append("loops.c")
+        toolchain.link(objects, [data, *(RUNTIME_SOURCES / name for name in sources)], [RUNTIME_SOURCES], out)

@@ -13,6 +13,7 @@ from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.setting import Setting
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import RowTable
 from haotuner.words.composition import SERIAL, Composition
@@ -37,7 +38,8 @@ def packed_ratio(choice: Choice, device: Device) -> float:
     if not is_dense(choice.kernels[0]):
         return 1.0
     setting = Setting.of(choice.op, choice.kernels, device)
-    return setting.panels * setting.pw / setting.n
+    weight = choice.op.meaning.operands[1]
+    return setting.floats * 4 / (setting.n * setting.k * DTYPE_BYTES[choice.op.dtype_of(weight)])
 
 
 def _dense(choice: Choice, device: Device) -> PackedOp:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.microkernels.cpu.typed import word_of
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -31,6 +33,7 @@ class Setting:
     k_block: int = 0  # terms of a part of the sum over k; 0: it is never cut
     k_block_from: int = 0  # rows from which on it is
     k_block_rows: int = 0  # row_block there
+    floats: int = 0  # of the packed weight
 
     @staticmethod
     def of(op: Op, kernels: Sequence[MicroKernel], device: Device) -> Setting:
@@ -42,8 +45,9 @@ class Setting:
         n, k = op["n"], op["k"]
         panels = max(-(-n // kernel["nr"]) * (kernel["nr"] // pw) for kernel in kernels)
         l2 = device.l2_bytes or L2_DEFAULT_BYTES
-        fits = int(l2 * L2_SHARE) // (4 * k)  # rows of X, or columns of the weight, in half of L2
-        part = k_block(k)
+        fits = int(l2 * L2_SHARE) // (DTYPES[op.dtype].size * k)  # rows of X, or columns of the weight, in half of L2
+        word = word_of(kernels[0])
+        part = k_block(k) if word is None else 0  # sums of a part would lie in Y, which typed ones do not
         return Setting(
             n=n,
             k=k,
@@ -54,6 +58,7 @@ class Setting:
             k_block=part,
             k_block_from=K_BLOCK_LEAST_ROWS if part else 0,
             k_block_rows=_rows(int(l2 * L2_SHARE) // (4 * part)) if part else 0,
+            floats=panels * (k * pw if word is None else word.depth(k) * word.floats(pw)),
         )
 
     def words(self, m: int) -> dict[str, int]:
@@ -67,6 +72,7 @@ class Setting:
             "col_block": self.col_block,
             "row_block": self.k_block_rows if blocked else self.row_block,
             "k_block": self.k_block if blocked else 0,
+            "floats": self.floats,
         }
 
 

@@ -73,7 +73,7 @@ class CpuTimer:
     def _verify_dense(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
         setting = Setting.of(op, [kernel], self._device)
         tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
-        base = self._base(place.library) | setting.words(kernel["mr"]) | {"m": kernel["mr"], "epilogue": list(op.epilogue)}
+        base = self._base(place.library) | setting.words(kernel["mr"]) | {"m": kernel["mr"], "op": op.name}
         return {**base, **tile, "do": "verify", "kernel": place.index, "seed": self._seed}
 
     def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class CpuTimer:
             "parts": [[places[part.kernel].index, part.tiles] for part in composition.parts],
             "threads": trial.threads,
             "split": list(WAYS).index(composition.share),
-            "epilogue": list(op.epilogue),
+            "op": op.name,
         }
 
     def _time_sliced(self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, Place]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 from haotuner import judge
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.isolate.answers import Job, Refusal
+from haotuner.microkernels.cpu.typed import WORDS
+from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import operands_of
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -31,16 +35,16 @@ class TimerProcess:
 
     def time(self, job: Job) -> Job:
         """Samples and looks in microseconds of one composition; see timing.c for the fields of the job."""
-        n, k, pw, panels, m = (int(job[key]) for key in ("n", "k", "pw", "panels", "m"))
-        weight_floats = panels * k * pw
+        n, k, m = (int(job[key]) for key in ("n", "k", "m"))
+        op, weight_floats = Op.parse(job["op"]), int(job["floats"])
         copies = max(2, -(-int(job["cold_bytes"]) // (weight_floats * 4))) if job["cold_bytes"] else 1
-        x = self._buffer("x", m * k).reshape(m, k)
-        y = self._buffer("y", m * n).reshape(m, n)
-        w = self._buffer("w", copies * weight_floats)
-        rows, wholes = self._extras(job)
+        x = self._buffer("x", m * k, op.dtype_of(op.meaning.operands[0]))
+        y = self._buffer("y", m * n)
+        w = self._buffer("w", copies * weight_floats, op.dtype_of(op.meaning.operands[1]))
+        rows, wholes = self._extras(op)
         extra = self._buffer("extra", (rows + wholes * m) * n)
         samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
-        taken = self._call(job, x, w, y, m, (k, n), copies, samples, extra)
+        taken = self._call(job, op, x, w, y, m, (k, n), copies, samples, extra)
         us = samples[:, :taken] / 1e3
         return dict(zip(LOOKS, us.tolist(), strict=True))
 
@@ -58,6 +62,7 @@ class TimerProcess:
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
         worst = 0.0
+        asked = Op.parse(job["op"])
         mr, nr, pw, k, nt = (int(job[key]) for key in ("mr", "nr", "pw", "k", "nt"))
         rng = np.random.default_rng(int(job["seed"]))
         for tiles, n, whole, block in (
@@ -67,27 +72,24 @@ class TimerProcess:
             (2, nr + nt, True, -(-k // 3)),  # the sum over k in parts
             *(((2, nr + nt, False, 0), (2, nr + nt - 1, True, -(-k // 3))) if nt else ()),  # the tail into Y, and beside it
         ):
-            op = Op(kind="dense", static=(("n", n), ("k", k)), epilogue=tuple(job.get("epilogue", ())))
+            op = replace(asked, static=(("n", n), ("k", k)), options=tuple(o for o in asked.options if o[0] != "weight"))
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
             inputs = judge.draw(op, Shape.of(m=m), rng, whole=whole)
-            x = np.full((m + 1, k + 9), np.nan, np.float32)  # NaN wherever a kernel must not read
+            x = np.full((m + 1, k + 9), judge.unread(inputs["x"].dtype), inputs["x"].dtype)  # where a kernel must not read
             x[:m, :k] = inputs["x"]
-            weight = np.zeros((panels * pw, k), np.float32)
-            weight[:n] = inputs["weight"]
-            packed = np.ascontiguousarray(weight.reshape(panels, pw, k).transpose(0, 2, 1))
-            extra = [inputs[name].reshape(-1) for name in op.epilogue_operands]
-            y = judge.Guarded((m, n))
+            y = judge.Guarded((m, n), op.dtype_of(op.meaning.output))
             self._call(
                 {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
-                x[:m, :k],
-                packed,
-                y.inner,
+                op,
+                _bits(x[:m, :k]),
+                packed_panels(op, inputs["weight"], panels, pw),
+                _bits(y.inner),
                 m,
                 (k + 9, y.outer.shape[1]),
                 1,
                 np.zeros(0),
-                np.concatenate(extra) if extra else np.zeros(0, np.float32),
+                _extra(op, inputs, m * n),
             )
             verdict = judge.check(op, inputs, y.inner, whole=whole)
             if verdict.wrong:
@@ -97,13 +99,23 @@ class TimerProcess:
                 raise Refusal("verify", "out_of_bounds", f"m={m} n={n} k={k}: wrote outside the output")
         return {"max_error": worst}
 
-    def _extras(self, job: Job) -> tuple[int, int]:
+    def _extras(self, op: Op) -> tuple[int, int]:
         """How many rows of n, and how many matrices of m x n, the epilogue reads."""
-        extents = [extent for _, extent in operands_of(job.get("epilogue", ()))]
+        extents = [extent for _, extent in operands_of(op.epilogue)]
         return extents.count("channel"), extents.count("whole")
 
     def _call(
-        self, job: Job, x: Any, w: Any, y: Any, m: int, strides: tuple[int, int], copies: int, samples: Any, extra: Any
+        self,
+        job: Job,
+        op: Op,
+        x: Any,
+        w: Any,
+        y: Any,
+        m: int,
+        strides: tuple[int, int],
+        copies: int,
+        samples: Any,
+        extra: Any,
     ) -> int:
         parts = [int(v) for part in job["parts"] for v in part]
         words = [
@@ -118,7 +130,7 @@ class TimerProcess:
             job["split"],
             job["row_block"],
             job["k_block"],
-            *self._extras(job),
+            *self._extras(op),
             copies,
             job["sample_ns"],
             job["limit_ns"],
@@ -133,9 +145,50 @@ class TimerProcess:
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
 
-    def _buffer(self, name: str, floats: int) -> np.ndarray[Any, Any]:
-        """A flat buffer that only grows, so that jobs of one kind see the same memory."""
+    def _buffer(self, name: str, floats: int, dtype: str = "fp32") -> np.ndarray[Any, Any]:
+        """A flat buffer that only grows, so that jobs of one kind see the same memory; 32-bit words of any type."""
+        name = name if dtype == "fp32" else f"{name} {dtype}"
         if name not in self._flat or self._flat[name].size < floats:
             self._flat.pop(name, None)
-            self._flat[name] = np.resize(self._random, floats)
+            self._flat[name] = np.resize(self._values(dtype), floats)
         return self._flat[name][:floats]
+
+    def _values(self, dtype: str) -> np.ndarray[Any, Any]:
+        """Numbers that the type has, as 32-bit words: random bits would be slow ones here and there."""
+        if dtype == "fp32":
+            return self._random
+        kept = DTYPES[dtype]
+        values = self._random if kept.eps else self._random * 20 + (0 if kept.low else 100)
+        if not kept.eps:
+            values = np.clip(values, kept.low, kept.high)
+        return _bits(values.astype(judge.numpy_dtype(dtype))).view(np.float32)
+
+
+def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory as a type that DLPack takes from numpy: bfloat16 is none."""
+    return values.view(np.uint16) if values.dtype.kind == "V" else values
+
+
+def _extra(op: Op, inputs: Mapping[str, Any], outputs: int) -> np.ndarray[Any, Any]:
+    """What an epilogue reads, one after the other: of a channel in fp32, tensors like y as they are in 32-bit room."""
+    found = []
+    for name, axes in op.epilogue_operands.items():
+        if len(axes) == 1:
+            found.append(inputs[name].astype(np.float32))
+            continue
+        room = np.zeros(outputs, np.float32)
+        values = _bits(inputs[name]).reshape(-1)
+        room.view(values.dtype)[: values.size] = values
+        found.append(room)
+    return np.concatenate(found) if found else np.zeros(0, np.float32)
+
+
+def packed_panels(op: Op, weight: Any, panels: int, pw: int) -> np.ndarray[Any, Any]:
+    """A weight (n, k) as the runtime lays it out: panels [panel][k / terms][pw][terms], zero beyond n and k."""
+    word = WORDS.get(op.dtype)
+    terms = 1 if word is None else word.terms
+    depth = -(-weight.shape[1] // terms)
+    room = np.zeros((panels * pw, depth * terms), weight.dtype)
+    room[: weight.shape[0], : weight.shape[1]] = weight
+    found = np.ascontiguousarray(_bits(room).reshape(panels, pw, depth, terms).transpose(0, 2, 1, 3)).reshape(-1)
+    return found.view(np.float32)

@@ -177,9 +177,11 @@ class CudaBackend:
         return 1.0
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject
+        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
     ) -> dict[str, Any]:
-        """Cubins, plan tables and the serving runtime in one library."""
+        """Cubins, plan tables and the serving runtime in one library. UsageError for whole models."""
+        if groups:
+            raise UsageError("whole models are tuned for CPUs alone so far; leave --device out")
         return pack_library(
             [self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object
         )

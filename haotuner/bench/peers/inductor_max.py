@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.words.op import Op
 
 SEEN_ROWS = 37  # rows when the dynamic graph is compiled: neither 0 nor 1, which torch always specialises
@@ -41,6 +41,7 @@ class InductorMax:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Keep the weights; graphs are compiled when first aimed at."""
+        only(op.dtype, "fp32")
         self._torch.compiler.reset()
         self._compiled = {}
         self._weights = [self._torch.from_numpy(weight) for weight in weights]

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.words.op import Op
 
 
@@ -29,6 +29,7 @@ class NumpyBlas:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Keep both layouts."""
+        only(op.dtype, "fp32")
         self._by_row = self._by_column = []
         self._by_row = [weight.T for weight in weights]
         self._by_column = [np.ascontiguousarray(weight.T) for weight in weights]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.images import Told
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -30,24 +30,28 @@ class OnednnPacked:
         self._weights: list[Any] = []
         self._x: Any = None
         self._told: Told | None = None
+        self._kind = "float32"
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Reorder without a batch size, which is not known; naming the true one gained nothing (m = 1..512)."""
+        self._kind = only(op.dtype, "fp32", "fp16", "bf16")
         self._weights, self._told = [], Told.of(op) if is_convolution(op.kind) else None
         if self._told is not None:
             self._weights = [self._packed(self._torch.from_numpy(weight)) for weight in weights]
             return
         reorder = self._torch.ops.mkldnn._reorder_linear_weight
-        self._weights = [reorder(self._torch.from_numpy(weight)) for weight in weights]
+        self._weights = [reorder(self._torch.from_numpy(weight).to(getattr(self._torch, self._kind))) for weight in weights]
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight; the operator has no ``out=``. ``.default`` saves the search for the overload."""
-        self._x = self._torch.from_numpy(x if self._told is None else self._told.first(x))
+        self._x = self._torch.from_numpy(x if self._told is None else self._told.first(x)).to(
+            getattr(self._torch, self._kind)
+        )
         return [self._call(weight) for weight in self._weights[:count]]
 
     def result(self, index: int) -> Array:
         """Result of one call with the weight of that index, as it is timed."""
-        found: Array = self._call(self._weights[index])().numpy()  # type: ignore[attr-defined]
+        found: Array = self._call(self._weights[index])().float().numpy()  # type: ignore[attr-defined]
         return found if self._told is None else self._told.stored(found)
 
     def _packed(self, weight: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Setting, only
+from haotuner.bench.encoding import encoded
 from haotuner.bench.images import Told, output_shape
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -32,7 +33,8 @@ class OnnxruntimeCpu:
         # One pool for all sessions: a pool each would have them spin against one another.
         onnxruntime.set_global_thread_pool_sizes(setting.threads, 1)
         self._sessions: list[Any] = []
-        self._x = self._y = np.empty((0, 0), np.float32)
+        self._y: Any = np.empty((0, 0), np.float32)
+        self._x: Any = self._y
         self._bindings: list[Any] = []
         self._n = 0
         self._op: Any = None
@@ -40,6 +42,7 @@ class OnnxruntimeCpu:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """A session a weight; m stays symbolic."""
+        only(op.dtype, "fp32", "int8")
         self._bindings, self._sessions = [], []
         self._told = Told.of(op) if is_convolution(op.kind) else None
         self._op, self._n = op, 0 if self._told else op["n"]
@@ -53,6 +56,8 @@ class OnnxruntimeCpu:
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight, all into the same output."""
         self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)
+        if self._op.dtype == "int8":
+            self._x, self._y = encoded(x, "uint8"), np.empty((x.shape[0], self._n), np.int32)
         if self._told is not None:  # its layout is channels first
             self._x, self._y = np.ascontiguousarray(self._told.first(x)), np.empty(output_shape(self._op, x), np.float32)
         self._bindings = [self._bind(session) for session in self._sessions]
@@ -63,14 +68,15 @@ class OnnxruntimeCpu:
 
     def result(self, index: int) -> Array:
         """Into a poisoned output."""
-        self._y.fill(np.nan)
+        self._y.fill(np.nan if self._y.dtype.kind == "f" else np.iinfo(self._y.dtype).max)
         self._sessions[index].run_with_iobinding(self._bindings[index])
-        return self._y if self._told is None else self._told.stored(self._y)
+        found: Array = self._y if self._told is None else self._told.stored(self._y)
+        return found
 
     def _bind(self, session: Any) -> Any:
         binding = session.io_binding()
-        binding.bind_input("x", "cpu", 0, np.float32, self._x.shape, self._x.ctypes.data)
-        binding.bind_output("y", "cpu", 0, np.float32, self._y.shape, self._y.ctypes.data)
+        binding.bind_input("x", "cpu", 0, self._x.dtype.type, self._x.shape, self._x.ctypes.data)
+        binding.bind_output("y", "cpu", 0, self._y.dtype.type, self._y.shape, self._y.ctypes.data)
         return binding
 
     def _model(self, weight: Array) -> bytes:
@@ -78,12 +84,16 @@ class OnnxruntimeCpu:
         if self._told is not None:
             return self._convolution(weight, self._told)
         n, k = weight.shape
+        node, stored, kinds = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1), weight, (kind, kind)
+        if self._op.dtype == "int8":
+            node, stored = helper.make_node("MatMulInteger", ["x", "w"], ["y"]), np.ascontiguousarray(weight.T)
+            stored, kinds = encoded(stored, "int8"), (self._onnx.TensorProto.UINT8, self._onnx.TensorProto.INT32)
         graph = helper.make_graph(
-            [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+            [node],
             "linear",
-            [helper.make_tensor_value_info("x", kind, ["m", k])],
-            [helper.make_tensor_value_info("y", kind, ["m", n])],
-            [self._onnx.numpy_helper.from_array(weight, "w")],
+            [helper.make_tensor_value_info("x", kinds[0], ["m", k])],
+            [helper.make_tensor_value_info("y", kinds[1], ["m", n])],
+            [self._onnx.numpy_helper.from_array(stored, "w")],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
         model.ir_version = IR

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.bench.images import Told, output_shape
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.op import Op
@@ -42,6 +42,7 @@ class OpenvinoCpu:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Compile a model a weight; the weight is a constant, so it is packed here or at the first call."""
+        only(op.dtype, "fp32")
         self._requests = []
         self._told = Told.of(op) if is_convolution(op.kind) else None
         self._op, self._n = op, 0 if self._told else op["n"]

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.encoding import decoded, encoded
 from haotuner.bench.timing import difference_ns
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -29,7 +31,8 @@ class Ours:
         self._pack = haotuner.load(setting.pack, threads=setting.threads)
         self._dense: Any = None
         self._linears: list[Any] = []
-        self._y = self._x = np.empty((0, 0), np.float32)
+        self._y: Any = np.empty((0, 0), np.float32)
+        self._x: Any = self._y
         self._n = 0
         self._op: Any = None
 
@@ -38,23 +41,27 @@ class Ours:
         self._linears = []  # the old weights go before the new ones come
         self._dense = self._pack.op(op.name)
         self._op, self._n = op, op["n"] if op.kind == "dense" else 0
-        self._linears = [self._dense.bind(weight) for weight in weights]
+        self._linears = [self._dense.bind(encoded(weight, op.dtype)) for weight in weights]
 
     def aim(self, x: Array, count: int) -> Sequence[Call]:
         """One call a weight, all into the same output."""
-        self._x, self._y = x, np.empty((x.shape[0], self._n), np.float32)
-        if self._op.kind != "dense":
+        if self._op.kind == "dense":
+            output = self._op.dtype_of(self._op.meaning.output)
+            self._x = encoded(x, self._op.dtype_of(self._op.meaning.operands[0]))
+            self._y = np.empty((x.shape[0], self._n), np.uint16 if output == "bf16" else DTYPES[output].numpy)
+        else:
+            self._x = x
             axes = self._op.meaning.operands[0].axes(self._op.all_options())
             extents = dict(zip(axes, x.shape, strict=True))
             shape = Shape.of({axis: extents[axis] for axis in self._op.dynamic})
             self._y = np.empty(self._op.operand_shape(self._op.meaning.output, shape), np.float32)
-        return [partial(linear, x, out=self._y) for linear in self._linears[:count]]
+        return [partial(linear, self._x, out=self._y) for linear in self._linears[:count]]
 
     def result(self, index: int) -> Array:
         """Into a poisoned output, so that an element nobody writes shows."""
-        self._y.fill(np.nan)
+        self._y.fill(np.nan if self._y.dtype.kind == "f" else np.iinfo(self._y.dtype).max)
         self._linears[index](self._x, out=self._y)
-        return self._y
+        return decoded(self._y, self._op.dtype_of(self._op.meaning.output)) if self._op.kind == "dense" else self._y
 
     def plan(self, m: int | Mapping[str, int]) -> str:
         """What is served at this m, or at this shape, as text: it goes into a line of JSON."""

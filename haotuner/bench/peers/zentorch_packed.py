@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Setting, only
 from haotuner.words.op import Op
 
 
@@ -32,6 +32,7 @@ class ZentorchPacked:
 
     def prepare(self, op: Op, weights: Sequence[Array]) -> None:
         """Pack copies: packing writes into the very memory that it is given (zentorch 2.13)."""
+        only(op.dtype, "fp32")
         self._weights = []
         pack = self._op.zentorch_weight_prepack_for_linear
         self._weights = [pack(self._torch.from_numpy(weight).clone()) for weight in weights]

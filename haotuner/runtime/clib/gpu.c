@@ -29,8 +29,8 @@ ht_status ht_gpu_find(int ordinal, ht_gpu* out, ht_error* error) {
                      "CUDA began cannot use it; start it with exec", ordinal);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE)
     return ht_refuse(error, HT_NO_DEVICE, "cuda:%d: cuInit answers CUDA error %d; nvidia-smi must work first", ordinal, result);
-  if (result == CUDA_ERROR_NO_DEVICE || count_of(&count) != CUDA_SUCCESS || ordinal < 0 || ordinal >= count ||
-      get(&device, ordinal) != CUDA_SUCCESS)
+  /* The driver knows its numbers, -1 and count are none; one that cuInit found without devices answers nothing. */
+  if (count_of(&count) != CUDA_SUCCESS || get(&device, ordinal) != CUDA_SUCCESS)
     return ht_refuse(error, HT_NO_DEVICE, "there is no device cuda:%d: the CUDA driver shows %d; see nvidia-smi, CUDA_VISIBLE_DEVICES",
                      ordinal, count);
   int khz = 0, bits = 0;
@@ -50,7 +50,7 @@ int ht_gpu_runs(const ht_gpu* gpu, const char* arch) {
   char* end;
   if (strncmp(arch, "sm_", 3) != 0) return 0;
   long number = strtol(arch + 3, &end, 10);
-  if (end == arch + 3 || number / 10 != gpu->major) return 0;
+  if (number / 10 != gpu->major) return 0; /* 0 where there is no number, which no device is */
   return *end == 'a' ? number % 10 == gpu->minor : number % 10 <= gpu->minor;
 }
 

@@ -14,6 +14,8 @@ struct ht_linear {
   ht_chunk* chunk; /* the weight lies in it */
   int64_t weight_shape[3], weight_strides[3], bias_shape[1], bias_strides[1];
   int has_bias;
+  DLTensor constants[HT_MAX_EXTRA]; /* of an epilogue, in the order of its operands */
+  int constant_count;
   void* bound; /* of a pack on a device: what its library worked out for the weight, which stays the caller's */
 };
 
@@ -24,11 +26,12 @@ static ht_status answer(int rc, const char* kind, const char* text, ht_error* er
   return ht_refuse(error, code, "%s", text);
 }
 
-static ht_status check(const char* name, const DLTensor* t, int ndim, ht_error* error) {
+/* `typed`: it must be float32; what packs a weight itself knows its own types. */
+static ht_status check(const char* name, const DLTensor* t, int ndim, int typed, ht_error* error) {
   if (t == NULL) return ht_refuse(error, HT_BAD_VALUE, "%s is NULL", name);
   if (t->device.device_type != kDLCPU)
     return ht_refuse(error, HT_BAD_VALUE, "%s lives on device type %d; expected the CPU", name, (int)t->device.device_type);
-  if (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1)
+  if (typed && (t->dtype.code != kDLFloat || t->dtype.bits != 32 || t->dtype.lanes != 1))
     return ht_refuse(error, HT_BAD_TYPE, "%s is not float32 (code %d, %d bits)", name, (int)t->dtype.code, (int)t->dtype.bits);
   if (t->ndim != ndim || t->shape == NULL || t->data == NULL)
     return ht_refuse(error, HT_BAD_VALUE, "%s has rank %d; expected %d axes with data", name, (int)t->ndim, ndim);
@@ -78,19 +81,25 @@ static ht_status pack_behind_door(ht_linear* linear, const DLTensor* given, ht_e
   return answer(rc, kind, text, error);
 }
 
-static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* error) {
+/* A copy of one value a channel. */
+static ht_status copy_row(ht_linear* linear, const char* name, const DLTensor* given, DLTensor* out, ht_error* error) {
   int64_t n = linear->op->facts.n;
   if (given->shape[0] != n)
-    return ht_refuse(error, HT_BAD_VALUE, "bias has %lld elements; expected %lld", (long long)given->shape[0], (long long)n);
+    return ht_refuse(error, HT_BAD_VALUE, "%s has %lld elements; expected %lld", name, (long long)given->shape[0], (long long)n);
   float* row = malloc((size_t)n * sizeof *row);
-  if (row == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the bias of %s", linear->op->facts.name);
+  if (row == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for %s of %s", name, linear->op->facts.name);
   int64_t stride = given->strides == NULL ? 1 : given->strides[0];
   for (int64_t i = 0; i < n; ++i) row[i] = start(given)[i * stride];
   linear->bias_shape[0] = n;
   linear->bias_strides[0] = 1;
-  linear->bias = (DLTensor){row, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, linear->bias_shape, linear->bias_strides, 0};
-  linear->has_bias = 1;
+  *out = (DLTensor){row, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, linear->bias_shape, linear->bias_strides, 0};
   return HT_OK;
+}
+
+static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* error) {
+  ht_status status = copy_row(linear, "bias", given, &linear->bias, error);
+  linear->has_bias = status == HT_OK;
+  return status;
 }
 
 #define BOUND_ALIGNMENT 128
@@ -128,8 +137,8 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
     return ht_refuse(error, HT_BAD_VALUE, "%s binds no weight; call it with ht_run", op->facts.name);
   if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
   int placed = op->pack->device >= 0;
-  ht_status status = placed ? HT_OK : check("weight", weight, itself && weight != NULL ? weight->ndim : 2, error);
-  if (status == HT_OK && bias != NULL && !placed) status = check("bias", bias, 1, error);
+  ht_status status = placed ? HT_OK : check("weight", weight, itself && weight != NULL ? weight->ndim : 2, !itself, error);
+  if (status == HT_OK && bias != NULL && !placed) status = check("bias", bias, 1, 1, error);
   if (status != HT_OK) return status;
   ht_linear* linear = calloc(1, sizeof *linear);
   if (linear == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to bind %s", op->facts.name);
@@ -148,6 +157,7 @@ void ht_linear_free(ht_linear* linear) {
   if (linear == NULL) return;
   ht_chunk_release(linear->chunk);
   free(linear->bias.data);
+  for (int i = 0; i < linear->constant_count; ++i) free(linear->constants[i].data);
   free(linear->bound);
   ht_pack_release(linear->op->pack);
   free(linear);
@@ -169,7 +179,7 @@ ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* st
   int rc;
   if (!placed) {
     rc = pack->door->run(op->index, operands, count, pack->door->setting(op->index, pack->threads), &kind, text, sizeof text);
-  } else { /* packs of devices hold no such op before version 6 of the door */
+  } else { /* packs of devices hold no such op before version 7 of the door */
     const int64_t setting = pack->door->setting(op->index, pack->planned ? pack->threads : 2);
     for (int i = 0; i < op->facts.operands; ++i)
       if (operands[i] != NULL && operands[i]->device.device_type == kDLCUDA && operands[i]->device.device_id != pack->device)
@@ -194,6 +204,51 @@ static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor
   if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
   rc = pack->door->call(linear->op->index, x, &linear->weight, out, linear->has_bias ? &linear->bias : NULL, setting, &kind,
                             text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const* constants, int count, ht_linear** out, ht_error* error) {
+  if (op == NULL || out == NULL || (count > 0 && constants == NULL)) return ht_refuse(error, HT_BAD_VALUE, "op, constants or out is NULL");
+  *out = NULL;
+  if (op->pack->device >= 0 || op->pack->door->version < 6)
+    return ht_refuse(error, HT_BAD_VALUE, "%s binds no epilogue: use ht_bind", op->facts.name);
+  if (count != op->facts.constants || count > HT_MAX_EXTRA)
+    return ht_refuse(error, HT_BAD_VALUE, "%s binds %d tensors of one value a channel, got %d", op->facts.name, (int)op->facts.constants, count);
+  for (int i = 0; i < count; ++i) {
+    ht_status status = check("a value of a channel", constants[i], 1, 1, error);
+    if (status != HT_OK) return status;
+  }
+  ht_linear* linear;
+  ht_status status = ht_bind(op, weight, NULL, &linear, error);
+  for (int i = 0; i < count && status == HT_OK; ++i) {
+    status = copy_row(linear, "a value of a channel", constants[i], &linear->constants[i], error);
+    linear->constant_count += status == HT_OK;
+    if (status != HT_OK) ht_linear_free(linear);
+  }
+  if (status == HT_OK) *out = linear;
+  return status;
+}
+
+ht_status ht_call_fused(const ht_linear* linear, const DLTensor* x, const DLTensor* const* inputs, int count, const DLTensor* out,
+                        void* stream, ht_error* error) {
+  if (linear == NULL || x == NULL || out == NULL || (count > 0 && inputs == NULL))
+    return ht_refuse(error, HT_BAD_VALUE, "linear, x, inputs or out is NULL");
+  const ht_op* op = linear->op;
+  const int wanted = op->facts.operands - 3 - op->facts.constants;
+  if (linear->bound != NULL || op->pack->door->version < 6 || linear->constant_count != op->facts.constants)
+    return ht_refuse(error, HT_BAD_VALUE, "%s was not bound with ht_bind_fused", op->facts.name);
+  if (count != wanted || count + linear->constant_count > HT_MAX_EXTRA)
+    return ht_refuse(error, HT_BAD_VALUE, "%s reads %d tensors like its output beside x, got %d", op->facts.name, wanted, count);
+  if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
+  const DLTensor* extra[HT_MAX_EXTRA];
+  for (int i = 0; i < linear->constant_count; ++i) extra[i] = &linear->constants[i];
+  for (int i = 0; i < count; ++i)
+    if ((extra[linear->constant_count + i] = inputs[i]) == NULL) return ht_refuse(error, HT_BAD_VALUE, "inputs[%d] is NULL", i);
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = op->pack->door->call_fused(op->index, x, &linear->weight, out, extra, linear->constant_count + count, linear->setting, &kind,
+                                      text, sizeof text);
   return answer(rc, kind, text, error);
 }
 

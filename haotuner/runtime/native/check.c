@@ -103,7 +103,7 @@ int ht_fold(const char* name, const DLTensor* t, int rank, const int64_t* expect
                      (long long)t->strides[last]);
   for (int i = 1; i < rank - 1; ++i)
     if (view->extents[i] > 1) view->strides[i] = t->strides[t->ndim - rank + i];
-  if (rank > 1 && fold_strides(name, t, folded, &view->strides[0], error) != 0) return -1;
+  if (fold_strides(name, t, folded, &view->strides[0], error) != 0) return -1;
   if (rank == 2 && (view->strides[0] > HT_STRIDE_LIMIT || view->strides[0] < -HT_STRIDE_LIMIT))
     return ht_refuse(error, "ValueError", "%s: row stride %lld is beyond any memory", name, (long long)view->strides[0]);
   for (int i = 0; i < rank; ++i) {

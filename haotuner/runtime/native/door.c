@@ -8,6 +8,7 @@
 static void describe(int op, ht_door_op* out) {
   const ht_op* o = &ht_ops[op];
   *out = (ht_door_op){.name = o->name, .kind = o->kind->name, .operands = o->operand_count};
+  for (int i = 2; i + 1 < o->operand_count; ++i) out->constants += o->operands[i].role == HT_CONSTANT; /* behind x and weight */
   if (o->kind->describe != NULL) o->kind->describe(o, out);
   if (o->kind->placed != NULL) out->bound_bytes = o->kind->placed->bound_bytes(o);
 }
@@ -88,8 +89,22 @@ static int pack(int op, const DLTensor* w, float* packed, const char** kind, cha
   return said(ht_ops[op].kind->pack(&ht_ops[op], w, packed, &error), op, &error, kind, text, size);
 }
 
+static int call_fused(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* const* extra, int32_t count,
+                      int64_t setting, const char** kind, char* text, size_t size) {
+  const DLTensor* tensors[HT_MAX_OPERANDS];
+  ht_error error;
+  if (count < 0 || count + HT_LAYER_OPERANDS > HT_MAX_OPERANDS)
+    return said(ht_refuse(&error, "ValueError", "an epilogue reads no %d operands", (int)count), op, &error, kind, text, size);
+  const int layer = ht_ops[op].kind->look_up != NULL; /* its output comes before what the epilogue reads */
+  tensors[0] = x;
+  tensors[1] = w;
+  for (int32_t i = 0; i < count; ++i) tensors[2 + layer + i] = extra[i];
+  tensors[layer ? 2 : 2 + count] = y;
+  return run(op, tensors, HT_LAYER_OPERANDS + count, setting, kind, text, size);
+}
+
 static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
-                       queue_groups, packed_floats, pack, run_on};
+                       queue_groups, packed_floats, pack, call_fused, run_on};
 
 __attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */
 

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 6 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
-#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; 4: no weight is packed behind it; 5: `run` on CPUs alone; otherwise the same, so that new members come last */
+#define HT_DOOR_VERSION 7 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; 4: no weight is packed behind it; 5: nothing of epilogues; 6: `run` on CPUs alone; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
 typedef struct ht_door_op {
@@ -18,6 +18,7 @@ typedef struct ht_door_op {
   const char* kind;         /* of operator; all other numbers above are 0 unless it is dense */
   int32_t operands;         /* tensors that `run` takes, the output last; behind it the optional ones */
   int64_t bound_bytes;      /* 0, or of what `bind` fills: the weight stays where it is, on a device */
+  int32_t constants;        /* what its epilogue reads with one value a channel; the rest of `operands` are tensors like the output */
 } ht_door_op;
 
 typedef struct {
@@ -43,7 +44,10 @@ typedef struct {
   /* Since 5, of ops whose weight the pack lays out: floats that it takes, 0 of others; and the work. `call` takes it as one axis. */
   int64_t (*packed_floats)(int op);
   int (*pack)(int op, const DLTensor* w, float* packed, const char** kind, char* text, size_t size);
-  /* Since 6: as `run`, of a pack's code on a device: queued on `stream`. */
+  /* Since 6: as `call`, of an op with an epilogue: what that reads, values of a channel first. */
+  int (*call_fused)(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* const* extra, int32_t count,
+                    int64_t setting, const char** kind, char* text, size_t size);
+  /* Since 7: as `run`, of a pack's code on a device: queued on `stream`. */
   int (*run_on)(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, void* stream, const char** kind, char* text,
                 size_t size);
 } ht_door;

@@ -65,7 +65,7 @@ typedef struct { /* what an epilogue reads beside the result: element (row, colu
   int64_t row_stride, column_stride;
 } ht_extra;
 
-typedef struct { /* one checked dense call: row strides in elements */
+typedef struct { /* one checked dense call: row strides in elements. Of a typed op x, y and what is like y are of its types */
   const float* x;
   int64_t ldx;
   const float* w;

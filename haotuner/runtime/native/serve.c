@@ -89,7 +89,7 @@ int ht_call_op(int index, const DLTensor* const* tensors, int32_t count_tensors,
   ht_call call;
   if (op->kind->check(op, tensors, count_tensors, &call, error) != 0) return -1;
   int64_t plan_index = setting & (HT_MAX_THREADS - 1), threads = setting / HT_MAX_THREADS;
-  if (setting < 0 || plan_index >= op->plan_count || threads < 1 || threads > HT_MAX_THREADS)
+  if (plan_index >= op->plan_count || threads < 1 || threads > HT_MAX_THREADS)
     return ht_refuse(error, "ValueError", "setting %lld names no plan of this pack", (long long)setting);
   counters* mine = shard(index);
   count(&mine->calls);

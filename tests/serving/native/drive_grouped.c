@@ -73,7 +73,9 @@ int main(int argc, char** argv) {
     }
   }
   printf("worst=%.3g\n", worst);
-  ht_linear_free(linear);
   ht_pack_close(pack);
+  CHECK(ht_call_grouped(linear, &tx, &bias, &ty, NULL, &error) == HT_CLOSED);
+  ht_linear_free(linear);
+  free(w), free(b), free(x), free(y);
   return worst < 1e-3 ? 0 : 4;
 }

@@ -7,6 +7,7 @@
 
 extern const ht_kernel ht_kernels[]; /* generated: the candidates in this library */
 extern const int ht_kernel_count;
+extern const ht_typed* const ht_kernels_typed; /* NULL: fp32 */
 
 enum { /* the job: one int64 vector */
   JOB_N, JOB_K, JOB_PW, JOB_PANELS, JOB_COL_BLOCK, JOB_M, JOB_LDX, JOB_LDY, JOB_THREADS, JOB_SPLIT, JOB_ROW_BLOCK, JOB_K_BLOCK,
@@ -41,8 +42,10 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
   for (int i = 0; i < 6; ++i)
     if ((t[i] = tensor(&args[i])) == NULL) return fail("arguments must be tensors");
   const int64_t* job = t[3]->data;
-  ht_dense op = {.n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS],
-                 .pw = (int32_t)job[JOB_PW], .col_block = (int32_t)job[JOB_COL_BLOCK]};
+  const ht_typed_dense made = {{.n = job[JOB_N], .k = job[JOB_K], .panels = job[JOB_PANELS], .pw = (int32_t)job[JOB_PW],
+                                .col_block = (int32_t)job[JOB_COL_BLOCK], .flags = ht_kernels_typed != NULL ? HT_TYPED : 0},
+                               ht_kernels_typed};
+  const ht_dense* op = &made.dense;
   ht_composition c = {.count = (int32_t)job[JOB_PARTS], .split = (int32_t)job[JOB_SPLIT],
                       .row_block = (int32_t)job[JOB_ROW_BLOCK], .k_block = (int32_t)job[JOB_K_BLOCK]};
   if (c.count < 1 || c.count > HT_MAX_PARTS) return fail("a composition has 1 to 4 regions");
@@ -53,14 +56,14 @@ HT_EXPORT int __tvm_ffi_ht_time(void* self, const TVMFFIAny* args, int32_t count
     c.part[i].kernel = &ht_kernels[index];
     c.part[i].tiles = job[JOB_FIRST_PART + 2 * i + 1];
     rows += c.part[i].tiles * c.part[i].kernel->mr;
-    if (c.part[i].kernel->pw != op.pw) return fail("regions of one shape share one packed weight");
+    if (c.part[i].kernel->pw != op->pw) return fail("regions of one shape share one packed weight");
   }
   if (rows != job[JOB_M]) return fail("the regions do not cover m exactly");
   const float* weights = (const float*)((const char*)t[1]->data + t[1]->byte_offset);
-  int64_t stride = op.panels * op.k * op.pw;
+  int64_t stride = ht_dense_packed(op);
   int threads = (int)job[JOB_THREADS];
   if (threads < 1 || threads > HT_MAX_THREADS) return fail("as many threads as a pool never has");
-  dense_job dense = {.op = &op, .composition = &c, .weights = weights, .stride = stride, .threads = threads,
+  dense_job dense = {.op = op, .composition = &c, .weights = weights, .stride = stride, .threads = threads,
                      .call = {.x = (const float*)((const char*)t[0]->data + t[0]->byte_offset), .ldx = job[JOB_LDX], .w = weights,
                               .y = (float*)((char*)t[2]->data + t[2]->byte_offset), .ldy = job[JOB_LDY], .m = job[JOB_M]}};
   const float* extra = (const float*)((const char*)t[5]->data + t[5]->byte_offset);

@@ -64,13 +64,22 @@ int ht_op_count(const ht_pack* pack);
 const char* ht_op_name(const ht_pack* pack, int index); /* NULL beyond the last */
 ht_status ht_op_find(ht_pack* pack, const char* name, ht_op** out, ht_error* error);
 
-/* Pack a float32 weight (n, k), any strides, and copy an optional bias (n). The tensors may be freed afterwards.
+/* Pack a weight (n, k) of the op's type (float32, bfloat16, float16, int8), any strides, and copy an optional float32 bias (n). The tensors may be freed afterwards.
  * On a device: a compact weight and bias of the op's dtype there (of a grouped op (g, n, k) and (g, n)), which are not copied and must outlive the linear, what was queued
  * with it, and every graph that captured a call. Not while a stream is captured. */
 ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error);
 /* Of a convolution: a contiguous weight as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s); ht_call then takes
  * images in the layout of the op, and out as large as the convolution makes them. */
 void ht_linear_free(ht_linear* linear);
+
+/* As ht_bind, of an op with an epilogue on a CPU: `constants` are what it reads with one value a channel, float32 (n), in the order of
+ * its steps: bias, scale, low and high of a clamp. They are copied. */
+ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const* constants, int count, ht_linear** out, ht_error* error);
+
+/* As ht_call; `inputs` are what the epilogue reads like out (the residual), apart from it, of its shape and, where that is no integer,
+ * of its type, else float32. */
+ht_status ht_call_fused(const ht_linear* linear, const DLTensor* x, const DLTensor* const* inputs, int count, const DLTensor* out,
+                        void* stream, ht_error* error);
 
 /* out (..., n) = x (..., k) . weight^T + bias. Rows evenly spaced, inner stride 1, out apart from x. Allocates nothing.
  * A CPU pack computes before it returns and wants NULL for `stream`. On a device the call is queued on `stream`, a CUstream or

@@ -39,7 +39,7 @@ static float* find(const ht_cuda_device* device, CUstream stream, int64_t bytes)
 
 /* The framework frees in the order of its current stream: right only where that is the call's. */
 static int ask_framework(const ht_cuda_device* device, CUstream stream, int64_t bytes, ht_cuda_workspace* out) {
-  if (TVMFFIEnvTensorAlloc == NULL || TVMFFIEnvGetDLPackManagedTensorAllocator == NULL || TVMFFIEnvGetStream == NULL) return -1;
+  if (TVMFFIEnvGetDLPackManagedTensorAllocator == NULL) return -1; /* of tvm-ffi, which has all or none of what is asked here */
   if (TVMFFIEnvGetDLPackManagedTensorAllocator() == NULL) return -1;
   if ((CUstream)TVMFFIEnvGetStream(kDLCUDA, device->ordinal) != stream) return -1;
   int64_t shape[1] = {bytes / (int64_t)sizeof(float)};

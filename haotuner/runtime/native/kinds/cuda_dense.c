@@ -36,7 +36,7 @@ int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, i
 static int check_rows(const char* name, const DLTensor* t, int64_t inner, ht_view* view, ht_error* error) {
   const int64_t expected[2] = {0, inner};
   if (ht_fold(name, t, 2, expected, view, error) != 0) return -1;
-  if (view->extents[0] > 1 && view->strides[0] < 0)
+  if (view->strides[0] < 0) /* of several rows: that of one is its length */
     return ht_refuse(error, "ValueError", "%s has the row stride %lld; expected none below 0: pass a contiguous copy", name,
                      (long long)view->strides[0]);
   return 0;
@@ -65,7 +65,7 @@ static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, c
   const ht_view *x = &call->views[0], *y = &call->views[2];
   const int64_t element = ht_cuda_bytes(dense->dtype), m = x->extents[0];
   const int64_t x_bytes = ((m - 1) * x->strides[0] + dense->k) * element, y_bytes = ((m - 1) * y->strides[0] + dense->n) * element;
-  if (m > 1 && y->strides[0] < dense->n)
+  if (y->strides[0] < dense->n) /* of several rows: that of one is n */
     return ht_refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)y->strides[0],
                      (long long)dense->n);
   if (meets(y->data, y_bytes, x->data, x_bytes))
@@ -185,7 +185,6 @@ static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* 
   const int64_t bytes = most_partial(op);
   ht_cuda_scope scope;
   if (bound->mark != MARK || bound->op != op) return ht_refuse(error, "ValueError", "the weight was not bound by this pack: bind it again");
-  if (bytes == 0) return 0;
   if (ht_cuda_open(bound->loaded->device->ordinal, error) == NULL) return -1; /* forked since */
   if (ht_cuda_enter(bound->loaded->device, &scope, error) != 0) return -1;
   int rc = ht_cuda_workspace_prepare(bound->loaded->device, stream, bytes, error);

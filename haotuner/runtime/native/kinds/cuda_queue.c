@@ -12,7 +12,7 @@ void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m,
   const int64_t limit = plan->table.bounds[0] == NULL ? last + 1 : plan->table.bounds[0][last];
   const int64_t tile = ht_cuda_pack_code.kernels[dense->kernels[entry->kernel[0]]].tile_m;
   int64_t rows = entry->tiles * tile;
-  if (entry->tiles > 0 && m > limit) rows += up(m - limit, tile) * tile; /* the rest is one that the table knows */
+  if (m > limit) rows += up(m - limit, tile) * tile; /* the rest is one that the table knows */
   out->splits = entry->splits;
   out->count = 1;
   out->kernel[0] = entry->kernel[0];
@@ -40,7 +40,7 @@ static int fitting(const job* j, int kernel, const ht_cuda_args* args) {
   ht_error other;
   j->queue->fallback = 1;
   for (int i = 0; i < j->op->kernel_count; ++i)
-    if (i != kernel && ht_cuda_fits(&kernels[j->dense->kernels[i]], args, &other) == 0) return i;
+    if (ht_cuda_fits(&kernels[j->dense->kernels[i]], args, &other) == 0) return i;
   return -1;
 }
 

@@ -16,20 +16,26 @@ static int check_bias(const ht_dense* dense, const DLTensor* bias, ht_dense_call
   return 0;
 }
 
-static void reach(const float* data, int64_t rows, int64_t stride, int64_t inner, uintptr_t* low, uintptr_t* high) {
+static const ht_element FP32 = {kDLFloat, 32};
+
+static void reach(const void* data, int size, int64_t rows, int64_t stride, int64_t inner, uintptr_t* low, uintptr_t* high) {
   int64_t span = (rows - 1) * stride;
-  *low = (uintptr_t)(data + (span < 0 ? span : 0));
-  *high = (uintptr_t)(data + (span > 0 ? span : 0) + inner);
+  *low = (uintptr_t)data + (uintptr_t)((span < 0 ? span : 0) * size);
+  *high = (uintptr_t)data + (uintptr_t)(((span > 0 ? span : 0) + inner) * size);
 }
+
+static int y_size(const ht_dense* dense) { return ht_types(dense) == NULL ? (int)sizeof(float) : ht_types(dense)->y.bits / 8; }
 
 /* The usual call costs a few nanoseconds: two axes, or a weight as it was packed. What is not usual goes the general way. */
-static inline int plain(const DLTensor* t) {
-  return t->device.device_type == kDLCPU && t->dtype.code == kDLFloat && t->dtype.bits == 32 && t->dtype.lanes == 1 && t->ndim > 0 &&
-         t->ndim <= HT_MAX_RANK && t->shape != NULL;
+static inline int plain(const DLTensor* t, ht_element type) {
+  return t->device.device_type == kDLCPU && t->dtype.code == type.code && t->dtype.bits == type.bits && t->dtype.lanes == 1 &&
+         t->ndim > 0 && t->ndim <= HT_MAX_RANK && t->shape != NULL;
 }
 
-static inline int check_type(const char* name, const DLTensor* t, ht_error* error) {
-  return plain(t) ? 0 : ht_check_type(name, t, kDLFloat, 32, error);
+static inline int check_type(const char* name, const DLTensor* t, ht_element type, ht_error* error) {
+  if (plain(t, type)) return 0;
+  if (type.code == kDLBfloat && plain(t, (ht_element){kDLUInt, 16})) return 0; /* the bits, from those whose arrays know no bfloat16 */
+  return ht_check_type(name, t, type.code, type.bits, error);
 }
 
 static inline int fold(const char* name, const DLTensor* t, int64_t inner, int64_t* rows, int64_t* stride, ht_error* error) {
@@ -53,6 +59,7 @@ static inline int fold(const char* name, const DLTensor* t, int64_t inner, int64
 }
 
 static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
+  if (ht_types(dense) != NULL) return ht_contiguous(w);
   const int64_t* s = w->strides;
   return s == NULL || (s[2] == 1 && s[1] == dense->pw && s[0] == dense->k * dense->pw) || ht_contiguous(w);
 }
@@ -60,8 +67,12 @@ static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
 int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, const DLTensor* w, const DLTensor* y,
                    const DLTensor* bias, ht_dense_call* call, ht_error* error) {
   int64_t y_rows;
-  if (check_type("x", x, error) != 0 || check_type("out", y, error) != 0 || check_type("weight", w, error) != 0) return -1;
-  if (w->ndim != 3 || w->shape[0] != dense->panels || w->shape[1] != dense->k || w->shape[2] != dense->pw || w->data == NULL)
+  const ht_typed* typed = ht_types(dense);
+  if (check_type("x", x, typed == NULL ? FP32 : typed->x, error) != 0 || check_type("out", y, typed == NULL ? FP32 : typed->y, error) != 0 ||
+      check_type("weight", w, FP32, error) != 0)
+    return -1;
+  if (typed != NULL ? w->ndim != 1 || w->shape[0] != ht_dense_packed(dense) || w->data == NULL
+                    : w->ndim != 3 || w->shape[0] != dense->panels || w->shape[1] != dense->k || w->shape[2] != dense->pw || w->data == NULL)
     return ht_refuse(error, "ValueError", "weight was not packed by this pack for %s: bind the weight again", name);
   if (!as_packed(dense, w)) /* the kernels step through it by its extents alone */
     return ht_refuse(error, "ValueError",
@@ -78,19 +89,19 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
   if (call->m == 0) return 0;
   if (x->data == NULL || y->data == NULL)
     return ht_refuse(error, "ValueError", "%s has no data", x->data == NULL ? "x" : "out");
-  call->x = (const float*)ht_data(x);
+  call->x = (const float*)ht_data(x); /* of a typed op: its first byte, as out's */
   call->w = (const float*)ht_data(w);
   call->y = (float*)ht_data(y);
   if (call->m > 1 && (call->ldy < 0 ? -call->ldy : call->ldy) < dense->n)
     return ht_refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)call->ldy,
                      (long long)dense->n);
   uintptr_t x_low, x_high, y_low, y_high;
-  reach(call->x, call->m, call->ldx, dense->k, &x_low, &x_high);
-  reach(call->y, call->m, call->ldy, dense->n, &y_low, &y_high);
+  reach(call->x, typed == NULL ? (int)sizeof(float) : typed->x.bits / 8, call->m, call->ldx, dense->k, &x_low, &x_high);
+  reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
   if (x_low < y_high && y_low < x_high)
     return ht_refuse(error, "ValueError",
                      "out shares memory with x: rows are written before all of x is read; pass another out");
-  uintptr_t w_low = (uintptr_t)call->w, w_high = (uintptr_t)(call->w + dense->panels * dense->k * dense->pw);
+  uintptr_t w_low = (uintptr_t)call->w, w_high = (uintptr_t)(call->w + ht_dense_packed(dense));
   uintptr_t b_low = (uintptr_t)call->bias, b_high = (uintptr_t)(call->bias + (call->bias == NULL ? 0 : dense->n));
   if ((w_low < y_high && y_low < w_high) || (b_low < y_high && y_low < b_high && call->bias != NULL))
     return ht_refuse(error, "ValueError", "out shares memory with the packed weight or the bias; pass another out");
@@ -101,7 +112,7 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
 static int check_whole(const ht_operand* operand, const ht_dense* dense, const DLTensor* t, const DLTensor* y, const ht_dense_call* call,
                        ht_extra* extra, ht_error* error) {
   int64_t rows;
-  if (ht_check_type(operand->name, t, operand->code, operand->bits, error) != 0) return -1;
+  if (check_type(operand->name, t, (ht_element){operand->code, operand->bits}, error) != 0) return -1;
   if (t->ndim != y->ndim)
     return ht_refuse(error, "ValueError", "%s has rank %d, out has rank %d; they must be equal", operand->name, (int)t->ndim, (int)y->ndim);
   for (int i = 0; i < t->ndim - 1; ++i)
@@ -114,8 +125,8 @@ static int check_whole(const ht_operand* operand, const ht_dense* dense, const D
   if (t->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", operand->name);
   extra->data = (const float*)ht_data(t);
   uintptr_t low, high, y_low, y_high;
-  reach(extra->data, call->m, extra->row_stride, dense->n, &low, &high);
-  reach(call->y, call->m, call->ldy, dense->n, &y_low, &y_high);
+  reach(extra->data, operand->bits / 8, call->m, extra->row_stride, dense->n, &low, &high);
+  reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
   if (low < y_high && y_low < high)
     return ht_refuse(error, "ValueError", "out shares memory with %s, which is read after sums are written to out; pass another out",
                      operand->name);
@@ -134,7 +145,7 @@ static int check_channel(const ht_operand* operand, const ht_dense* dense, const
   *extra = (ht_extra){(const float*)ht_data(t), 0, 1};
   uintptr_t low = (uintptr_t)extra->data, high = (uintptr_t)(extra->data + dense->n), y_low, y_high;
   if (call->m == 0) return 0;
-  reach(call->y, call->m, call->ldy, dense->n, &y_low, &y_high);
+  reach(call->y, y_size(dense), call->m, call->ldy, dense->n, &y_low, &y_high);
   if (low < y_high && y_low < high)
     return ht_refuse(error, "ValueError", "out shares memory with %s; pass another out", operand->name);
   return 0;
@@ -193,7 +204,26 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->k = dense->k;
   out->panels = dense->panels;
   out->pw = dense->pw;
-  out->weight_kn = dense->weight_kn;
+  out->weight_kn = (dense->flags & HT_WEIGHT_KN) != 0;
 }
 
-const ht_kind ht_dense_kind = {.name = "dense", .check = check, .run = run, .kernel_name = kernel_name, .look_up = look_up, .describe = describe};
+static int64_t packed_floats(const ht_op* op) {
+  const ht_dense* dense = op->data;
+  return ht_types(dense) == NULL ? 0 : ht_dense_packed(dense);
+}
+
+/* Of a typed op; a fp32 weight is laid out by who binds it. */
+static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error) {
+  const ht_dense* dense = op->data;
+  if (check_type("weight", weight, ht_types(dense)->weight, error) != 0) return -1;
+  const int rows = (dense->flags & HT_WEIGHT_KN) != 0;
+  if (weight->ndim != 2 || weight->shape[rows] != dense->n || weight->shape[1 - rows] != dense->k || weight->data == NULL)
+    return ht_refuse(error, "ValueError", "weight has rank %d; expected (%lld, %lld) with data", (int)weight->ndim,
+                     (long long)(rows ? dense->k : dense->n), (long long)(rows ? dense->n : dense->k));
+  const int64_t apart[2] = {weight->strides == NULL ? weight->shape[1] : weight->strides[0], weight->strides == NULL ? 1 : weight->strides[1]};
+  ht_typed_pack(ht_types(dense), dense->n, dense->k, dense->pw, dense->panels, ht_data(weight), apart[rows], apart[1 - rows], (char*)packed);
+  return 0;
+}
+
+const ht_kind ht_dense_kind = {.name = "dense", .check = check, .run = run, .kernel_name = kernel_name, .look_up = look_up,
+                               .describe = describe, .packed_floats = packed_floats, .pack = pack};

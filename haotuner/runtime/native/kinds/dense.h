@@ -3,6 +3,7 @@
 #define HT_DENSE_H_
 
 #include "ht.h"
+#include "typed.h"
 
 typedef struct { /* one micro-kernel; computes tiles of mr rows x nr columns from panels of pw columns */
   const char* name;
@@ -34,8 +35,29 @@ typedef struct {
   int32_t k_block_from; /* from this m on */
   int32_t k_block_rows; /* row_block where k is blocked: X takes less of L2 there */
   const ht_kernel* kernels;
-  int32_t weight_kn; /* users store this op's weight as (k, n) instead of (n, k) */
+  int32_t flags; /* HT_WEIGHT_KN, HT_TYPED */
 } ht_dense;
+
+enum {
+  HT_WEIGHT_KN = 1, /* users store this op's weight as (k, n) instead of (n, k) */
+  HT_TYPED = 2      /* not fp32: it is the first part of an ht_typed_dense */
+};
+
+typedef struct {
+  ht_dense dense;
+  const ht_typed* typed;
+} ht_typed_dense;
+
+/* The element types of a typed op; NULL: all are fp32. */
+static inline const ht_typed* ht_types(const ht_dense* dense) {
+  return (dense->flags & HT_TYPED) != 0 ? ((const ht_typed_dense*)dense)->typed : NULL;
+}
+
+/* Floats of the packed weight. */
+static inline int64_t ht_dense_packed(const ht_dense* dense) {
+  const ht_typed* typed = ht_types(dense);
+  return typed != NULL ? ht_typed_floats(typed, dense->panels, dense->k, dense->pw) : dense->panels * dense->k * dense->pw;
+}
 
 typedef struct {
   const ht_kernel* kernel;
@@ -59,6 +81,10 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
 
 /* dense_run.c: compute the call; 0, or -1 when a micro-kernel refused its arguments. Allocates nothing. */
 int ht_dense_run(const ht_dense* dense, const ht_composition* composition, const ht_dense_call* call, int threads);
+
+/* typed_run.c: columns [first, last) of so many row tiles of a typed op, finished. */
+int ht_typed_region(const ht_dense* dense, const ht_dense_call* call, const ht_kernel* kernel, int64_t row, int64_t tiles, int64_t first,
+                    int64_t last);
 
 extern const ht_kind ht_dense_kind;
 

@@ -102,6 +102,7 @@ static int region(const ht_dense* op, const ht_dense_call* call, const ht_kernel
                   int64_t tiles, ht_piece piece) {
   int64_t first = column_of(op, kernel, piece, piece.index), last = column_of(op, kernel, piece, piece.index + 1);
   if (first == last) return 0;
+  if (ht_types(op) != NULL) return ht_typed_region(op, call, kernel, row, tiles, first, last);
   const float* x = call->x + row * call->ldx;
   float* y = call->y + row * call->ldy;
   int64_t groups = (last - first) / kernel->nr;
@@ -216,7 +217,7 @@ int ht_dense_run(const ht_dense* op, const ht_composition* composition, const ht
   int64_t unit = bulk->kernel->nr;
   int split = threads > 1 ? composition->split : HT_SERIAL;
   if (split == HT_SERIAL) threads = 1;
-  int64_t parts = split == HT_TERMS ? parts_of(op, call, threads) : 1;
+  int64_t parts = split == HT_TERMS && ht_types(op) == NULL ? parts_of(op, call, threads) : 1;
   if (split == HT_TERMS && parts == 1) split = HT_COLUMNS;
   int64_t bulk_per_block = bulk->tiles;
   if (composition->row_block > 0) {
@@ -249,7 +250,7 @@ int ht_dense_run(const ht_dense* op, const ht_composition* composition, const ht
   }
   if (column_chunks > units) column_chunks = units;
   int64_t steps = 1;
-  if (call->bias != NULL || bulk->kernel->epilogue != NULL) { /* Y must still be in L2 then; columns are the outer loop, so it costs nothing */
+  if (ht_types(op) == NULL && (call->bias != NULL || bulk->kernel->epilogue != NULL)) { /* Y must still be in L2 then; columns are the outer loop, so it costs nothing */
     int64_t rows = (up(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
     int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit; /* units */
     steps = up(up(units, column_chunks), most > 0 ? most : 1);

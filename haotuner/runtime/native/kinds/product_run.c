@@ -20,18 +20,36 @@ static _Thread_local struct {
   _Alignas(64) float y[ROWS * WIDEST];
 } room;
 
+typedef struct { /* an extent in even tiles: `wide` of `size` units, then `narrow` of a unit less */
+  int64_t size, wide, narrow;
+} cut;
+
+/* Columns in even groups of vectors. Those before the last, narrower one are written where they belong; of that one what is past the
+ * end of a row goes through `room`, and its W is always a copy, with zeros there. */
+typedef struct {
+  cut groups;
+  int64_t last;  /* vectors of the group that holds a part of one; 0: there is none */
+  int64_t whole; /* columns before it */
+} columns_cut;
+
+typedef struct { /* how a box of the output is cut into blocks: the same for every matrix, and worked out once where no thread has a part */
+  int64_t terms, columns, rows; /* of a block at most */
+  int all, copied;              /* all of W is copied; X has strides that the programs cannot read */
+  int64_t first_columns, first_rows; /* of the first block, and their cuts: those of small matrices are all there is */
+  columns_cut by_columns;
+  cut by_rows;
+} cuts;
+
 typedef struct {
   const ht_product* product;
   const ht_product_kernel* kernel;
   const ht_call* call;
   int axis;
   int64_t pieces, chunks; /* of a matrix along the axis; of all matrices */
+  cuts whole;             /* of a matrix, where pieces is 1 */
+  int beside;             /* something follows the product */
   atomic_int failed;
 } job;
-
-typedef struct { /* an extent in even tiles: `wide` of `size` units, then `narrow` of a unit less */
-  int64_t size, wide, narrow;
-} cut;
 
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -69,14 +87,6 @@ typedef struct { /* one block: rows [row, row + rows) of a matrix, `columns` of 
   int64_t rows, columns, from, depth;
   int packed; /* W lies in `room` already */
 } block;
-
-/* Columns in even groups of vectors. Those before the last, narrower one are written where they belong; of that one what is past the
- * end of a row goes through `room`, and its W is always a copy, with zeros there. */
-typedef struct {
-  cut groups;
-  int64_t last;  /* vectors of the group that holds a part of one; 0: there is none */
-  int64_t whole; /* columns before it */
-} columns_cut;
 
 static columns_cut cut_columns(const job* j, int64_t columns) {
   int64_t lanes = j->product->lanes;
@@ -136,22 +146,22 @@ static int run_rows(const job* j, const block* b, const columns_cut* c, operands
 }
 
 /* The rows of one block over columns that were made ready. */
-static int run_block(const job* j, const block* b, const columns_cut* c, int all, int copied) {
+static int run_block(const job* j, const block* b, const columns_cut* c, const cuts* by) {
   const ht_product* p = j->product;
   operands o = {.x = b->x, .y = b->y, .x_stride = p->x_across ? b->x_right : b->x_down, .y_stride = b->y_down, .depth = b->depth};
-  if (copied) {
+  if (by->copied) {
     if (p->x_across) ht_product_pack(room.x, b->rows, b->x, b->x_right, b->x_down, b->depth, b->rows, p->lanes);
     else ht_product_pack(room.x, b->depth, b->x, b->x_down, b->x_right, b->rows, b->depth, p->lanes);
     o.x = room.x;
     o.x_stride = p->x_across ? b->rows : b->depth;
   }
-  cut rows = cut_of(b->rows, j->kernel->rows);
-  if (run_rows(j, b, c, o, rows.size, rows.wide, all) != 0) return -1;
+  const cut rows = b->rows == by->first_rows ? by->by_rows : cut_of(b->rows, j->kernel->rows);
+  if (run_rows(j, b, c, o, rows.size, rows.wide, by->all) != 0) return -1;
   if (rows.narrow == 0) return 0;
   int64_t row = rows.wide * rows.size;
   o.x += row * (p->x_across ? 1 : o.x_stride);
   o.y += row * o.y_stride;
-  return run_rows(j, b, c, o, rows.size - 1, rows.narrow, all);
+  return run_rows(j, b, c, o, rows.size - 1, rows.narrow, by->all);
 }
 
 typedef struct { /* a box of the output of one matrix */
@@ -172,39 +182,50 @@ static ht_product_beside beside_of(const ht_call* call, const int64_t* offsets, 
                              views[HT_PRODUCT_MASK].strides[1]};
 }
 
-/* `copied`: X has strides that the programs cannot read. */
-static int run_box(const job* j, const int64_t* offsets, box at) {
+static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
   const ht_product* p = j->product;
-  const ht_view* views = j->call->product.views;
-  const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
-  int64_t lanes = p->lanes, widest = lanes * j->kernel->vectors, k = j->call->extents[HT_PRODUCT_K];
-  int all = j->kernel->packs || (w->strides[1] != 1 && at.columns > 1);
+  const ht_view *x = &j->call->product.views[HT_PRODUCT_X], *w = &j->call->product.views[HT_PRODUCT_W];
+  int64_t widest = p->lanes * j->kernel->vectors, k = j->call->extents[HT_PRODUCT_K];
   int64_t terms = j->kernel->k_block > 0 ? j->kernel->k_block : TERMS;
+  cuts found = {.all = j->kernel->packs || (w->strides[1] != 1 && at_columns > 1)};
   terms = least(terms, least(TERMS, W_FLOATS / widest));
   if (k > terms) terms = up(k, up(k, terms));
   int64_t depth = least(k, terms) > 0 ? least(k, terms) : 1, most = W_FLOATS / depth / widest * widest;
-  int64_t passes = up(at.columns, most), columns = up(up(at.columns, passes), widest) * widest;
-  int copied = (p->x_across ? x->strides[0] : x->strides[1]) != 1 && (p->x_across ? at.rows : depth) > 1;
-  int64_t tall = copied ? least(ROWS, X_FLOATS / depth) : ROWS, row_passes = up(at.rows, tall), rows = up(at.rows, row_passes);
-  rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
+  found.terms = terms;
+  found.columns = up(up(at_columns, up(at_columns, most)), widest) * widest;
+  found.copied = (p->x_across ? x->strides[0] : x->strides[1]) != 1 && (p->x_across ? at_rows : depth) > 1;
+  int64_t tall = found.copied ? least(ROWS, X_FLOATS / depth) : ROWS, rows = up(at_rows, up(at_rows, tall));
+  found.rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
+  found.first_columns = least(found.columns, at_columns);
+  found.first_rows = least(found.rows, at_rows);
+  found.by_columns = cut_columns(j, found.first_columns);
+  found.by_rows = cut_of(found.first_rows, j->kernel->rows);
+  return found;
+}
+
+static int run_box(const job* j, const int64_t* offsets, box at, const cuts* by) {
+  const ht_product* p = j->product;
+  const ht_view* views = j->call->product.views;
+  const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
+  const int64_t k = j->call->extents[HT_PRODUCT_K], terms = by->terms, columns = by->columns, rows = by->rows;
   for (int64_t column = 0; column < at.columns; column += columns) {
     block b = {.w_down = w->strides[0], .w_right = w->strides[1], .x_down = x->strides[0], .x_right = x->strides[1],
                .y_down = y->strides[0], .columns = least(columns, at.columns - column)};
-    columns_cut c = cut_columns(j, b.columns);
+    const columns_cut c = b.columns == by->first_columns ? by->by_columns : cut_columns(j, b.columns);
     for (b.from = 0; b.from < k || (k == 0 && b.from == 0); b.from += terms) {
       b.depth = least(terms, k - b.from);
       b.w = (const float*)w->data + offsets[HT_PRODUCT_W] + (at.column + column) * b.w_right + b.from * b.w_down;
-      if ((all || c.last > 0) && k > 0) pack_w(j, &b, &c, all);
+      if ((by->all || c.last > 0) && k > 0) pack_w(j, &b, &c, by->all);
       for (int64_t row = at.row; row < at.row + at.rows; row += rows) {
         b.rows = least(rows, at.row + at.rows - row);
         b.x = (const float*)x->data + offsets[HT_PRODUCT_X] + row * b.x_down + b.from * b.x_right;
         b.y = (float*)y->data + offsets[HT_PRODUCT_Y] + row * b.y_down + at.column + column;
         if (k == 0)
           for (int64_t i = 0; i < b.rows; ++i) memset(b.y + i * b.y_down, 0, (size_t)b.columns * sizeof(float));
-        else if (run_block(j, &b, &c, all, copied) != 0) return -1;
-        if (b.from + b.depth < k) continue;
+        else if (run_block(j, &b, &c, by) != 0) return -1;
+        if (b.from + b.depth < k || !j->beside) continue;
         ht_product_beside beside = beside_of(j->call, offsets, row, at.column + column);
-        ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, (int)lanes);
+        ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, p->lanes);
       }
     }
   }
@@ -216,6 +237,7 @@ static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   const ht_product_call* call = &j->call->product;
   int64_t items = j->call->extents[HT_PRODUCT_B] * j->pieces;
+  cuts own = j->whole;
   for (int64_t item = items * index / j->chunks, end = items * (index + 1) / j->chunks; item < end; ++item) {
     int64_t matrix = item / j->pieces, piece = item % j->pieces, offsets[HT_MAX_OPERANDS] = {0};
     for (int a = call->batch_axes - 1; a >= 0; --a) {
@@ -232,7 +254,8 @@ static void run_chunk(void* arg, int64_t index) {
       if (rows) all.row = first, all.rows = last - first;
       else all.column = first, all.columns = last - first;
     }
-    if (run_box(j, offsets, all) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+    if (j->pieces > 1) own = cuts_of(j, all.rows, all.columns);
+    if (run_box(j, offsets, all, &own) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
   }
 }
 
@@ -250,6 +273,8 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
     }
     j.chunks = least(wanted, matrices * j.pieces);
   }
+  if (j.pieces == 1) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
+  for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i) j.beside |= call->product.views[i].data != NULL;
   if (j.chunks == 1) run_chunk(&j, 0);
   else ht_pool_run(run_chunk, &j, j.chunks, threads);
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;

@@ -1,0 +1,76 @@
+"""Typed micro-kernels in libraries: their object code by the C compiler, and the tables that the runtime reads."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.backends.toolchain import Toolchain
+from haotuner.hw_profiles.isa import ISAS, parse_cpuinfo
+from haotuner.microkernels.cpu.epilogue import steps_of
+from haotuner.microkernels.cpu.typed import dtype_of, output_of, program_of, word_of
+from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol
+from haotuner.ops.dtypes import DTYPES
+from haotuner.words.kernel import MicroKernel
+
+_CPUINFO = Path("/proc/cpuinfo")
+_RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "native"
+
+
+def way_here(kernel: MicroKernel) -> Ways:
+    """The way in which this host runs a typed kernel."""
+    word = word_of(kernel)
+    dot = None if word is None else DOTS.get((word.terms, kernel["vl"]))
+    return (
+        "dot"
+        if dot is not None and dot.flag in parse_cpuinfo(_CPUINFO.read_text(encoding="utf-8", errors="replace")).flags
+        else "wide"
+    )
+
+
+def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: Ways = "all") -> None:
+    """One object file of typed kernels; RuntimeError with the compiler's words, ValueError of a level that has no flags."""
+    level = next((isa for isa in ISAS if isa.arch == mcpu), None)
+    if level is None:
+        raise ValueError(f"typed kernels are built for {', '.join(isa.arch for isa in ISAS)}, not for {mcpu}")
+    programs = {program_of(kernel).name: kernel for kernel in kernels}
+    given = []
+    for name, kernel in sorted(programs.items()):
+        word = word_of(kernel)
+        assert word is not None
+        given.append((name, kernel, word.terms))
+    (lanes,) = {kernel["vl"] for kernel in kernels}
+    halves = ("-mf16c",) if "f16c" in level.flags else ()
+    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        text = Path(scratch) / "typed.c"
+        text.write_text(source(given, lanes, ways=ways))
+        Toolchain.find().object(text, [NATIVE, _RUNTIME], out, (*level.compile_flags, *halves))
+
+
+def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
+    """C declarations of the programs of these kernels and of what stores their sums, a line each."""
+    lines = []
+    for kernel in kernels:
+        if word_of(kernel) is not None:
+            stores = (output_of(kernel), "fp32", "floats")
+            lines.append(f"extern void {program_of(kernel).name}(const ht_typed_tile*);")
+            lines += [
+                f"extern void {store_symbol(out, kernel['vl'])}(const void*, int64_t, char*, int64_t, int64_t, int64_t);"
+                for out in stores
+            ]
+    return list(dict.fromkeys(lines))
+
+
+def types_of(kernel: MicroKernel, variable: str) -> str:
+    """C source of ``static const ht_typed <variable>`` for an op of this kernel."""
+    word, dtype, out = word_of(kernel), DTYPES[dtype_of(kernel)], output_of(kernel)
+    assert word is not None
+    whole = out if DTYPES[out].eps else "fp32"
+    elements = [DTYPES[name] for name in (dtype.of("input"), dtype.name, out, whole)]
+    exact = dtype.sums == "int32"
+    raw = exact and out == "int32" and not steps_of(kernel)
+    words = [f"{{{one.code}, {one.size * 8}}}" for one in elements]
+    words += [str(word.terms), str(word.bytes), store_symbol("fp32" if raw else out, kernel["vl"])]
+    words += [store_symbol("floats", kernel["vl"]) if exact else "NULL", str(int(raw))]
+    return f"static const ht_typed {variable} = {{{', '.join(words)}}};"

@@ -1,0 +1,140 @@
+"""The race of a whole model: requests as traffic brings them, each contender alone in a process."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.runtime.model import NUMPY, Model
+from haotuner.trace import is_trace
+from haotuner.words.shape import ShapeRange
+
+MODEL_PEERS = ("onnxruntime", "openvino")
+LIMIT_S = 900.0
+DRAWN = 12  # requests of a range
+
+
+def requests_of(text: str, dims: Sequence[str], seed: int = 0) -> list[dict[str, int]]:
+    """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly."""
+    if is_trace(text):
+        return _rows(Path(text), dims)
+    spans = dict(ShapeRange.parse(text).spans)
+    if set(spans) != set(dims):
+        raise UsageError(f"--shapes {text!r} gives {', '.join(spans)}; the model has the dimensions {', '.join(dims)}")
+    draw = np.random.default_rng(seed)
+    samples = {name: spans[name].sample(24) for name in dims}
+    most = math.prod(len(values) for values in samples.values())
+    if most <= DRAWN:
+        grid = np.array(np.meshgrid(*samples.values(), indexing="ij")).reshape(len(dims), -1).T
+        return [dict(zip(dims, map(int, one), strict=True)) for one in grid]
+    return [{name: int(draw.choice(samples[name])) for name in dims} for _ in range(DRAWN)]
+
+
+def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"trace {path} cannot be read: {error}") from error
+    found = []
+    for number, row in enumerate(rows, 2):
+        try:
+            sizes = {name: int(row[name]) for name in dims}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"trace {path}, line {number}: a whole number is needed for each of {', '.join(dims)}"
+            ) from error
+        if min(sizes.values(), default=1) < 1:
+            raise UsageError(f"trace {path}, line {number}: sizes begin at 1")
+        found.append(sizes)
+    if not found:
+        raise UsageError(f"trace {path} has no rows")
+    return found
+
+
+def race(
+    model: Model,
+    file: Path | None,
+    requests: Sequence[Mapping[str, int]],
+    peers: Sequence[str],
+    *,
+    threads: int,
+    seconds: float,
+    environment: Mapping[str, str],
+    watch: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Times of ours and of each peer; peers read ``file``. HaotunerError with a contender's words where ours fails."""
+    inputs = [
+        {
+            "name": end.name,
+            "dtype": NUMPY.get(end.dtype, end.dtype),
+            "shape": [model.schedule.sizes[p][1] for p in end.shape],
+        }
+        for end in model.schedule.inputs
+    ]
+    found: dict[str, Any] = {}
+    missing = []
+    for name in ("ours", *(peers if file is not None else ())):
+        watch(name)
+        task = {"contender": name, "pack": str(model.pack.path), "model": model.name, "file": str(file), "inputs": inputs,
+                "threads": threads, "requests": list(requests), "seconds": seconds}  # fmt: skip
+        answer = subprocess.run(
+            [sys.executable, "-m", "haotuner.bench.model_child"], input=json.dumps(task), capture_output=True, text=True,
+            timeout=LIMIT_S, env=dict(environment) or None, check=False,
+        )  # fmt: skip
+        told = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 and answer.stdout.strip() else None
+        if told is None and name == "ours":
+            raise HaotunerError(f"the pack's model failed: {answer.stderr.strip()[-800:]}")
+        if told is None or "missing" in told:
+            missing.append(name)
+            continue
+        found[name] = told
+    missing += list(peers) if file is None else []
+    return _document(model.name, requests, found, missing, threads)
+
+
+def _document(
+    name: str, requests: Sequence[Mapping[str, int]], found: Mapping[str, Any], missing: Sequence[str], threads: int
+) -> dict[str, Any]:
+    ours, peers = found["ours"], {peer: one for peer, one in found.items() if peer != "ours"}
+    rows = [
+        {
+            "model": name, "shape": dict(sizes), "threads": threads, "first_us": ours["first_us"][at],
+            "steady_us": ours["steady_us"][at],
+            "peers": {p: {"first_us": one["first_us"][at], "steady_us": one["steady_us"][at]} for p, one in peers.items()},
+        }
+        for at, sizes in enumerate(requests)
+    ]  # fmt: skip
+    best = [min((one["steady_us"] for one in row["peers"].values()), default=None) for row in rows]
+    ratios = [peer / row["steady_us"] for row, peer in zip(rows, best, strict=True) if peer is not None]
+    steady = sorted(row["steady_us"] for row in rows)
+    return {
+        "rows": rows,
+        "missing": list(missing),
+        "summary": {
+            "geomean_vs_best": math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None,
+            "geomean_vs": {
+                peer: math.exp(
+                    statistics.fmean(math.log(row["peers"][peer]["steady_us"] / row["steady_us"]) for row in rows)
+                )
+                for peer in peers
+            },
+            "stream_vs": {peer: sum(one["first_us"]) / sum(ours["first_us"]) for peer, one in peers.items()},
+            "first_vs_best": min((sum(one["first_us"]) for one in peers.values()), default=0.0) / sum(ours["first_us"])
+            or None,
+            "p50": statistics.median(steady),
+            "p99": steady[min(len(steady) - 1, int(0.99 * len(steady)))],
+            "load_ms": {who: one["load_ms"] for who, one in found.items()},
+            "peak_bytes": {who: one["peak_bytes"] for who, one in found.items()},
+        },
+    }

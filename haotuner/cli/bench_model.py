@@ -1,0 +1,90 @@
+"""`haotuner bench PACK --only MODEL`: a whole model against ONNX Runtime and OpenVINO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from haotuner.bench.models import MODEL_PEERS, race, requests_of
+from haotuner.cli.devices import columns
+from haotuner.cli.output import say, tell
+from haotuner.errors import UsageError
+from haotuner.runtime.pack import load
+
+
+def bench_model(
+    pack: Path,
+    name: str,
+    *,
+    file: Path | None,
+    shapes: str | None,
+    against: str | None,
+    threads: Sequence[int],
+    seconds: float,
+    json_output: bool,
+    quiet: bool,
+    environment: Mapping[str, str],
+) -> None:
+    """Race one model at the requests of a trace or range, and print the table."""
+    peers = MODEL_PEERS if against is None else tuple(one.strip() for one in against.split(",") if one.strip() != "none")
+    unknown = [one for one in peers if one not in MODEL_PEERS]
+    if unknown:
+        raise UsageError(f"--against {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
+    if file is not None and not file.is_file():
+        raise UsageError(f"--file {file} is not there; name the ONNX file that the model was made of")
+    if file is None and peers and not quiet:
+        tell("without --file MODEL.onnx no peer can run; only the pack's own times are taken")
+    found = []
+    for count in threads:
+        with load(pack, threads=count) as opened:
+            model = opened.model(name)
+            text = shapes or str(opened.manifest.tuning["shapes"])
+            requests = requests_of(text, model.dims)
+            found.append(
+                race(
+                    model, file, requests, peers, threads=count, seconds=seconds, environment=environment,
+                    watch=_silent if quiet else tell,
+                )
+            )  # fmt: skip
+    document = {**found[0], "rows": [row for one in found for row in one["rows"]]}
+    if json_output:
+        say(json.dumps(document, indent=1))
+        return
+    for one in found:
+        _print(one, [peer for peer in peers if peer not in one["missing"]])
+
+
+def _silent(_: str) -> None:
+    """Nothing is told."""
+
+
+def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
+    rows: list[tuple[str, ...]] = [("shape", "threads", "first", "steady", *(f"{peer}" for peer in peers), "vs best")]
+    told: Sequence[Mapping[str, object]] = found["rows"]  # type: ignore[assignment]
+    for row in told:
+        times: Mapping[str, Mapping[str, float]] = row["peers"]  # type: ignore[assignment]
+        ours = float(row["steady_us"])  # type: ignore[arg-type]
+        best = min((one["steady_us"] for one in times.values()), default=None)
+        shape: Mapping[str, int] = row["shape"]  # type: ignore[assignment]
+        rows.append(
+            (
+                ";".join(f"{axis}={size}" for axis, size in shape.items()),
+                str(row["threads"]),
+                f"{float(row['first_us']) / 1e3:,.2f}",  # type: ignore[arg-type]
+                f"{ours / 1e3:,.2f}",
+                *(f"{times[peer]['steady_us'] / 1e3:,.2f}" for peer in peers),
+                "-" if best is None else f"{best / ours:.2f}x",
+            )
+        )
+    say(columns(rows))
+    summary: Mapping[str, object] = found["summary"]  # type: ignore[assignment]
+    say("milliseconds; first: a size that was not seen before; others: steady, the median")
+    if summary["geomean_vs_best"] is not None:
+        stream: Mapping[str, float] = summary["stream_vs"]  # type: ignore[assignment]
+        says = ", ".join(f"{peer} {ratio:.2f}x" for peer, ratio in stream.items())
+        say(f"against the best peer, geometric mean: {summary['geomean_vs_best']:.2f}x; stream of new sizes: {says}")
+    load_ms: Mapping[str, float] = summary["load_ms"]  # type: ignore[assignment]
+    peak: Mapping[str, float] = summary["peak_bytes"]  # type: ignore[assignment]
+    say("load, ms: " + ", ".join(f"{who} {ms:,.0f}" for who, ms in load_ms.items()))
+    say("peak memory, MB: " + ", ".join(f"{who} {count / 1e6:,.0f}" for who, count in peak.items()))

@@ -1,0 +1,39 @@
+"""Questions that the emitter asks of expressions: how places grow along the lanes, what is ready, what can be masked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from haotuner.generate.expressions import Expression, Fold, Load, Variable, free_variables, parts, slope
+from haotuner.generate.schedule import Keep
+from haotuner.graph.extents import Extent
+
+
+def step_along(e: Expression, along: frozenset[str]) -> int | None:
+    """How an index grows from lane to lane; None where it does not grow evenly."""
+    own = [name for name in along if name in free_variables(e)]
+    return 0 if not own else slope(e, own[0])
+
+
+def extents_of(fold: Fold) -> tuple[Extent, ...]:
+    """Extents of the axes that are folded."""
+    return tuple(extent for _, extent in fold.axes)
+
+
+def is_ready(keep: Keep, inside: set[str]) -> bool:
+    """Whether only the keep's own axes are missing."""
+    own = {variable.name for variable, _ in keep.axes}
+    return not (free_variables(keep.value) - own) & inside
+
+
+def maskable(value: Expression, indices: Sequence[Expression], along: frozenset[str]) -> bool:
+    """Whether all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
+    for part in parts(value):
+        if isinstance(part, Load) and free_variables(part) & along:
+            steps = [step_along(one, along) for one in part.indices]
+            if steps[-1] != 1 or any(steps[:-1]):
+                return False
+        if isinstance(part, Fold):
+            axes = {variable.name for variable, _ in part.axes}
+            assert not axes & along, "a fold's own axes are loops of their own"
+    return not indices or [one for one in indices if isinstance(one, Variable) and one.name in along] == [indices[-1]]

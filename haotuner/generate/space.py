@@ -1,0 +1,134 @@
+"""The space of schedules of a graph: its sketches, and the annotation of each: holes with a few choices, by node.
+
+A point has one choice for every hole. Holes that mean nothing in a sketch hold their first choice, so equal programs are
+equal points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.generate.schedule import FOLDS, Schedule, planned
+from haotuner.generate.sketch import Sketch, lane_axes, sketches
+from haotuner.graph.graph import Graph
+
+Point: TypeAlias = tuple[int, ...]  # the place of each hole's choice
+VECTORS = (1, 2, 4, 8)  # an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy
+ROWS = (1, 2, 4)
+STRUCTURE = "structure"  # the node of holes that are the whole program's
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """One decision: of which node it is, and its choices."""
+
+    name: str
+    node: str
+    choices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """All schedules of a graph for vectors of so many lanes."""
+
+    graph: Graph
+    lanes: int
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, ...]:
+        """The structures."""
+        return sketches(self.graph)
+
+    @cached_property
+    def axes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each sketch, the axes along which lanes may run."""
+        return tuple(lane_axes(self.graph, sketch) for sketch in self.sketches)
+
+    @cached_property
+    def folds(self) -> tuple[str, ...]:
+        """The folds that have vectors of their own, in the graph's order."""
+        own = (node.output for node in self.graph.nodes if node.primitive in ("reduce", "arg_reduce"))
+        return tuple(one for one in own if one not in self.graph.outputs)
+
+    @cached_property
+    def holes(self) -> tuple[Hole, ...]:
+        """In the order in which decisions are made: structure first, then node by node."""
+        out = self.graph.outputs[0]
+        rank = self.graph.types[out].rank
+        return (
+            Hole("sketch", STRUCTURE, tuple(range(len(self.sketches)))),
+            Hole("axis", STRUCTURE, tuple(range(max(len(axes) for axes in self.axes)))),
+            *(Hole("unroll", fold, VECTORS) for fold in self.folds),
+            Hole("unroll", out, VECTORS),
+            Hole("rows", out, ROWS if rank > 1 else (1,)),
+            Hole("masked", out, (1, 0)),
+        )
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Every point that has a program, each once."""
+        every = product(*(range(len(hole.choices)) for hole in self.holes))
+        return tuple(dict.fromkeys(found for one in every if (found := self.canonical(one)) is not None))
+
+    def canonical(self, point: Sequence[int]) -> Point | None:
+        """The point of the same program; None where there is none."""
+        if point[1] >= len(self.axes[point[0]]):
+            return None
+        axis, found = self.axes[point[0]][point[1]], list(point)
+        if axis >= 0 and not self.sketches[point[0]].nodes("factor"):  # each lane folds its own: no vectors of a fold
+            for place, hole in enumerate(self.holes):
+                found[place] = 0 if hole.node in self.folds else found[place]
+        if axis < 0:  # the output comes element by element
+            for place, hole in enumerate(self.holes):
+                found[place] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else found[place]
+        return tuple(found)
+
+    def schedule(self, point: Point) -> Schedule:
+        """The schedule of a point."""
+        value = {(hole.name, hole.node): hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}
+        out = self.graph.outputs[0]
+        return Schedule(
+            lane_axis=self.axes[point[0]][point[1]],
+            lanes=self.lanes,
+            unroll=value["unroll", out],
+            folds=tuple(value.get(("unroll", node.output), 1) for node in self.graph.nodes if node.primitive in FOLDS),
+            rows=value["rows", out],
+            masked=bool(value["masked", out]),
+            kept=self.sketches[point[0]].cached,
+        )
+
+    def has_program(self, point: Point) -> bool:
+        """Whether a point's schedule can be planned."""
+        try:
+            planned(self.graph, self.schedule(point))
+        except UsageError:
+            return False
+        return True
+
+    def nodes(self) -> tuple[str, ...]:
+        """What crossover exchanges: the structure, and each node that has decisions."""
+        return tuple(dict.fromkeys(hole.node for hole in self.holes))
+
+    def drawn(self, rng: np.random.Generator) -> Point:
+        """A point by chance: every hole alike."""
+        while True:
+            found = self.canonical([int(rng.integers(len(hole.choices))) for hole in self.holes])
+            if found is not None:
+                return found
+
+    def neighbours(self, point: Point) -> Iterator[Point]:
+        """Points that differ in one decision, by one step of those that are sizes."""
+        for place, hole in enumerate(self.holes):
+            sizes = hole.name in ("unroll", "rows")
+            for at in range(len(hole.choices)):
+                if at != point[place] and (not sizes or abs(at - point[place]) == 1):
+                    found = self.canonical((*point[:place], at, *point[place + 1 :]))
+                    if found is not None and found != point:
+                        yield found

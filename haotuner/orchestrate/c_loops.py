@@ -1,0 +1,227 @@
+"""Plain loops in C of one group: any graph with one output. Correct first; the C compiler makes the vectors.
+
+Every expression is computed in the outermost loop that knows its variables. The loops of the output have bounds, so that
+threads can share any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from haotuner.errors import UsageError
+from haotuner.generate.access import Accesses
+from haotuner.generate.expressions import (
+    Apply,
+    Expression,
+    Fold,
+    Load,
+    Number,
+    Size,
+    Variable,
+    dtype_of,
+    free_variables,
+    parts,
+)
+from haotuner.graph.extents import Extent
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.c_math import C_TYPES, applied, joined, neutral, number
+
+LARGEST = 1_500  # expressions of a group; more is made in parts
+
+
+@dataclass(slots=True)
+class Scope:
+    """A loop's body: lines and inner loops in their order; what it has computed, by the text and by the expression."""
+
+    bound: frozenset[str]
+    lines: list[Any] = field(default_factory=list)
+    by_text: dict[str, str] = field(default_factory=dict)
+    by_identity: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The C of a group and what a call passes it: tensors in order, the output last; extents of its loops."""
+
+    source: str
+    tensors: tuple[str, ...]
+    loops: tuple[Extent, ...]
+
+
+def again_and_again(graph: Graph) -> str | None:
+    """A tensor whose reduction the output's loops would repeat; None if each is computed once. It is better made before."""
+    variables, value = _element(graph)
+    extents = graph.types[graph.outputs[0]].shape
+    order = [variable.name for variable in variables]
+    count = 0
+    for part in parts(value):
+        count += 1
+        if not isinstance(part, Fold) or part.tensor.split(" ")[0] in graph.outputs:
+            continue
+        free = free_variables(part)
+        inner = free - set(order)
+        own = [place for place, name in enumerate(order) if name in free]
+        skipped = [place for place in range(max(own, default=-1)) if order[place] not in free and extents[place] != 1]
+        if skipped or inner:
+            return part.tensor.split(" ")[0]
+    return _largest(graph) if count > LARGEST else None
+
+
+def _largest(graph: Graph) -> str | None:
+    """Where an expression that is too long is cut: in the middle."""
+    inner = [node.output for node in graph.nodes if node.output not in graph.outputs and node.primitive != "size"]
+    return inner[len(inner) // 2] if inner else None
+
+
+def _element(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
+    accesses = Accesses(graph)
+    variables = tuple(accesses.variable("i") for _ in graph.types[graph.outputs[0]].shape)
+    return variables, accesses.computed(graph.outputs[0], variables)
+
+
+def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
+    """The C function ``name`` of a graph. ``size`` gives an extent's place among the sizes of a call."""
+    return _Writer(graph, name, size).group()
+
+
+class _Writer:
+    def __init__(self, graph: Graph, name: str, size: Callable[[Extent], int]) -> None:
+        self.graph, self.name, self.size = graph, name, size
+        self.count = 0
+        self.top = Scope(frozenset())
+        self.used: list[str] = []
+        self.kept: list[Expression] = []
+
+    def group(self) -> Group:
+        out = self.graph.outputs[0]
+        extents = self.graph.types[out].shape
+        variables, value = _element(self.graph)
+        stack = [self.top]
+        for place, variable in enumerate(variables):
+            head = f"for (int64_t {variable.name} = lo[{place}]; {variable.name} < hi[{place}]; ++{variable.name})"
+            stack.append(self._open(head, variable.name))
+        found = self._value(value, stack)
+        target = self._offset(extents, [variable.name for variable in variables], stack)
+        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {found};")
+        self._close(stack, 1)
+        body = "\n".join(_text(self.top.lines, 1))
+        tensors = (*(one for one in self.used if one != out), out)
+        pointers = []
+        for at, one in enumerate(tensors):
+            kind = f"{'' if one == out else 'const '}{C_TYPES[self.graph.types[one].dtype]}"
+            pointers.append(f"  {kind}* restrict {self._pointer(one)} = t[{at}];")
+        head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
+        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, body, "}"])
+        return Group(source=source, tensors=tensors, loops=extents)
+
+    def _open(self, head: str, variable: str) -> Scope:
+        scope = Scope(frozenset({variable}))
+        scope.lines.append(head)
+        return scope
+
+    def _close(self, stack: list[Scope], keep: int) -> None:
+        while len(stack) > keep:
+            inner = stack.pop()
+            stack[-1].lines.append(inner.lines)
+
+    def _pointer(self, tensor: str) -> str:
+        if tensor not in self.used:
+            if self.graph.types[tensor].dtype not in C_TYPES:
+                raise UsageError(f"tensor {tensor}: plain loops of {self.graph.types[tensor].dtype} are not made")
+            self.used.append(tensor)
+        return f"p{self.used.index(tensor)}"
+
+    def _depth(self, e: Expression, stack: Sequence[Scope]) -> int:
+        free = free_variables(e)
+        return max((place for place, scope in enumerate(stack) if scope.bound & free), default=0)
+
+    def _value(self, e: Expression, stack: Sequence[Scope]) -> str:
+        if isinstance(e, Variable):
+            return e.name
+        if isinstance(e, Number):
+            return number(e.value, e.dtype)
+        depth = self._depth(e, stack)
+        scope = stack[depth]
+        if id(e) not in scope.by_identity:
+            scope.by_identity[id(e)] = self._made(e, stack[: depth + 1], scope)
+            self.kept.append(e)  # or another expression could get its identity
+        return scope.by_identity[id(e)]
+
+    def _made(self, e: Expression, stack: Sequence[Scope], scope: Scope) -> str:
+        if isinstance(e, Size):
+            return self._once(f"s[{self.size(e.extent)}]", "int64_t", scope)
+        if isinstance(e, Fold):
+            return self._fold(e, stack, scope)
+        if isinstance(e, Load):
+            indices = [self._value(one, stack) for one in e.indices]
+            place = self._offset(self.graph.types[e.tensor].shape, indices, stack, e.indices)
+            return self._once(f"{self._pointer(e.tensor)}[{place}]", C_TYPES[e.dtype], scope)
+        assert isinstance(e, Apply)
+        arguments = [self._value(one, stack) for one in e.arguments]
+        try:
+            text = applied(e.function, arguments, e.dtype, dtype_of(e.arguments[-1]))
+        except KeyError as error:
+            raise UsageError(f"{e.function} of {dtype_of(e.arguments[-1])} has no plain loops") from error
+        return self._once(text, C_TYPES[e.dtype], scope)
+
+    def _once(self, text: str, kind: str, scope: Scope) -> str:
+        if text not in scope.by_text:
+            self.count += 1
+            scope.by_text[text] = f"v{self.count}"
+            scope.lines.append(f"const {kind} v{self.count} = {text};")
+        return scope.by_text[text]
+
+    def _offset(
+        self, shape: Sequence[Extent], indices: Sequence[str], stack: Sequence[Scope], known: Sequence[Expression] = ()
+    ) -> str:
+        """The place of an element, row by row (Horner)."""
+        found = "0"
+        for extent, place in zip(shape, indices, strict=True):
+            wide = f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
+            found = place if found == "0" else f"({found}) * {wide} + {place}"
+        return found
+
+    def _fold(self, e: Fold, stack: Sequence[Scope], scope: Scope) -> str:
+        self.count += 1
+        name, kind = f"v{self.count}", C_TYPES[e.dtype]
+        inner = list(stack)
+        for variable, extent in e.axes:
+            wide = f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
+            inner.append(
+                self._open(f"for (int64_t {variable.name} = 0; {variable.name} < {wide}; ++{variable.name})", variable.name)
+            )
+        value = self._value(e.value, inner)
+        if e.how in ("max", "min") and e.dtype == "fp32":
+            return self._extreme(e, name, value, inner, stack, scope)
+        inner[-1].lines.append(f"{name} = {joined(e.how, name, value, e.dtype)};")
+        scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
+        self._close(inner, len(stack))
+        return name
+
+    def _extreme(self, e: Fold, name: str, value: str, inner: list[Scope], stack: Sequence[Scope], scope: Scope) -> str:
+        """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme."""
+        of_nan, sign = ("0x7fc00000", ">") if e.how == "max" else ("(int32_t)0x803fffff", "<")
+        self.count += 2
+        key, found = f"v{self.count - 1}", f"v{self.count}"
+        inner[-1].lines += [
+            f"const int32_t {key} = ordered({value}, {of_nan});",
+            f"{name} = {key} {sign} {name} ? {key} : {name};",
+        ]
+        scope.lines.append(f"int32_t {name} = ordered({neutral(e.how, e.dtype)}, 0);")
+        self._close(inner, len(stack))
+        scope.lines.append(f"const float {found} = unordered({name});")
+        return found
+
+
+def _text(lines: Sequence[Any], depth: int) -> list[str]:
+    """Lines with their loops' bodies indented."""
+    found: list[str] = []
+    for one in lines:
+        if isinstance(one, str):
+            found.append("  " * depth + one)
+        else:
+            head, *body = one
+            found += ["  " * depth + head + " {", *_text(body, depth + 1), "  " * depth + "}"]
+    return found

@@ -1,0 +1,159 @@
+"""The C that generated loops begin with: element types and element-wise functions that a compiler turns into vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from haotuner.microkernels.cpu.vector_math import (
+    ERF_END,
+    ERF_LARGE,
+    ERF_SMALL,
+    ERF_SPLIT,
+    EXP,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    TANH,
+    TANH_END,
+    TANH_SPLIT,
+)
+
+C_TYPES: Mapping[str, str] = {
+    "fp32": "float", "fp64": "double", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
+    "uint64": "uint64_t", "uint32": "uint32_t", "uint16": "uint16_t", "uint8": "uint8_t", "bool": "uint8_t",
+}  # fmt: skip
+
+
+def _polynomial(coefficients: Sequence[float], x: str) -> str:
+    found = f"{coefficients[-1]!r}f"
+    for one in reversed(coefficients[:-1]):
+        found = f"({found} * {x} + {one!r}f)"
+    return found
+
+
+PRELUDE = f"""#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#define INLINE static inline __attribute__((always_inline))
+INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
+INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
+INLINE int64_t floordiv(int64_t a, int64_t b) {{ int64_t q = a / b; return q - ((a % b != 0) & ((a < 0) != (b < 0))); }}
+INLINE int64_t floormod(int64_t a, int64_t b) {{ return a - floordiv(a, b) * b; }}
+INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
+INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
+  float c = x < -104.5f ? -104.5f : x;
+  c = c > 89.0f ? 89.0f : c;
+  float n = floorf(c * {LOG2_E!r}f + 0.5f);
+  float r = (c - n * {LN2_HIGH!r}f) - n * {LN2_LOW!r}f;
+  float e = (r * r) * {_polynomial(EXP, "r")} + r + 1.0f;
+  int32_t i = (int32_t)n, h = i >> 1;
+  float y = e * power2(h) * power2(i - h);
+  return x == x ? y : x;
+}}
+INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order of the floats */
+  int32_t i = whole(f);
+  return f == f ? i ^ ((i >> 31) & INT32_MAX) : of_nan;
+}}
+INLINE float unordered(int32_t i) {{ return bits(i ^ ((i >> 31) & INT32_MAX)); }}
+INLINE float signed_as(float v, float x) {{ return bits(whole(v) | (whole(x) & INT32_MIN)); }}
+INLINE float ht_tanh(float x) {{
+  float s = fabsf(x), q = x * x, t = s > {TANH_END!r}f ? {TANH_END!r}f : s;
+  float near = {_polynomial(TANH, "q")} * q * x + x;
+  float far = signed_as(1.0f - 2.0f / (ht_exp(t + t) + 1.0f), x);
+  float y = s < {TANH_SPLIT!r}f ? near : far;
+  return x == x ? y : x;
+}}
+INLINE float ht_erf(float x) {{
+  float s = fabsf(x), t = s > {ERF_END!r}f ? {ERF_END!r}f : s, q = x * x;
+  float near = {_polynomial(ERF_SMALL, "q")} * x + x;
+  float far = signed_as(1.0f - ht_exp({_polynomial(ERF_LARGE, "t")} * t - t), x);
+  float y = t < {ERF_SPLIT!r}f ? near : far;
+  return x == x ? y : x;
+}}
+INLINE float ht_sigmoid(float x) {{
+  float e = ht_exp(-fabsf(x));
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}}
+"""
+
+_BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
+           "greater_equal": ">=", "and": "&&", "or": "||"}  # fmt: skip
+_SINGLE = {"exp": "ht_exp", "tanh": "ht_tanh", "erf": "ht_erf", "sigmoid": "ht_sigmoid", "log": "logf", "sqrt": "sqrtf",
+           "sin": "sinf", "cos": "cosf", "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "pow": "powf",
+           "fmod": "fmodf"}  # fmt: skip
+_DOUBLE = {"exp": "exp", "tanh": "tanh", "erf": "erf", "log": "log", "sqrt": "sqrt", "sin": "sin", "cos": "cos",
+           "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "pow": "pow", "fmod": "fmod"}  # fmt: skip
+
+
+def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
+    """A function of C expressions. ``dtype``: the result's type; ``argument``: the last operand's. KeyError: it has no C."""
+    kind, real = C_TYPES[dtype], argument in ("fp32", "fp64")
+    if function == "cast":
+        if dtype == "bool":
+            return f"({a[0]} != 0)"
+        return f"({kind})({a[0]})"
+    if function in _BINARY:
+        return f"({a[0]} {_BINARY[function]} {a[1]})"
+    if function == "select":
+        return f"({a[0]} ? {a[1]} : {a[2]})"
+    if function in ("max", "min"):
+        sign = ">" if function == "max" else "<"
+        if real:  # NaN wins, as in numpy
+            return f"(({a[0]} {sign} {a[1]}) | ({a[0]} != {a[0]}) ? {a[0]} : {a[1]})"
+        return f"({a[0]} {sign} {a[1]} ? {a[0]} : {a[1]})"
+    simple = {
+        "neg": "(-{0})",
+        "not": "(!{0})",
+        "xor": "(!{0} != !{1})",
+        "isnan": "({0} != {0})",
+        "isinf": "(({0} == INFINITY) | ({0} == -INFINITY))",
+        "sign": "(({0} > 0) - ({0} < 0))",
+    }
+    if function in simple:
+        return simple[function].format(*a)
+    if real:
+        one = "1.0f" if argument == "fp32" else "1.0"
+        reals = {"div": "({0} / {1})", "reciprocal": f"({one} / {{0}})"}
+        if function in reals:
+            return reals[function].format(*a)
+        if function == "rsqrt":
+            return f"({one} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
+        if function == "mod":
+            return f"({a[0]} - {(_SINGLE if argument == 'fp32' else _DOUBLE)['floor']}({a[0]} / {a[1]}) * {a[1]})"
+        if function == "sigmoid" and argument == "fp64":
+            return f"(1.0 / (1.0 + exp(-{a[0]})))"
+        return f"{(_SINGLE if argument == 'fp32' else _DOUBLE)[function]}({', '.join(a)})"
+    whole = {"div": "({1} ? {0} / {1} : 0)", "floordiv": "floordiv({0}, {1})", "mod": "floormod({0}, {1})",
+             "fmod": "({1} ? {0} % {1} : 0)", "abs": "({0} < 0 ? -{0} : {0})"}  # fmt: skip
+    return f"({kind}){whole[function].format(*a)}"
+
+
+def joined(how: str, one: str, other: str, dtype: str) -> str:
+    """Two partial results of a reduction."""
+    return applied({"sum": "add", "prod": "mul"}.get(how, how), [one, other], dtype, dtype)
+
+
+def neutral(how: str, dtype: str) -> str:
+    """What changes nothing."""
+    if how in ("sum", "prod"):
+        return "1" if how == "prod" else "0"
+    if dtype in ("fp32", "fp64"):
+        return "-INFINITY" if how == "max" else "INFINITY"
+    signed = {"int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8"}
+    if dtype in signed:
+        return f"{signed[dtype]}_{'MIN' if how == 'max' else 'MAX'}"
+    return "0" if how == "max" else f"({C_TYPES[dtype]})-1"
+
+
+def number(value: float, dtype: str) -> str:
+    """A constant."""
+    if dtype == "bool":
+        return str(int(bool(value)))
+    if dtype not in ("fp32", "fp64"):
+        return "INT64_MIN" if int(value) == -(2**63) else f"{int(value)}LL"
+    value = float(value)
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return f"{value!r}{'f' if dtype == 'fp32' else ''}"

@@ -1,0 +1,82 @@
+"""What a kernel is expected to take, from the bytes that it moves and the numbers that it computes (a roofline).
+
+Only differences between plans count here. Every candidate is priced by the same rates, the greedy plan's kernels too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from haotuner.generate.access import Accesses
+from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_of, free_variables, parts
+from haotuner.graph.extents import Extent, evaluate
+from haotuner.graph.graph import Graph
+from haotuner.graph.types import numpy_dtype
+
+STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool
+BYTES_A_US = 15_000.0  # of one core that streams
+SIMPLE_A_US, HARD_A_US = 12_000.0, 4_000.0  # results of one core: arithmetic in vectors; exp, erf, division …
+HARD = frozenset(
+    {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
+)
+
+
+class Prices:
+    """Prices at some requests; the mean of them is a kernel's."""
+
+    def __init__(self, requests: Sequence[Mapping[str, int]]) -> None:
+        self.requests = requests
+        self._extents: dict[Extent, tuple[int, ...]] = {}
+
+    def loops_us(self, graph: Graph) -> float:
+        """Microseconds of a group with one output, the mean over the requests."""
+        accesses = Accesses(graph)
+        shape = graph.types[graph.outputs[0]].shape
+        variables = tuple(accesses.variable("i") for _ in shape)
+        value = accesses.computed(graph.outputs[0], variables)
+        extents: dict[str, Extent] = {variable.name: extent for variable, extent in zip(variables, shape, strict=True)}
+        found = list(parts(value))
+        for part in found:
+            if isinstance(part, Fold):
+                extents |= {variable.name: extent for variable, extent in part.axes}
+        return float(np.mean([self._one(graph, found, extents, place) for place in range(len(self.requests))]))
+
+    def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
+        moved = self._bytes(graph, graph.outputs[0], place)
+        read = {part.tensor for part in found if isinstance(part, Load)}
+        points = {name: self._size(extent, place) for name, extent in extents.items()}
+        moved += sum(min(self._bytes(graph, name, place), self._reach(name, found, points)) for name in read)
+        simple = hard = 0.0
+        for part in found:
+            free = free_variables(part)
+            if isinstance(part, Fold):
+                simple += prod(points[name] for name in free) * prod(points[variable.name] for variable, _ in part.axes)
+            elif isinstance(part, Apply) and dtype_of(part) != "int64":
+                count = prod(points[name] for name in free)
+                if part.function in HARD:
+                    hard += count
+                else:
+                    simple += count
+        return STEP_US + max(moved / BYTES_A_US, simple / SIMPLE_A_US + hard / HARD_A_US)
+
+    def _reach(self, tensor: str, found: Sequence[Expression], points: Mapping[str, int]) -> float:
+        """Bytes of a tensor that are read at all: a gather touches few rows of a large table."""
+        return sum(
+            prod(points[name] for name in free_variables(part)) * numpy_dtype(part.dtype).itemsize
+            for part in found
+            if isinstance(part, Load) and part.tensor == tensor
+        )
+
+    def _bytes(self, graph: Graph, tensor: str, place: int) -> float:
+        kind = graph.types[tensor]
+        return prod(self._size(extent, place) for extent in kind.shape) * numpy_dtype(kind.dtype).itemsize
+
+    def _size(self, extent: Extent, place: int) -> int:
+        if isinstance(extent, int):
+            return extent
+        if extent not in self._extents:
+            self._extents[extent] = tuple(evaluate(extent, sizes) for sizes in self.requests)
+        return self._extents[extent][place]

@@ -1,0 +1,229 @@
+"""Orchestration as Korch does it (ASPLOS 2024, arXiv 2406.09465): which groups become kernels is a binary program.
+
+Candidates are convex sets of primitives with one output. ``u_k``: candidate k is a kernel of the plan. Every tensor that
+must lie in memory is some kernel's output, and so is every other tensor that a chosen kernel reads. A primitive may be in
+several kernels: it is then computed again. With one output each, kernels cannot wait for each other in a circle, so no order
+variables are needed. Windows between tensors that must lie in memory are programs of their own; each is solved to proved
+optimality, or its bound is told. Which tensors must lie in memory, and what a product carries along, is decided before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_matrix
+
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.c_loops import again_and_again
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.greedy import Greedy, Step
+
+MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
+MOST_NODES = 32  # of a candidate
+WINDOW_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """``output`` and the primitives that one kernel computes, by the tensors they make; ``reads`` of the window."""
+
+    output: str
+    nodes: frozenset[str]
+    reads: frozenset[str]
+    us: float
+
+
+@dataclass(slots=True)
+class Told:
+    """What the solver did: printed, and kept in the pack's report."""
+
+    windows: int = 0
+    candidates: int = 0
+    unproved: int = 0  # windows whose plan is not proved to be the best of all
+    greedy_us: float = 0.0
+    chosen_us: float = 0.0
+    bound_us: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """Never "optimal" when it is not."""
+        return "optimal" if not self.unproved else f"feasible ({self.unproved} of {self.windows} windows not proved)"
+
+
+@dataclass(slots=True)
+class _Window:
+    nodes: list[str] = field(default_factory=list)
+
+
+class Exact(Greedy):
+    """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
+
+    def __init__(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> None:
+        super().__init__(graph, tuned=tuned)
+        self.prices, self.told = prices, Told()
+        self.order = {node.output: place for place, node in enumerate(graph.nodes)}
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Windows are solved one by one; the greedy plan is the incumbent of each."""
+        greedy_stored, greedy_groups = self.chosen
+        required = self.required()
+        stored = {name for name in required if name in self.made}
+        groups: dict[str, Graph] = {}
+        for window in self._windows(required):
+            inside = set(window.nodes)
+            base = {name: group for name, group in greedy_groups.items() if name in inside}
+            base_us = sum(self.prices.loops_us(group) for group in base.values())
+            found = self._solved(window, required)
+            self.told.windows += 1
+            self.told.greedy_us += base_us
+            if found is None or sum(one.us for one in found) > base_us:  # candidates were left out
+                groups |= base
+                stored |= {name for name in greedy_stored if name in inside}
+                self.told.chosen_us += base_us
+                continue
+            self.told.chosen_us += sum(one.us for one in found)
+            for one in found:
+                stored.add(one.output)
+                groups[one.output] = self.subgraph(one.output, one.nodes)
+        return self._ordered(stored, groups)
+
+    def _windows(self, required: set[str]) -> list[_Window]:
+        """Primitives that are tied together by tensors that need not lie in memory."""
+        live = self._live(required)
+        parent = {name: name for name in live}
+
+        def root(name: str) -> str:
+            while parent[name] != name:
+                parent[name] = parent[parent[name]]
+                name = parent[name]
+            return name
+
+        for name in live:
+            for one in self.made[name].inputs:
+                if one in parent and one not in required:
+                    parent[root(one)] = root(name)
+        found: dict[str, _Window] = {}
+        for name in live:
+            if self._alias(self.made[name], required) is None:
+                found.setdefault(root(name), _Window()).nodes.append(name)
+        return list(found.values())
+
+    def _live(self, required: set[str]) -> list[str]:
+        """Primitives outside of products that some tensor in memory needs, in the graph's order."""
+        needed: set[str] = set()
+        for node in reversed(self.graph.nodes):
+            if node.output in self.products or node.output in self.inside:
+                continue
+            if node.output in required or node.output in needed:
+                needed.add(node.output)
+                needed.update(one for one in node.inputs if one in self.made and one not in required)
+        return [name for name in self.order if name in needed and name not in self.products and name not in self.inside]
+
+    def _candidates(self, window: _Window, required: set[str]) -> tuple[list[Candidate], bool]:
+        """All convex sets with one output, from the output upwards; whether none was left out."""
+        inside, found, whole = set(window.nodes), [], True
+        for name in window.nodes:
+            seen = {frozenset({name})}
+            waiting = [frozenset({name})]
+            while waiting:
+                nodes = waiting.pop(0)
+                graph = self.subgraph(name, nodes)
+                if again_and_again(graph) is None:
+                    reads = frozenset(one for one in graph.inputs if one in inside and one not in required)
+                    found.append(Candidate(name, nodes, reads, self.prices.loops_us(graph)))
+                    if len(found) >= MOST_CANDIDATES:
+                        return found, False
+                for more in self._grown_by_one(nodes, inside, required):
+                    if more not in seen:
+                        if len(more) > MOST_NODES:
+                            whole = False
+                            continue
+                        seen.add(more)
+                        waiting.append(more)
+        return found, whole
+
+    def _grown_by_one(self, nodes: frozenset[str], inside: set[str], required: set[str]) -> Iterable[frozenset[str]]:
+        """The set with one more primitive that it reads, and whatever lies on a way from that one into the set."""
+        for name in sorted(nodes, key=self.order.__getitem__):
+            for one in self.made[name].inputs:
+                if one in inside and one not in nodes and one not in required:
+                    yield self._convex(nodes | {one}, inside)
+
+    def _convex(self, nodes: frozenset[str], inside: set[str]) -> frozenset[str]:
+        """With all primitives between two of the set."""
+        first = min(self.order[name] for name in nodes)
+        between = [name for name in inside if name not in nodes and self.order[name] > first]
+        above: set[str] = set(nodes)  # what the set's members lead to
+        for name in sorted(between, key=self.order.__getitem__):
+            if any(one in above for one in self.made[name].inputs):
+                above.add(name)
+        below: set[str] = set(nodes)  # what leads to the set
+        for name in sorted(between, key=self.order.__getitem__, reverse=True):
+            if any(reader.output in below for reader in self.finder.readers.get(name, [])):
+                below.add(name)
+        return frozenset(nodes | (above & below))
+
+    def _solved(self, window: _Window, required: set[str]) -> list[Candidate] | None:
+        """The window's cheapest plan; None where none was found among the candidates."""
+        candidates, whole = self._candidates(window, required)
+        self.told.candidates += len(candidates)
+        outputs = [name for name in window.nodes if name in required]
+        found, bound, proved = solve(candidates, outputs)
+        if not (whole and proved):
+            self.told.unproved += 1
+        self.told.bound_us += bound if whole else 0.0
+        return found
+
+
+def solve(candidates: Sequence[Candidate], outputs: Sequence[str]) -> tuple[list[Candidate] | None, float, bool]:
+    """The binary program by HiGHS: the plan, a lower bound on any plan's cost, and whether the plan meets it.
+
+    ``y_t`` is the number of chosen kernels that make tensor t; at most one, one for each output, and one wherever a chosen
+    kernel reads t.
+    """
+    makers: dict[str, list[int]] = {}
+    for place, one in enumerate(candidates):
+        makers.setdefault(one.output, []).append(place)
+    if any(name not in makers for name in outputs):
+        return None, 0.0, False
+    reads = [(place, name) for place, one in enumerate(candidates) for name in sorted(one.reads)]
+    rows = lil_matrix((len(makers) + len(reads), len(candidates)))
+    low, high = np.zeros(len(makers) + len(reads)), np.ones(len(makers) + len(reads))
+    for row, (name, places) in enumerate(makers.items()):
+        for place in places:
+            rows[row, place] = 1
+        low[row] = 1 if name in outputs else 0
+    for row, (reader, name) in enumerate(reads, start=len(makers)):
+        for place in makers.get(name, ()):
+            rows[row, place] = 1
+        rows[row, reader] -= 1
+    solution = milp(
+        [one.us for one in candidates],
+        constraints=LinearConstraint(rows.tocsr(), low, high),
+        bounds=Bounds(0, 1),
+        integrality=np.ones(len(candidates)),
+        options={"time_limit": WINDOW_S, "mip_rel_gap": 0.0},
+    )
+    bound = float(solution.get("mip_dual_bound") or 0.0)
+    if solution.x is None:
+        return None, bound, False
+    chosen = [one for one, taken in zip(candidates, solution.x, strict=True) if taken > 0.5]
+    return _needed(chosen, outputs), bound, bool(solution.status == 0)
+
+
+def _needed(chosen: Sequence[Candidate], outputs: Sequence[str]) -> list[Candidate]:
+    """What the outputs need of the chosen ones."""
+    by_output: Mapping[str, Candidate] = {one.output: one for one in chosen}
+    found: dict[str, Candidate] = {}
+    waiting = list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = by_output[name]
+            waiting += sorted(by_output[name].reads)
+    return list(found.values())

@@ -1,0 +1,195 @@
+"""Greedy fusion: an element-wise step joins its only reader; every other plan is held against this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from haotuner.errors import UsageError
+from haotuner.graph.graph import Graph, Node
+from haotuner.orchestrate.c_loops import again_and_again
+from haotuner.orchestrate.products import Finder, Product
+
+MOST_NODES = 48  # of a group
+FREE = ("reshape", "transpose", "broadcast", "slice", "size", "iota")  # cost nothing to compute again
+NO_LOOPS = ("arg_sort", "scan", "scatter", "recurrent")
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A tensor that is another one in memory, in another shape."""
+
+    tensor: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A group that plain loops compute; ``graph`` has one output."""
+
+    graph: Graph
+
+    @property
+    def output(self) -> str:
+        """The tensor that it makes."""
+        return self.graph.outputs[0]
+
+
+Step = Product | Loops | Alias
+
+
+class Greedy:
+    """The steps of a graph in an order in which they can run. Without ``tuned`` everything runs as plain loops."""
+
+    def __init__(self, graph: Graph, *, tuned: bool = True) -> None:
+        refused = sorted({node.primitive for node in graph.nodes if node.primitive in NO_LOOPS})
+        if refused:
+            raise UsageError(
+                f"no kernels are made yet of {', '.join(refused)}; the model can be read and interpreted, not tuned"
+            )
+        self.graph = graph
+        self.finder = Finder(graph)
+        self.made = self.finder.made
+        self.products = {one.output: one for one in self.finder.products()} if tuned else {}
+        self.inside = {name: one for one in self.products.values() for name in one.nodes if name != one.output}
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the groups."""
+        return self._ordered(*self.chosen)
+
+    def required(self) -> set[str]:
+        """Tensors that lie in memory in every plan."""
+        stored = set(self.graph.outputs)
+        for one in self.products.values():
+            stored |= {one.output, *one.reads}
+        for node in self.graph.nodes:
+            stored |= set(self._wanted_in_memory(node))
+        return stored
+
+    @cached_property
+    def chosen(self) -> tuple[set[str], dict[str, Graph]]:
+        """Tensors in memory grow until no group computes a reduction again and again; the groups by what they make."""
+        stored = self.required()
+        while True:
+            stored = self._grown(stored)
+            groups = {name: self._group(name, stored) for name in self._roots(stored)}
+            late = {name: again_and_again(group) for name, group in groups.items()}
+            more = {cut for cut in late.values() if cut is not None} - stored
+            if not more:
+                return stored, groups
+            stored |= more
+
+    def _wanted_in_memory(self, node: Node) -> Iterable[str]:
+        """Operands that would be computed once for every element that reads them."""
+        if node.output in self.inside or node.output in self.products:
+            return ()
+        if node.primitive == "gather":
+            return [one for one in node.inputs if not self._cheap(one)]
+        if node.primitive in ("window", "contract", "concat"):
+            return [one for one in node.inputs if not self._cheap(one)]
+        if node.primitive == "cast" and self.graph.types[node.inputs[0]].dtype == "fp64":
+            return [node.output]
+        return ()
+
+    def _cheap(self, tensor: str) -> bool:
+        """Whether an element is a load, or nothing but where to load it."""
+        node = self.made.get(tensor)
+        if node is None or tensor in self.products:
+            return True
+        return node.primitive in (*FREE, "pad") and all(self._cheap(one) for one in node.inputs)
+
+    def _grown(self, stored: set[str]) -> set[str]:
+        """From the last node on: what all its readers compute in one group joins it, the rest lies in memory."""
+        stored = {name for name in stored if name in self.made}
+        group: dict[str, str] = {}
+        size: dict[str, int] = {}
+        for node in reversed(self.graph.nodes):
+            name = node.output
+            if name in self.inside:
+                continue
+            readers = [one.output for one in self.finder.readers.get(name, [])]
+            roots = {group[one] for one in readers if one in group and one not in self.products}
+            if name not in stored and name not in self.products:
+                if not roots:
+                    continue  # a product reads through it, or nobody does
+                single = len(roots) == 1 and size[next(iter(roots))] < MOST_NODES
+                if single:
+                    group[name] = next(iter(roots))
+                    size[group[name]] += 1
+                    continue
+                if self._cheap_chain(name) and len(roots) > 1:
+                    continue  # each group computes it for itself
+                stored.add(name)
+            group[name], size[name] = name, 1
+        return stored
+
+    def _cheap_chain(self, tensor: str) -> bool:
+        node = self.made[tensor]
+        return node.primitive in FREE and self._cheap(tensor)
+
+    def _roots(self, stored: set[str]) -> list[str]:
+        return [node.output for node in self.graph.nodes
+                if node.output in stored and node.output not in self.products and not self._alias(node, stored)]  # fmt: skip
+
+    def _alias(self, node: Node, stored: set[str]) -> str | None:
+        """What a stored reshape is the same memory as; an output is memory of its own."""
+        if node.primitive != "reshape" or node.output in self.graph.outputs:
+            return None
+        of = node.inputs[0]
+        return of if of in stored or (of in self.graph.inputs and of not in self.graph.constants) else None
+
+    def _group(self, root: str, stored: set[str]) -> Graph:
+        needed, kept = {root}, []
+        for node in reversed(self.graph.nodes):
+            if node.output in needed and (node.output == root or node.output not in stored):
+                kept.append(node.output)
+                needed.update(node.inputs)
+        return self.subgraph(root, kept)
+
+    def subgraph(self, root: str, names: Iterable[str]) -> Graph:
+        """The graph of some primitives, by the tensors that they make; it gives ``root`` alone."""
+        made = set(names)
+        kept = [node for node in self.graph.nodes if node.output in made]
+        needed = {root}.union(*(node.inputs for node in kept))
+        inputs = []
+        for name in needed - made:
+            value = self.graph.constants.get(name)
+            if value is None or value.size != 1:
+                inputs.append(name)
+        constants = {name: value for name, value in self.graph.constants.items() if name in needed and name not in inputs}
+        return replace(
+            self.graph,
+            inputs=tuple(sorted(inputs)),
+            outputs=(root,),
+            nodes=tuple(kept),
+            constants=constants,
+        )
+
+    def _ordered(self, stored: set[str], groups: dict[str, Graph]) -> tuple[Step, ...]:
+        steps: dict[str, Step] = {}
+        for node in self.graph.nodes:
+            name = node.output
+            if name in self.products:
+                steps[name] = self.products[name]
+            elif name in groups:
+                steps[name] = Loops(groups[name])
+            elif name in stored and (of := self._alias(node, stored)) is not None:
+                steps[name] = Alias(name, of)
+        found: list[Step] = []
+        done: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in done or name not in steps:
+                return
+            done.add(name)
+            step = steps[name]
+            reads = step.graph.inputs if isinstance(step, Loops) else step.reads if isinstance(step, Product) else (step.of,)
+            for one in reads:
+                visit(one)
+            found.append(step)
+
+        for name in steps:
+            visit(name)
+        return tuple(found)

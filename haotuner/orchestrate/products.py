@@ -1,0 +1,270 @@
+"""Contractions that a tuned kernel computes: dense layers, convolutions, and products of two activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.extents import Extent, product, same
+from haotuner.graph.graph import Graph, Node
+from haotuner.orchestrate.carried import Carried, Following
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor in memory seen otherwise: reshaped, then its axes reordered. ``shape`` empty: as it is."""
+
+    tensor: str
+    shape: tuple[Extent, ...] = ()
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """``op``: its spec; ``nodes``: outputs of the nodes that it computes; ``output``: the last one.
+
+    ``shape``: of the op's output, where it is not that of the tensor; ``extents``: the op's dynamic axes.
+    """
+
+    kind: str  # dense, conv, product
+    op: str
+    nodes: tuple[str, ...]
+    output: str
+    x: View
+    w: View | None = None
+    weight: Any = None
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    passed: Mapping[str, str] = field(default_factory=dict)  # tensors by the name of the operand
+    x_shape: tuple[Extent, ...] = ()
+    out_shape: tuple[Extent, ...] = ()
+    out_order: tuple[int, ...] = ()
+    extents: Mapping[str, Extent] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Tensors that must be in memory."""
+        views = [self.x.tensor, *([self.w.tensor] if self.w else [])]
+        return (*views, *self.passed.values())
+
+
+class Finder:
+    """Looks a graph over once; ``products`` lists what it found, each node in one product at most."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.made = {node.output: node for node in graph.nodes}
+        self.readers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for name in node.inputs:
+                self.readers.setdefault(name, []).append(node)
+
+        self.follow = Following(graph, self.made, self.readers)
+
+    def products(self) -> Iterator[Product]:
+        """In the graph's order."""
+        for node in self.graph.nodes:
+            if node.primitive == "contract" and len(node.inputs) == 2 and self._single(node):
+                found = self._dense(node) or self._conv(node) or self._batched(node)
+                if found is not None:
+                    yield found
+
+    def _single(self, node: Node) -> bool:
+        return all(self.graph.types[one].dtype == "fp32" for one in (*node.inputs, node.output))
+
+    def _shape(self, tensor: str) -> tuple[Extent, ...]:
+        return self.graph.types[tensor].shape
+
+    # Dense layers
+
+    def _dense(self, node: Node) -> Product | None:
+        """(…, k) times a constant (k, n) or (n, k)."""
+        x, w = node.inputs
+        labels, _, out = node.attributes["labels"].partition("->")
+        of_x, of_w = labels.split(",")
+        if w not in self.graph.constants or len(of_w) != 2 or of_x[-1] not in of_w or x in self.graph.constants:
+            return None
+        k, n = of_x[-1], of_w.replace(of_x[-1], "")
+        if out != of_x[:-1] + n or n in of_x:
+            return None
+        weight = np.asarray(self.graph.constants[w])
+        rows = weight if of_w == n + k else weight.T
+        (features, depth), nodes, last = rows.shape, [node.output], node.output
+        after = self.follow.carried(last, lambda one: self._row(one, features))
+        nodes += after.nodes
+        spec = f"dense:n={features},k={depth}{after.epilogue}"
+        m = product(self._shape(x)[:-1])
+        return Product(
+            kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(x), weight=rows, constants=after.constants,
+            passed=after.passed, x_shape=(m, depth), out_shape=(m, features), extents={"m": m},
+        )  # fmt: skip
+
+    def _row(self, tensor: str, count: int, behind: int = 0) -> Any:
+        """A constant that is one number for each of an axis, ``behind`` it there being as many others; else None."""
+        value = self.graph.constants.get(tensor)
+        if value is None or value.size != count or value.ndim <= behind or value.shape[-1 - behind] != count:
+            return None
+        return np.ascontiguousarray(value.reshape(-1))
+
+    # Convolutions
+
+    def _conv(self, node: Node) -> Product | None:
+        """Windows of an image times a constant weight, groups too; see importing/convolutions.py for how it is said."""
+        x, w = node.inputs
+        labels, _, out = node.attributes["labels"].partition("->")
+        of_x, of_w = labels.split(",")
+        if w not in self.graph.constants or x in self.graph.constants:
+            return None
+        grouped = of_x.startswith("bgc") and of_w.startswith("gfc") and out.startswith("bgf")
+        if not grouped and not (of_x.startswith("bc") and of_w.startswith("fc") and out.startswith("bf")):
+            return None
+        skip = 3 if grouped else 2
+        image, window = out[skip:], of_w[skip:]
+        if of_x != of_x[:skip] + image + (of_w[skip + (0 if not grouped else 0) :]) or len(image) not in (1, 2):
+            return None
+        weight = np.asarray(self.graph.constants[w])
+        groups = weight.shape[0] if grouped else 1
+        weight = weight.reshape(-1, *weight.shape[2:]) if grouped else weight
+        weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1,) * len(image)))
+        nodes, source = [node.output], x
+        if grouped:
+            before = self.made.get(source)
+            if before is None or before.primitive != "reshape":
+                return None
+            source = before.inputs[0]
+        rank = len(image)
+        strides, dilations, pads = (1,) * rank, (1,) * rank, (0,) * 2 * rank
+        if window:
+            slid = self.made.get(source)
+            if slid is None or slid.primitive != "window" or tuple(slid.attributes["axes"]) != tuple(range(2, 2 + rank)):
+                return None
+            strides, dilations = tuple(slid.attributes["strides"]), tuple(slid.attributes["dilations"])
+            source = slid.inputs[0]
+        padded = self.made.get(source)
+        if padded is not None and padded.primitive == "pad" and padded.attributes["mode"] == "constant":
+            before_after = (*padded.attributes["before"], *padded.attributes["after"])
+            plain = all(isinstance(one, int) for one in before_after) and padded.attributes.get("value", 0) == 0
+            channels = [padded.attributes[side][axis] for side in ("before", "after") for axis in (0, 1)]
+            if plain and not any(channels):
+                pads = (*padded.attributes["before"][2:], *padded.attributes["after"][2:])
+                source = padded.inputs[0]
+        features, last = weight.shape[0], node.output
+        if grouped:  # the result is reshaped to all features
+            whole = self.follow.only_reader(last)
+            if whole is None or whole.primitive != "reshape" or len(self._shape(whole.output)) != 2 + rank:
+                return None
+            last = whole.output
+            nodes.append(last)
+        after = self.follow.carried(last, lambda one: self._row(one, features, rank))
+        nodes += after.nodes
+        return self._conv_product(weight, groups, strides, pads, dilations, source, nodes, after)
+
+    def _conv_product(
+        self, weight: Any, groups: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int],
+        source: str, nodes: Sequence[str], after: Carried,
+    ) -> Product | None:  # fmt: skip
+        rank, shape = weight.ndim - 2, self._shape(source)
+        channels = weight.shape[1] * groups
+        if not same(shape[1], channels):
+            return None
+        sides = ("h", "w")[-rank:]
+        taps = ",".join(f"{axis}={count}" for axis, count in zip(("r", "s")[-rank:], weight.shape[2:], strict=True))
+        spec = f"conv{rank}d:c={channels},f={weight.shape[0]},{taps}"
+        for name, values, plain in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
+            if any(one != plain for one in values):
+                spec += f",{name}={'.'.join(map(str, values))}"
+        spec += (f",groups={groups}" if groups > 1 else "") + after.epilogue
+        extents = {"b": shape[0], **dict(zip(sides, shape[2:], strict=True))}
+        return Product(
+            kind="conv", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
+            weight=np.ascontiguousarray(weight), constants=after.constants, passed=after.passed,
+        )  # fmt: skip
+
+    # Two activations
+
+    def _batched(self, node: Node) -> Product | None:
+        x, w = node.inputs
+        labels, _, out = node.attributes["labels"].partition("->")
+        of_x, of_w = labels.split(",")
+        batch = "".join(one for one in out if one in of_x and one in of_w)
+        m, n = (out.replace("".join(batch), "")[:1], out[-1:])
+        if len(batch) < 1 or out != batch + m + n or m not in of_x or n not in of_w or m in of_w or n in of_x:
+            return None
+        k = of_x.replace(m, "").replace(batch, "")
+        if (
+            len(k) != 1
+            or of_x[: len(batch)] != batch
+            or of_w[: len(batch)] != batch
+            or sorted(of_w) != sorted(batch + k + n)
+        ):
+            return None
+        if len(of_x) != len(batch) + 2:
+            return None
+        shape_x, shape_w = self._shape(x), self._shape(w)
+        extents = {"b": product(shape_x[: len(batch)]), "m": shape_x[of_x.index(m)], "n": shape_w[of_w.index(n)],
+                   "k": shape_x[of_x.index(k)]}  # fmt: skip
+        left, right = self._view(x), self._view(w)
+        across_x, across_w = self._unit_axis(x, left), self._unit_axis(w, right)
+        lay_x = "t" if of_x[across_x] == m else "n"
+        lay_w = "t" if of_w[across_w] == k else "n"
+        if lay_x == "t" and lay_w == "t":
+            lay_x = "n"
+        left = self._turned(x, left, of_x[-1] != (m if lay_x == "t" else k))
+        right = self._turned(w, right, of_w[-1] != (k if lay_w == "t" else n))
+        layout = {"nn": "", "nt": "nt", "tn": "tn"}[lay_x + lay_w]
+        nodes, last, constants, passed = [node.output], node.output, {}, {}
+        for function in ("mul", "div"):
+            scaled = self.follow.after(last, function)
+            value = self.follow.number(scaled[1]) if scaled else None
+            if scaled and value and self.made[scaled[0]].inputs[0] == last:
+                constants["scale"] = np.float32(value if function == "mul" else 1 / value)
+                last = scaled[0]
+                nodes.append(last)
+                break
+        masked = self.follow.after(last, "add")
+        if masked and masked[1] not in self.graph.constants and self._mask(masked[1], last):
+            passed["mask"] = masked[1]
+            last = masked[0]
+            nodes.append(last)
+        static = [f"{axis}={e}" for axis, e in extents.items() if isinstance(e, int) and axis in "nk"]
+        spec = "batch_matmul:" + ",".join([*static, *([f"layout={layout}"] if layout else [])])
+        dynamic = {axis: e for axis, e in extents.items() if f"{axis}={e}" not in static}
+        order: tuple[int, ...] = ()
+        after = self.follow.only_reader(last)
+        if after is not None and after.primitive == "transpose" and after.attributes["order"][-1] == len(out) - 1:
+            order = tuple(after.attributes["order"])
+            last = after.output
+            nodes.append(last)
+        return Product(
+            kind="product", op=spec.rstrip(":"), nodes=tuple(nodes), output=last, x=left, w=right, constants=constants,
+            passed=passed, out_order=order, extents=dynamic,
+        )  # fmt: skip
+
+    def _mask(self, tensor: str, other: str) -> bool:
+        own, whole = self._shape(tensor), self._shape(other)
+        return len(own) == len(whole) and self.graph.types[tensor].dtype == "fp32"
+
+    def _view(self, tensor: str) -> View:
+        """Reorderings of a reshape of what is in memory, none of which moves anything."""
+        order = tuple(range(len(self._shape(tensor))))
+        node = self.made.get(tensor)
+        while node is not None and node.primitive == "transpose":
+            order = tuple(node.attributes["order"][axis] for axis in order)
+            tensor = node.inputs[0]
+            node = self.made.get(tensor)
+        shape = self._shape(tensor)
+        while node is not None and node.primitive == "reshape":
+            tensor = node.inputs[0]
+            node = self.made.get(tensor)
+        return View(tensor, shape, order)
+
+    def _unit_axis(self, tensor: str, view: View) -> int:
+        """The axis whose neighbours lie side by side."""
+        return view.order.index(len(view.order) - 1)
+
+    def _turned(self, tensor: str, view: View, swap: bool) -> View:
+        if not swap:
+            return view
+        return View(view.tensor, view.shape, (*view.order[:-2], view.order[-1], view.order[-2]))

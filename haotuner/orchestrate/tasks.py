@@ -1,0 +1,122 @@
+"""The ops of a model that are tuned, each once, and the traffic of each out of that of the model."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, evaluate
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact, Told
+from haotuner.orchestrate.greedy import Step
+from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.written import WrittenModel, written
+from haotuner.trace import Arrivals
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape, ShapeRange, Span
+
+DRAWN = 24  # requests drawn of the ranges, beside both ends
+PRICED = 6  # of them, at which groups are priced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedModel:
+    """A model to tune: its graph, the spans of its dimensions, its steps and how a pack holds them."""
+
+    graph: Graph
+    spans: Mapping[str, Span]
+    steps: tuple[Step, ...]
+    written: WrittenModel
+    told: Told  # how the plan was found
+    file: Path
+    shapes: str
+
+    @property
+    def uses(self) -> Counter[str]:
+        """How many steps each op serves."""
+        return Counter(Op.parse(one.op).name for one in self.steps if isinstance(one, Product))
+
+
+def asked_model(name: str, graph: Graph, shapes: str, file: Path) -> AskedModel:
+    """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes."""
+    spans = spans_of(graph, shapes)
+    plan = Exact(graph, Prices(requests(spans, PRICED)))
+    steps = plan.steps
+    if not any(isinstance(one, Product) for one in steps):
+        raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
+    whole = written(name, graph, steps)
+    return AskedModel(graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, file=file, shapes=shapes)
+
+
+def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
+    """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``)."""
+    found: dict[str, Span] = {}
+    for part in shapes.split(";"):
+        name, _, said = (one.strip() for one in part.partition("="))
+        if name in graph.inputs and name not in graph.dimensions:
+            for extent, text in zip(graph.types[name].shape, _axes(graph, name, said), strict=True):
+                _put(found, name, extent, ShapeRange.parse(f"e={text}"))
+            continue
+        if name not in graph.dimensions:
+            raise UsageError(
+                f"--shapes {shapes!r}: the model has the dimensions {', '.join(graph.dimensions) or 'none'} and the inputs "
+                f"{', '.join(f'{one} {graph.types[one]}' for one in graph.inputs)}; there is no {name!r}"
+            )
+        found[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"]
+    lacking = [one for one in graph.dimensions if one not in found]
+    if lacking:
+        raise UsageError(f"--shapes {shapes!r} says nothing of {', '.join(lacking)}; write for example {lacking[0]}=1..8")
+    return found
+
+
+def _axes(graph: Graph, name: str, said: str) -> list[str]:
+    parts = said.split("x")
+    if len(parts) != graph.types[name].rank:
+        raise UsageError(f"--shapes {name}={said}: {len(parts)} axes, the model has {graph.types[name]}")
+    return parts
+
+
+def _put(found: dict[str, Span], name: str, extent: Extent, given: ShapeRange) -> None:
+    span = dict(given.spans)["e"]
+    if isinstance(extent, int):
+        if (span.first, span.last) != (extent, extent):
+            raise UsageError(f"--shapes: input {name} has {extent} where {span} is asked")
+    elif found.setdefault(str(extent), span) != span:
+        raise UsageError(f"--shapes: {extent} is {found[str(extent)]} in one place and {span} in another")
+
+
+def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> list[dict[str, int]]:
+    """Sizes of requests: both ends, then log-uniformly drawn ones, always the same."""
+    draw = random.Random(seed)
+    ends = [{name: span.first for name, span in spans.items()}, {name: span.last for name, span in spans.items()}]
+    samples = {name: span.sample(16) for name, span in spans.items()}
+    drawn = [{name: draw.choice(values) for name, values in samples.items()} for _ in range(count)] if spans else []
+    return [dict(one) for one in dict.fromkeys(tuple(sizes.items()) for sizes in (*ends, *drawn))]
+
+
+def arrivals_of_model(model: AskedModel, text: str) -> Arrivals:
+    """For every op the shapes that the requests bring it, as often as its steps run."""
+    rows: dict[str, dict[Shape, float]] = {}
+    for sizes in requests(model.spans):
+        for step in model.steps:
+            if not isinstance(step, Product):
+                continue
+            extents = {axis: evaluate(extent, sizes) for axis, extent in step.extents.items()}
+            if min(extents.values(), default=1) < 1:
+                continue
+            of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
+            of_op[shape] = of_op.get(shape, 0.0) + 1.0
+    return Arrivals(text, None, rows)
+
+
+def ops_of(models: Sequence[AskedModel]) -> tuple[Op, ...]:
+    """The ops of all products, each once, those that most steps use first."""
+    count: Counter[str] = Counter()
+    for model in models:
+        count += model.uses
+    return tuple(Op.parse(name) for name, _ in count.most_common())

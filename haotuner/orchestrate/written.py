@@ -1,0 +1,137 @@
+"""A model as a pack holds it: its schedule (JSON), its weights, and the C of its groups."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.graph import Graph
+from haotuner.graph.types import dtype_named
+from haotuner.orchestrate.c_loops import loops_of
+from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.greedy import Alias, Loops, Step
+from haotuner.orchestrate.products import Product, View
+from haotuner.orchestrate.sizes import SizeTable
+from haotuner.words.op import Op
+
+ALIGNED = 64  # bytes; a weight begins at a cache line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenModel:
+    """``document``: the schedule; ``weights``: one blob; ``functions``: C of its groups, in order, with their extents."""
+
+    name: str
+    document: Mapping[str, Any]
+    weights: bytes
+    functions: tuple[tuple[str, str, tuple[int, ...]], ...]  # C name, source, places of its loops' extents
+
+    @property
+    def schedule(self) -> bytes:
+        """The schedule's bytes; the same for the same content."""
+        return (json.dumps(self.document, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+@dataclass(slots=True)
+class _Writer:
+    name: str
+    graph: Graph
+    first_group: int
+    sizes: SizeTable = field(default_factory=SizeTable)
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weights: bytearray = field(default_factory=bytearray)
+    held: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
+    functions: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
+    known_groups: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+
+    def weight(self, value: Any, name: str) -> str:
+        """The name under which an array lies in the blob; equal ones lie there once."""
+        array = np.ascontiguousarray(value)
+        content = (hashlib.sha256(array.tobytes()).hexdigest(), array.dtype.name, array.shape)
+        if content not in self.by_content:
+            self.weights += b"\0" * (-len(self.weights) % ALIGNED)
+            self.held[name] = {"dtype": dtype_named(array.dtype), "shape": list(array.shape), "offset": len(self.weights)}
+            self.weights += array.tobytes()
+            self.by_content[content] = name
+        return self.by_content[content]
+
+    def tensor(self, name: str) -> str:
+        """The tensor's entry: in memory, or a weight. Returns its name."""
+        if name in self.graph.constants:
+            return self.weight(self.graph.constants[name], name)
+        if name not in self.tensors:
+            kind = self.graph.types[name]
+            self.tensors[name] = {"dtype": kind.dtype, "shape": self.sizes.places(kind.shape)}
+        return name
+
+    def end(self, name: str) -> dict[str, Any]:
+        """An input or output."""
+        kind = self.graph.types[name]
+        shape = self.sizes.places(kind.shape)
+        return {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
+
+    def view(self, view: View) -> dict[str, Any]:
+        """A tensor, reshaped and reordered."""
+        return {"of": self.tensor(view.tensor), "shape": self.sizes.places(view.shape), "order": list(view.order)}
+
+    def step(self, step: Step) -> dict[str, Any]:
+        if isinstance(step, Alias):
+            return {"do": "alias", "out": self.tensor(step.tensor), "of": self.tensor(step.of)}
+        if isinstance(step, Loops):
+            return self._loops(step)
+        return self._product(step)
+
+    def _loops(self, step: Loops) -> dict[str, Any]:
+        group = loops_of(step.graph, "GROUP", self.sizes.place)
+        extents = tuple(self.sizes.places(group.loops))
+        place = self.known_groups.setdefault((group.source, extents), self.first_group + len(self.functions))
+        if place == self.first_group + len(self.functions):  # equal groups are one function
+            name = f"ht_group_{place}"
+            self.functions.append((name, group.source.replace("GROUP", name, 1), extents))
+        return {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
+
+    def _product(self, step: Product) -> dict[str, Any]:
+        found: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
+        found["passed"] = {name: self.tensor(one) for name, one in step.passed.items()}
+        if step.kind == "product":
+            assert step.w is not None
+            found |= {"x": self.view(step.x), "w": self.view(step.w), "order": list(step.out_order)}
+            found["scale"] = float(step.constants["scale"]) if "scale" in step.constants else None
+            return found
+        found |= {"x": self.tensor(step.x.tensor), "weight": self.weight(step.weight, f"{step.output} weight")}
+        found["constants"] = {name: self.weight(v, f"{step.output} {name}") for name, v in step.constants.items()}
+        found["x_shape"], found["out_shape"] = self.sizes.places(step.x_shape), self.sizes.places(step.out_shape)
+        return found
+
+
+def written(name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0) -> WrittenModel:
+    """The model of these steps. ``first_group``: how many groups other models of the pack have."""
+    writer = _Writer(name, graph, first_group)
+    told = [writer.step(step) for step in steps]
+    ends = [[writer.end(one) for one in names] for names in (graph.inputs, graph.outputs)]
+    lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
+    if lost:
+        raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
+    document = {
+        "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
+        "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
+    }  # fmt: skip
+    return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
+
+
+def source_of(models: Sequence[WrittenModel]) -> str:
+    """The C of all groups, and the table by which the runtime calls them (runtime/native/loops.c)."""
+    functions = [one for model in models for one in model.functions]
+    text = [PRELUDE, '#include "loops.h"', *(source for _, source, _ in functions)]
+    for name, _, places in functions:
+        text.append(f"static const int32_t {name}_extents[] = {{{', '.join(map(str, places)) or '0'}}};")
+    rows = [f"  {{{name}, {len(places)}, {name}_extents}}," for name, _, places in functions]
+    text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0},", "};", f"const int ht_group_count = {len(functions)};"]
+    return "\n".join(text) + "\n"

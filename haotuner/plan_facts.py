@@ -1,0 +1,51 @@
+"""Facts of a plan that a manifest keeps for people: expected and measured microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.plan.cells import CellTable, Considered
+from haotuner.plan.table import PlanTable
+from haotuner.words.composition import Composition
+
+PREDICTED_DIGITS = 4
+
+
+def plan_facts(table: PlanTable) -> dict[str, Any]:
+    """What people may want to know of a plan: expected and measured microseconds."""
+    if isinstance(table, CellTable):
+        return {
+            "cells": {
+                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
+                "entries": [one.label for one in table.entries],
+                **(
+                    {"considered": [[_considered(one) for one in cell] for cell in table.considered]}
+                    if table.considered
+                    else {}
+                ),
+            },
+            "measured_us": {str(shape): _rounded(found) for shape, found in table.measured.items()},
+        }
+    return {
+        "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
+        "measured_us": {str(m): _rounded(found) for m, found in table.measured.items()},
+        "curves": {
+            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+            for way, curves in table.curves.items()
+        },
+    }
+
+
+def _considered(one: Considered) -> dict[str, Any]:
+    us = float(f"{one.us:.{PREDICTED_DIGITS}g}")
+    return {
+        "way": one.way,
+        "composition": one.composition.label,
+        "us": us,
+        "from": "measured" if one.measured else "predicted",
+    }
+
+
+def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
+    return {one.label: round(us, 3) for one, us in times.items()}

@@ -1,0 +1,25 @@
+/* What a micro-kernel of another type than fp32 is called with; its programs (microkernels/cpu/native/) see no more of the runtime.
+ *
+ * A word is 32 bits of the packed weight in one column: two bf16, four int8, and for fp16 half of two columns. Panels are
+ * [panel][k / terms of a word][pw] words, zero beyond column n and beyond k. */
+#ifndef HT_TYPED_TILE_H_
+#define HT_TYPED_TILE_H_
+
+#include <stdint.h>
+
+typedef struct { /* tiles row tiles of groups column groups */
+  const char* x;    /* (tiles * mr, k), elements side by side */
+  int64_t x_stride; /* bytes between rows */
+  const char* w;    /* of the first group */
+  int64_t panel;    /* bytes between panels */
+  void* sums;       /* fp32 or int32 (tiles * mr, groups * nr) */
+  int64_t stride;   /* elements between rows of sums */
+  int64_t k, tiles, groups;
+} ht_typed_tile;
+
+typedef void (*ht_typed_fn)(const ht_typed_tile* tile);
+
+/* A block of sums as the result's type at `to`, whose rows lie to_stride bytes apart. */
+typedef void (*ht_typed_store_fn)(const void* sums, int64_t stride, char* to, int64_t to_stride, int64_t rows, int64_t columns);
+
+#endif /* HT_TYPED_TILE_H_ */

@@ -1,0 +1,18 @@
+/* Groups of a model: plain loops, made by haotuner/orchestrate. */
+#ifndef HT_LOOPS_H_
+#define HT_LOOPS_H_
+
+#include <stdint.h>
+
+#define HT_GROUP_AXES 12 /* loops of a group at most */
+
+typedef struct { /* s: the request's sizes; t: tensors, the output last; lo, hi: bounds of the output's loops */
+  void (*run)(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi);
+  int32_t rank;
+  const int32_t* extents; /* of the loops: places among the sizes */
+} ht_group;
+
+extern const ht_group ht_groups[];
+extern const int ht_group_count;
+
+#endif /* HT_LOOPS_H_ */

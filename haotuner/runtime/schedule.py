@@ -1,0 +1,126 @@
+"""A model's schedule as a pack holds it: read with care, and its sizes worked out for a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.errors import PackInvalid, UsageError
+
+LARGEST_EXTENT = 1 << 40  # elements; what a shape comes to beyond it cannot be meant
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An input or output: ``tensor`` is its name in the schedule."""
+
+    name: str
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]  # lines of the size table
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """``sizes``: the table of extents; ``tensors``: element type and shape (lines); ``steps`` in the order they run."""
+
+    name: str
+    dims: tuple[str, ...]
+    sizes: tuple[tuple[Any, ...], ...]
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+    weights: Mapping[str, Mapping[str, Any]]
+    steps: tuple[Mapping[str, Any], ...]
+    inputs: tuple[End, ...]
+    outputs: tuple[End, ...]
+
+    @staticmethod
+    def of(raw: bytes, where: str) -> Schedule:
+        """Read a schedule. PackInvalid names ``where``."""
+        try:
+            document = json.loads(raw)
+            sizes = tuple(tuple(line) for line in document["sizes"])
+            for place, (operation, *operands) in enumerate(sizes):
+                if operation in _OPERATIONS:
+                    if len(operands) != 2 or not all(type(one) is int and 0 <= one < place for one in operands):
+                        raise ValueError(f"size {place} reads {operands}")
+                elif operation not in ("dim", "number") or len(operands) != 1:
+                    raise ValueError(f"size {place} is {operation!r}")
+            schedule = Schedule(
+                name=document["name"],
+                dims=tuple(document["dims"]),
+                sizes=sizes,
+                tensors={name: (one["dtype"], tuple(one["shape"])) for name, one in document["tensors"].items()},
+                weights=document["weights"],
+                steps=tuple(document["steps"]),
+                inputs=tuple(_end(one) for one in document["inputs"]),
+                outputs=tuple(_end(one) for one in document["outputs"]),
+            )
+            schedule._check()
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise PackInvalid(f"{where} is not a model's schedule: {error!r}; restore the pack or tune again") from error
+        return schedule
+
+    def _check(self) -> None:
+        shapes = [shape for _, shape in self.tensors.values()] + [end.shape for end in (*self.inputs, *self.outputs)]
+        if any(type(one) is not int or not 0 <= one < len(self.sizes) for shape in shapes for one in shape):
+            raise ValueError("a shape names a size that is not there")
+        for end in (*self.inputs, *self.outputs):
+            if end.tensor not in self.tensors:
+                raise ValueError(f"{end.name} is no tensor")
+
+    def values(self, dims: Mapping[str, int]) -> list[int]:
+        """Every size for a request. UsageError where an extent comes out negative or absurd."""
+        found: list[int] = []
+        for line in self.sizes:
+            if line[0] == "dim":
+                found.append(dims[line[1]])
+            elif line[0] == "number":
+                found.append(line[1])
+            else:
+                found.append(_OPERATIONS[line[0]](found[line[1]], found[line[2]]))
+        for name, (_, shape) in self.tensors.items():
+            extents = [found[place] for place in shape]
+            if min(extents, default=0) < 0 or max(extents, default=0) > LARGEST_EXTENT:
+                raise UsageError(
+                    f"{self.name}: {dims} make the tensor {name} of the shape {extents}; this model takes no such request"
+                )
+        return found
+
+    def dims_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Dimensions of a request, from the shapes of its inputs. UsageError where they contradict each other."""
+        found: dict[str, int] = {}
+        for end in self.inputs:
+            shape = shapes[end.name]
+            if len(shape) != len(end.shape):
+                raise UsageError(
+                    f"{self.name}: input {end.name} has {len(end.shape)} axes {self.said(end)}, got {tuple(shape)}"
+                )
+            for place, size in zip(end.shape, shape, strict=True):
+                line = self.sizes[place]
+                if line[0] == "dim" and found.setdefault(line[1], int(size)) != size:
+                    raise UsageError(
+                        f"{self.name}: input {end.name} is {tuple(shape)}, but {line[1]} is {found[line[1]]} before"
+                    )
+                if line[0] == "number" and line[1] != size:
+                    raise UsageError(f"{self.name}: input {end.name} must be {self.said(end)}, got {tuple(shape)}")
+        return found
+
+    def said(self, end: End) -> str:
+        """A shape in words: names where the request decides."""
+        lines = [self.sizes[place] for place in end.shape]
+        return f"({', '.join(str(line[1]) if line[0] in ('dim', 'number') else '?' for line in lines)})"
+
+
+def _end(one: Mapping[str, Any]) -> End:
+    return End(one["name"], one["tensor"], one["dtype"], tuple(one["shape"]))

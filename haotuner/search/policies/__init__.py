@@ -1,0 +1,1 @@
+"""Ways to search a space of schedules, behind one protocol."""

@@ -1,0 +1,25 @@
+"""Policy ``random``: every point alike. What any other policy must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from haotuner.generate.space import Point, Space
+from haotuner.search.policies.policy import Expected
+
+
+class Random:
+    """All points in an order by chance."""
+
+    def __init__(self, space: Space, expected: Expected, seed: int) -> None:
+        self._left = [space.points[at] for at in np.random.default_rng(seed).permutation(len(space.points)).tolist()]
+
+    def ask(self, count: int) -> list[Point]:
+        """The next points."""
+        found, self._left = self._left[:count], self._left[count:]
+        return found
+
+    def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
+        """Learns nothing."""

@@ -1,0 +1,87 @@
+"""Policy ``evolution``: a population under mutation and node-based crossover, a learned fitness (Ansor, OSDI 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from haotuner.generate.space import Point, Space
+from haotuner.search.policies.policy import Expected, Fitness
+
+POPULATION, GENERATIONS, ELITE = 32, 3, 12
+CROSSED = 0.4  # share of the children that have two parents, where there is crossover
+BY_CHANCE = 0.1  # of what is asked for: a model is only as good as its examples
+WARMTH = 0.1  # log units of score over which one node's decisions are preferred to another's
+
+
+class Evolution:
+    """Mutation moves one decision; crossover takes each node's decisions from the parent whose node is the better one."""
+
+    crosses = True
+
+    def __init__(self, space: Space, expected: Expected, seed: int) -> None:
+        self._space, self._random = space, np.random.default_rng(seed)
+        self._fitness, self._asked = Fitness(space, expected, seed), set[Point]()
+        self._places = [
+            tuple(place for place, hole in enumerate(space.holes) if hole.node == node) for node in space.nodes()
+        ]
+
+    def ask(self, count: int) -> list[Point]:
+        """The fittest of a population that has evolved, and some by chance."""
+        if len(self._asked) >= len(self._space.points):
+            return []
+        known = sorted(self._fitness.known, key=lambda point: self._fitness.known[point])[:ELITE]
+        population = list(dict.fromkeys([*known, *(self._space.drawn(self._random) for _ in range(POPULATION))]))
+        every = dict.fromkeys(population)
+        for _ in range(GENERATIONS):
+            scores = self._fitness.predicted(population)
+            chance = np.exp(-(scores - scores.min()) / WARMTH)
+            chance /= chance.sum()
+            children = [self._child(population, scores, chance) for _ in range(POPULATION)]
+            pool = list(dict.fromkeys([*population, *children]))
+            order = np.argsort(self._fitness.predicted(pool), kind="stable")[:POPULATION]
+            population = [pool[at] for at in order.tolist()]
+            every.update(dict.fromkeys(pool))
+        fresh = [point for point in every if point not in self._asked]
+        order = np.argsort(self._fitness.predicted(fresh), kind="stable") if fresh else np.zeros(0, int)
+        drawn = sum(self._random.random() < BY_CHANCE for _ in range(count))
+        found = [fresh[at] for at in order.tolist()[: count - drawn]]
+        while len(found) < min(count, len(self._space.points) - len(self._asked)):
+            point = self._space.points[int(self._random.integers(len(self._space.points)))]
+            if point not in self._asked and point not in found:
+                found.append(point)
+        self._asked.update(found)
+        return found
+
+    def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
+        """The fitness learns."""
+        self._fitness.tell(scores)
+
+    def _child(self, population: Sequence[Point], scores: np.ndarray, chance: np.ndarray) -> Point:
+        one, other = (int(at) for at in self._random.choice(len(population), 2, p=chance))
+        if self.crosses and one != other and self._random.random() < CROSSED:
+            return self._crossed(population[one], population[other], float(scores[one]), float(scores[other]))
+        near = list(self._space.neighbours(population[one]))
+        return near[int(self._random.integers(len(near)))] if near else population[one]
+
+    def _crossed(self, one: Point, other: Point, score: float, others: float) -> Point:
+        """Node by node the decisions of the parent whose node is better: by what was measured with these decisions."""
+        child = list(one)
+        for places in self._places:
+            better = self._of_node(other, places, others) - self._of_node(one, places, score)
+            if self._random.random() < 1.0 / (1.0 + np.exp(np.clip(better / WARMTH, -30, 30))):
+                for place in places:
+                    child[place] = other[place]
+        return self._space.canonical(child) or one
+
+    def _of_node(self, point: Point, places: Sequence[int], otherwise: float) -> float:
+        """Mean score of what was measured with a point's decisions at one node; the point's own where nothing was."""
+        alike = [score for known, score in self._fitness.known.items() if all(known[at] == point[at] for at in places)]
+        return float(np.mean(alike)) if alike else otherwise
+
+
+class Mutation(Evolution):
+    """The same without crossover, as Ansor's code has it: for comparison."""
+
+    crosses = False

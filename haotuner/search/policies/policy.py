@@ -1,0 +1,75 @@
+"""Policy: which points of a space to time next; and the fitness that policies with a model share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.cost.forest import Settings
+from haotuner.generate.space import Point, Space
+
+Floats: TypeAlias = NDArray[np.float64]
+Expected: TypeAlias = Callable[[Sequence[Point]], Floats]  # log of expected microseconds, of shape (points, shapes)
+# Few rows and short searches: small trees, as many as make up for them (not tuned on the tables of the page).
+TREES = Settings(trees=60, leaves=15, rows_per_leaf=4, learning_rate=0.12)
+
+
+class Policy(Protocol):
+    """Asks for points and is told what they took. A score is the mean log of the time at some shapes: lower is better."""
+
+    def ask(self, count: int) -> list[Point]:
+        """At most so many points that were not asked for before; none when there are no more."""
+        ...
+
+    def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
+        """What points took; infinity for what failed."""
+        ...
+
+
+Maker: TypeAlias = Callable[[Space, Expected, int], Policy]  # the int is a seed
+
+
+class Fitness:
+    """Predicted scores: what is expected of a program, and LightGBM for what that misses (Ke et al., NIPS 2017)."""
+
+    def __init__(self, space: Space, expected: Expected, seed: int) -> None:
+        self.space, self._expected, self._seed = space, expected, seed
+        self._rows: dict[Point, Floats] = {}
+        self.known: dict[Point, float] = {}
+        self._booster: lightgbm.Booster | None = None
+        self._level = 0.0
+
+    def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
+        """Take in what was measured and learn from all of it."""
+        self.known.update((point, score) for point, score in scores if np.isfinite(score))
+        if len(self.known) < 8:
+            return
+        points = list(self.known)
+        rows = self._features(points)
+        labels = np.array([self.known[point] for point in points]) - self._prior(rows)
+        data = lightgbm.Dataset(rows, labels - labels.mean(), params={"verbosity": -1})
+        self._level = float(labels.mean())
+        given = TREES.parameters(len(points), seed=self._seed, threads=1)
+        self._booster = lightgbm.train(given, data, num_boost_round=TREES.trees)
+
+    def predicted(self, points: Sequence[Point]) -> Floats:
+        """Scores, of shape ``(len(points),)``: lower is better."""
+        rows = self._features(points)
+        found = self._prior(rows)
+        if self._booster is not None:
+            found = found + self._level + np.asarray(self._booster.predict(rows), np.float64)
+        return np.asarray(found, np.float64)
+
+    def _prior(self, rows: Floats) -> Floats:
+        return np.asarray(rows[:, len(self.space.holes) :].mean(axis=1), np.float64)
+
+    def _features(self, points: Sequence[Point]) -> Floats:
+        new = [point for point in dict.fromkeys(points) if point not in self._rows]
+        if new:
+            for point, expected in zip(new, self._expected(new), strict=True):
+                self._rows[point] = np.concatenate([np.array(point, np.float64), expected])
+        return np.array([self._rows[point] for point in points], np.float64)

@@ -1,0 +1,72 @@
+"""Policy ``template``: a declared schedule with holes, explored by simulated annealing (AutoTVM, NeurIPS 2018; FlexTensor).
+
+What the template fixes is never tried: that is what a template costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from haotuner.generate.space import Point, Space
+from haotuner.search.policies.policy import Expected
+
+CHAINS = 4
+HEAT, COOLING = 0.2, 0.9  # log units that a worse point may be accepted for at first; times that after each round
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The choices that are fixed, by the name of the hole; all else is to be filled in."""
+
+    fixed: Mapping[str, int]
+
+    def holds(self, space: Space, point: Point) -> bool:
+        """Whether a point is an instance."""
+        return all(self.fixed.get(hole.name, at) == at for hole, at in zip(space.holes, point, strict=True))
+
+
+class Annealing:
+    """Chains of points that move to neighbours in the template."""
+
+    TEMPLATE: ClassVar[Template] = Template({"axis": 0, "rows": 0, "masked": 0})  # the innermost axis, one row, masked ends
+
+    def __init__(self, space: Space, expected: Expected, seed: int) -> None:
+        self._space, self._random = space, np.random.default_rng(seed)
+        self._instances = [point for point in space.points if self.TEMPLATE.holds(space, point)]
+        self._at: list[Point] = []
+        self._score: dict[Point, float] = {}
+        self._asked: dict[Point, int] = {}  # the chain that asked
+        self._heat = HEAT
+
+    def ask(self, count: int) -> list[Point]:
+        """Neighbours of where the chains are; by chance where a chain has none left."""
+        found: list[Point] = []
+        while len(found) < count and len(self._asked) < len(self._instances):
+            chain = len(found) % CHAINS
+            near = self._near(self._at[chain]) if len(self._at) == CHAINS else []
+            pool = near or [point for point in self._instances if point not in self._asked]
+            chosen = pool[int(self._random.integers(len(pool)))]
+            self._asked[chosen] = chain
+            found.append(chosen)
+        return found
+
+    def _near(self, point: Point) -> list[Point]:
+        near = self._space.neighbours(point)
+        return [one for one in near if self.TEMPLATE.holds(self._space, one) and one not in self._asked]
+
+    def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
+        """Each chain moves to a better point, to a worse one by chance."""
+        for point, score in scores:
+            self._score[point] = score
+            if len(self._at) < CHAINS:
+                self._at.append(point)
+                continue
+            chain = self._asked.get(point, 0)
+            worse = score - self._score[self._at[chain]]
+            if worse <= 0 or self._random.random() < np.exp(-worse / self._heat):
+                self._at[chain] = point
+        self._heat *= COOLING

@@ -1,0 +1,111 @@
+"""From a model's file to a request, and the check of a new pack's model against the reference.
+
+``python -m haotuner.whole_model PACK MODEL.onnx SHAPES`` checks in a process of its own: code that crashes must not take the
+tuner along.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import HaotunerError, PackInvalid
+from haotuner.graph.extents import evaluate, product
+from haotuner.graph.interpret import interpret
+from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.importing.read import read
+from haotuner.orchestrate.tasks import AskedModel, asked_model, requests
+from haotuner.runtime.pack import Pack
+
+TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
+CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
+CHECKS = 3
+CHECK_LIMIT_S = 300.0
+
+
+def model_of(path: str | Path, shapes: str) -> AskedModel:
+    """The model of an ONNX file, ready to be tuned; errors as of ``importing.read``."""
+    place = Path(path)
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", place.stem)[:60].lstrip(".-") or "model"
+    return asked_model(name, read(place), shapes, place)
+
+
+def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:
+    """``check_model`` in a process of its own. PackInvalid with its words."""
+    command = [sys.executable, "-m", "haotuner.whole_model", str(pack), str(file), shapes]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, env=dict(environment) or None, timeout=CHECK_LIMIT_S, check=False
+    )
+    if answer.returncode != 0:
+        said = answer.stderr.strip()[-1500:] or f"status {answer.returncode}"
+        raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {said}")
+
+
+def drawn_inputs(model: AskedModel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
+    """Inputs of a request: normal numbers, whole ones small enough to be indices, masks of ones."""
+    draw = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for name in model.graph.inputs:
+        kind = model.graph.types[name]
+        shape = [evaluate(extent, sizes) for extent in kind.shape]
+        if kind.dtype in FLOATS:
+            found[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
+        else:
+            found[name] = draw.integers(0, 2, shape).astype(numpy_dtype(kind.dtype))
+    return found
+
+
+def check_model(pack: Path, model: AskedModel) -> None:
+    """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range."""
+    name = model.written.name
+    small = sorted(requests(model.spans), key=lambda sizes: _elements(model, sizes))
+    chosen = [sizes for sizes in small if _elements(model, sizes) <= CHECKED_ELEMENTS][-CHECKS:] or small[:1]
+    for threads in (1, None):
+        with Pack(pack, threads) as opened:
+            served = opened.model(name)
+            for sizes in chosen:
+                given = drawn_inputs(model, sizes)
+                expected, found = interpret(model.graph, given), served.run(given)
+                for output, want in expected.items():
+                    far = difference(found[output], want)
+                    if far > TOLERANCE:
+                        raise PackInvalid(
+                            f"model {name}, {dict(sizes)}: output {output} is {far:.2g} away from the reference; "
+                            "the pack was not published"
+                        )
+
+
+def difference(found: Any, want: Any) -> float:
+    """The largest error over the largest number that was expected; infinite for other shapes or not-a-numbers."""
+    if found.shape != want.shape:
+        return float("inf")
+    one, other = np.asarray(found, np.float64), np.asarray(want, np.float64)
+    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+        return float("inf")
+    keep = np.isfinite(one)
+    return float(np.max(np.abs(one - other), initial=0, where=keep) / max(1.0, np.max(np.abs(other), initial=0, where=keep)))
+
+
+def _elements(model: AskedModel, sizes: Mapping[str, int]) -> float:
+    held = {node.output for node in model.graph.nodes}
+    return float(sum(evaluate(product(kind.shape), sizes) for name, kind in model.graph.types.items() if name in held))
+
+
+def main(pack: str, file: str, shapes: str) -> int:
+    """Check one pack's model; says what is wrong."""
+    try:
+        check_model(Path(pack), model_of(file, shapes))
+    except HaotunerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

@@ -1,0 +1,161 @@
+/* One typed micro-kernel, HT_PROGRAM: tiles of HT_MR rows x HT_NV vectors of HT_LANES columns, sums in registers.
+ *
+ * HT_TYPE: 2 bf16, 1 fp16, 4 int8 (weights; x without sign) - terms of a word. HT_DOT: the CPU multiplies whole words
+ * (vdpbf16ps, vpdpbusd); without it they are widened: of bf16 and fp16 x once for a run of terms, the weight in registers. Each
+ * sum is taken in the order of k by one accumulator, whatever the tile's shape: a row's bits do not depend on its neighbours. */
+
+#define HT_NR (HT_NV * HT_LANES)
+#define HT_AT(j) (((j)*HT_LANES) / HT_PW * panel + ((j)*HT_LANES) % HT_PW * HT_COLUMN)
+#define HT_COLUMN (HT_TYPE == 1 ? 2 : 4) /* bytes of a column in a row of the panel */
+#define HT_RUN 128                       /* terms of x that are widened at a time */
+#define HT_FETCH(q)                                                              \
+  if (HT_PF)                                                                     \
+    for (int line = 0; line < HT_NR * HT_COLUMN; line += 64)                     \
+  _mm_prefetch(w + line / (HT_PW * HT_COLUMN) * panel + line % (HT_PW * HT_COLUMN) + ((q) + HT_PF) * HT_PW * HT_COLUMN, _MM_HINT_T0)
+
+#if HT_TYPE == 4
+typedef vi HT_NAME(sum);
+#else
+typedef vf HT_NAME(sum);
+#endif
+
+#if HT_TYPE != 1
+/* A word of a row, of which `left` bytes exist. */
+HT_INLINE HT_TARGET int32_t HT_NAME(some)(const char* x, int64_t left) {
+  int32_t word = 0;
+  memcpy(&word, x, (size_t)left);
+  return word;
+}
+#endif
+
+#if HT_TYPE == 4 || HT_DOT
+/* One word of every row against one of every column. */
+HT_INLINE HT_TARGET void HT_NAME(step)(HT_NAME(sum) sums[HT_MR][HT_NV], const int32_t words[HT_MR], const char* w, int64_t panel) {
+  vi of_w[HT_NV];
+#pragma GCC unroll 16
+  for (int j = 0; j < HT_NV; ++j) of_w[j] = loadi(w + HT_AT(j));
+#if HT_DOT
+#pragma GCC unroll 16
+  for (int i = 0; i < HT_MR; ++i) {
+    vi x = splat(words[i]);
+#pragma GCC unroll 16
+    for (int j = 0; j < HT_NV; ++j)
+#if HT_TYPE == 2
+      sums[i][j] = _mm512_dpbf16_ps(sums[i][j], (__m512bh)x, (__m512bh)of_w[j]);
+#elif HT_LANES == 16
+      sums[i][j] = _mm512_dpbusd_epi32(sums[i][j], x, of_w[j]);
+#else
+      sums[i][j] = _mm256_dpbusd_avx_epi32(sums[i][j], x, of_w[j]);
+#endif
+  }
+#else /* even and odd bytes as 16 bits: products of two pairs fit 32, where maddubs would saturate at 16 */
+  vi even[HT_NV], odd[HT_NV];
+#pragma GCC unroll 16
+  for (int j = 0; j < HT_NV; ++j) {
+    even[j] = V(srai, epi16)(V(slli, epi16)(of_w[j], 8), 8);
+    odd[j] = V(srai, epi16)(of_w[j], 8);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < HT_MR; ++i) {
+    vi x_even = splat(words[i] & 0x00ff00ff), x_odd = splat((int32_t)((uint32_t)words[i] >> 8) & 0x00ff00ff);
+#pragma GCC unroll 16
+    for (int j = 0; j < HT_NV; ++j)
+      sums[i][j] = V(add, epi32)(sums[i][j], V(add, epi32)(V(madd, epi16)(x_even, even[j]), V(madd, epi16)(x_odd, odd[j])));
+  }
+#endif
+}
+
+HT_INLINE HT_TARGET void HT_NAME(depth)(HT_NAME(sum) sums[HT_MR][HT_NV], const ht_typed_tile* t, const char* x, const char* w) {
+  const int64_t panel = t->panel, whole = t->k / HT_TYPE, left = t->k % HT_TYPE;
+  int32_t words[HT_MR];
+HT_UNROLL
+  for (int64_t q = 0; q < whole; ++q) {
+    HT_FETCH(q);
+#pragma GCC unroll 16
+    for (int i = 0; i < HT_MR; ++i) memcpy(&words[i], x + i * t->x_stride + q * 4, 4);
+    HT_NAME(step)(sums, words, w + q * HT_PW * 4, panel);
+  }
+  if (left > 0) {
+#pragma GCC unroll 16
+    for (int i = 0; i < HT_MR; ++i) words[i] = HT_NAME(some)(x + i * t->x_stride + whole * 4, left * (4 / HT_TYPE));
+    HT_NAME(step)(sums, words, w + whole * HT_PW * 4, panel);
+  }
+}
+#else
+/* So many terms of every row as fp32. */
+HT_INLINE HT_TARGET void HT_NAME(widen)(float wide[HT_MR][HT_RUN], const char* x, int64_t stride, int64_t count) {
+  for (int i = 0; i < HT_MR; ++i) {
+    const char* row = x + i * stride;
+    int64_t at = 0;
+    for (; at + HT_LANES <= count; at += HT_LANES)
+      V(storeu, ps)(wide[i] + at, HT_TYPE == 1 ? from_halves(row + at * 2) : from_bf16(row + at * 2));
+    if (at < count) {
+      uint16_t last[HT_LANES] = {0};
+      memcpy(last, row + at * 2, (size_t)(count - at) * 2);
+      V(storeu, ps)(wide[i] + at, HT_TYPE == 1 ? from_halves(last) : from_bf16(last));
+    }
+  }
+}
+
+HT_INLINE HT_TARGET void HT_NAME(term)(vf sums[HT_MR][HT_NV], const float* wide, const vf of_w[HT_NV]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < HT_MR; ++i) {
+    vf x = splatf(wide[i * HT_RUN]);
+#pragma GCC unroll 16
+    for (int j = 0; j < HT_NV; ++j) sums[i][j] = madd(x, of_w[j], sums[i][j]);
+  }
+}
+
+HT_INLINE HT_TARGET void HT_NAME(depth)(vf sums[HT_MR][HT_NV], const ht_typed_tile* t, const char* x, const char* w) {
+  const int64_t panel = t->panel;
+  float wide[HT_MR][HT_RUN];
+  for (int64_t from = 0; from < t->k; from += HT_RUN) {
+    int64_t count = t->k - from < HT_RUN ? t->k - from : HT_RUN;
+    HT_NAME(widen)(wide, x + from * 2, t->x_stride, count);
+HT_UNROLL
+    for (int64_t q = 0; q < (count + HT_TYPE - 1) / HT_TYPE; ++q) {
+      const char* row = w + (from / HT_TYPE + q) * HT_PW * HT_COLUMN;
+      vf of_w[HT_NV];
+      HT_FETCH(from / HT_TYPE + q);
+#if HT_TYPE == 1
+#pragma GCC unroll 16
+      for (int j = 0; j < HT_NV; ++j) of_w[j] = from_halves(row + HT_AT(j));
+      HT_NAME(term)(sums, wide[0] + q, of_w);
+#else
+#pragma GCC unroll 16
+      for (int j = 0; j < HT_NV; ++j) of_w[j] = asf(V(slli, epi32)(loadi(row + HT_AT(j)), 16));
+      HT_NAME(term)(sums, wide[0] + 2 * q, of_w);
+      if (2 * q + 1 == count) break;
+#pragma GCC unroll 16
+      for (int j = 0; j < HT_NV; ++j) of_w[j] = asf(and_(loadi(row + HT_AT(j)), splat((int32_t)0xffff0000)));
+      HT_NAME(term)(sums, wide[0] + 2 * q + 1, of_w);
+#endif
+    }
+  }
+}
+#endif
+
+HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
+  const int64_t panel = t->panel;
+  (void)panel;
+  for (int64_t group = 0; group < t->groups; ++group)
+    for (int64_t tile = 0; tile < t->tiles; ++tile) {
+      HT_NAME(sum) sums[HT_MR][HT_NV];
+#pragma GCC unroll 16
+      for (int i = 0; i < HT_MR; ++i)
+#pragma GCC unroll 16
+        for (int j = 0; j < HT_NV; ++j) memset(&sums[i][j], 0, sizeof sums[i][j]);
+      HT_NAME(depth)(sums, t, t->x + tile * HT_MR * t->x_stride, t->w + group * (HT_NR / HT_PW) * panel);
+      char* out = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
+#pragma GCC unroll 16
+      for (int i = 0; i < HT_MR; ++i)
+#pragma GCC unroll 16
+        for (int j = 0; j < HT_NV; ++j) memcpy(out + (i * t->stride + j * HT_LANES) * 4, &sums[i][j], sizeof sums[i][j]);
+    }
+}
+
+#undef HT_NR
+#undef HT_AT
+#undef HT_COLUMN
+#undef HT_RUN
+#undef HT_FETCH

@@ -1,0 +1,87 @@
+/* How a block of sums becomes the result: HT_STORE_NAME(type), one function a type. Floats are rounded to nearest even; integers
+ * too, within their range, NaN to the least. */
+
+#define HT_ROWS(bytes, body)                                                                                          \
+  for (int64_t r = 0; r < rows; ++r) {                                                                                \
+    const char* from = (const char*)sums + r * stride * 4;                                                            \
+    char* row = to + r * to_stride;                                                                                   \
+    int64_t at = 0;                                                                                                   \
+    for (; at + HT_LANES <= columns; at += HT_LANES) body(row + at * (bytes), loadi(from + at * 4));                  \
+    if (at < columns) {                                                                                               \
+      char last[HT_LANES * 4] = {0}, made[HT_LANES * 4];                                                              \
+      memcpy(last, from + at * 4, (size_t)(columns - at) * 4);                                                        \
+      body(made, loadi(last));                                                                                        \
+      memcpy(row + at * (bytes), made, (size_t)((columns - at) * (bytes)));                                           \
+    }                                                                                                                 \
+  }
+
+HT_INLINE void HT_NAME(put_fp32)(void* to, vi bits) { storei(to, bits); }
+
+HT_INLINE void HT_NAME(put_bf16)(void* to, vi bits) { /* half of the last bit that stays, and one where that makes it even; NaN stays one */
+  vi odd = and_(V(srli, epi32)(bits, 16), splat(1));
+  vi rounded = V(srli, epi32)(V(add, epi32)(V(add, epi32)(bits, splat(0x7fff)), odd), 16);
+  vi magnitude = and_(bits, splat(0x7fffffff));
+#if HT_LANES == 16
+  rounded = _mm512_mask_or_epi32(rounded, _mm512_cmpgt_epi32_mask(magnitude, splat(0x7f800000)), V(srli, epi32)(bits, 16), splat(0x40));
+#elif HT_LANES == 8
+  vi nan = _mm256_cmpgt_epi32(magnitude, splat(0x7f800000));
+  rounded = _mm256_blendv_epi8(rounded, _mm256_or_si256(V(srli, epi32)(bits, 16), splat(0x40)), nan);
+#else
+  vi nan = _mm_cmpgt_epi32(magnitude, splat(0x7f800000));
+  rounded = _mm_blendv_epi8(rounded, _mm_or_si128(V(srli, epi32)(bits, 16), splat(0x40)), nan);
+#endif
+  store_low(to, rounded);
+}
+
+HT_INLINE void HT_NAME(put_fp16)(void* to, vi bits) {
+#if HT_LANES == 16
+  _mm256_storeu_si256(to, _mm512_cvtps_ph(asf(bits), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif HT_LANES == 8
+  _mm_storeu_si128(to, _mm256_cvtps_ph(asf(bits), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  uint32_t words[4];
+  uint16_t halves[4];
+  storei(words, bits);
+  for (int i = 0; i < 4; ++i) {
+    uint32_t sign = words[i] >> 16 & 0x8000, magnitude = words[i] & 0x7fffffff, half;
+    if (magnitude > 0x7f800000) half = 0x7e00;                /* NaN */
+    else if (magnitude >= 0x477ff000) half = 0x7c00;          /* from 65520 on: infinity */
+    else if (magnitude >= 0x38800000) half = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    else { /* denormals: adding 0.5 lets the adder round at 2^-24 */
+      float value;
+      memcpy(&value, &magnitude, 4);
+      value += 0.5f;
+      memcpy(&half, &value, 4);
+      half -= 0x3f000000;
+    }
+    halves[i] = (uint16_t)(sign | half);
+  }
+  memcpy(to, halves, sizeof halves);
+#endif
+}
+
+/* Floats to whole numbers within a range; the larger comes second, so that NaN becomes `low`. */
+HT_INLINE vi HT_NAME(whole)(vi bits, float low, float high) {
+  return V(cvtps, epi32)(V(min, ps)(V(max, ps)(asf(bits), splatf(low)), splatf(high)));
+}
+
+HT_INLINE void HT_NAME(put_uint8)(void* to, vi bits) { store_bytes(to, HT_NAME(whole)(bits, 0.0f, 255.0f)); }
+HT_INLINE void HT_NAME(put_int8)(void* to, vi bits) {
+  store_bytes(to, and_(HT_NAME(whole)(bits, -128.0f, 127.0f), splat(0xff)));
+}
+/* 2147483520 is the largest fp32 under 2^31. */
+HT_INLINE void HT_NAME(put_int32)(void* to, vi bits) { storei(to, HT_NAME(whole)(bits, -2147483648.0f, 2147483520.0f)); }
+
+HT_INLINE void HT_NAME(put_floats)(void* to, vi bits) { storei(to, asi(V(cvtepi32, ps)(bits))); }
+
+#define HT_STORES(type, bytes)                                                                                             \
+  static void HT_NAME(store_##type)(const void* sums, int64_t stride, char* to, int64_t to_stride, int64_t rows, int64_t columns) { \
+    HT_ROWS(bytes, HT_NAME(put_##type))                                                                                    \
+  }
+HT_STORES(fp32, 4)
+HT_STORES(bf16, 2)
+HT_STORES(fp16, 2)
+HT_STORES(uint8, 1)
+HT_STORES(int8, 1)
+HT_STORES(int32, 4)
+HT_STORES(floats, 4)

@@ -1,0 +1,109 @@
+"""Dense in bf16, fp16 and int8 for CPUs: the register tile of ``dense.py`` over words of several terms, in C.
+
+The weight is packed as panels ``[panel][k / terms][pw]`` of words (``native/kinds/typed_tile.h``): two bf16 or four int8
+terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16. A CPU without those
+instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that stays in
+cache; the runtime finishes them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from haotuner.microkernels.cpu.dense import CpuDense
+from haotuner.microkernels.cpu.epilogue import bare, with_epilogue
+from haotuner.microkernels.cpu.typed_source import STORED
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+MAX_ROWS, MAX_VECTORS = 12, 6
+UNROLLS = (1, 2)
+PREFETCHES = (0, 16)  # words of a column ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """How terms lie in the packed weight. ``terms`` of a column in a row of a panel, ``bytes`` of a column there."""
+
+    terms: int
+    bytes: int
+
+    def depth(self, k: int) -> int:
+        """Rows of a panel."""
+        return -(-k // self.terms)
+
+    def floats(self, pw: int) -> int:
+        """32-bit words of a panel's row."""
+        return pw * self.bytes // 4
+
+
+WORDS = {"bf16": Word(terms=2, bytes=4), "fp16": Word(terms=1, bytes=2), "int8": Word(terms=4, bytes=4)}
+
+
+def word_of(kernel: MicroKernel) -> Word | None:
+    """How the kernel's family packs a weight; None of fp32, whose panels hold plain floats."""
+    dtype = kernel.family.removeprefix("cpu_dense_")
+    return WORDS.get(dtype) if dtype != kernel.family else None
+
+
+def dtype_of(kernel: MicroKernel) -> str:
+    """The dtype of the ops that a typed kernel serves."""
+    return kernel.family.removeprefix("cpu_dense_")
+
+
+def output_of(kernel: MicroKernel) -> str:
+    """The type that results are stored in."""
+    return STORED[kernel["ot"]]
+
+
+def program_of(kernel: MicroKernel) -> MicroKernel:
+    """The kernel without what follows its sums: kernels that differ there share the program."""
+    kept = tuple(one for one in bare(kernel).params if one[0] != "ot")
+    return MicroKernel(kernel.family, kept)
+
+
+class CpuTyped(CpuDense):
+    """Families ``cpu_dense_bf16``, ``_fp16``, ``_int8``; mr, nr, pw, ku, vl, pf and ep as dense's, ot the output's type."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.name = f"cpu_dense_{dtype}"
+
+    def serves(self, op: Op) -> bool:
+        """Dense in the family's type, n and k static."""
+        return op.kind == "dense" and op.dtype == self.dtype and op.dynamic == ("m",)
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every tile of whole vectors up to the family's limits; selection refuses what does not fit."""
+        lanes = device.wave_width
+        for rows in range(1, MAX_ROWS + 1):
+            for vectors in range(1, MAX_VECTORS + 1):
+                for streams in (count for count in range(1, vectors + 1) if vectors % count == 0):
+                    for unroll in UNROLLS:
+                        for ahead in PREFETCHES:
+                            width = vectors * lanes
+                            yield self.typed(op, (rows, width, width // streams, unroll, lanes, ahead))
+
+    def typed(self, op: Op, tile: tuple[int, int, int, int, int, int]) -> MicroKernel:
+        """The micro-kernel of (mr, nr, pw, ku, vl, pf) for an op's output type and epilogue."""
+        out = STORED.index(op.dtype_of(op.meaning.output))
+        kernel = MicroKernel(self.name, (*zip(("mr", "nr", "pw", "ku", "vl", "pf"), tile, strict=True), ("ot", out)))
+        return with_epilogue(kernel, op.epilogue) if op.epilogue else kernel
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """As dense's: sums, a row of the panel, and a broadcast word."""
+        rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
+        step_bytes = (rows + kernel["nr"]) * kernel["ku"] * WORDS[self.dtype].bytes
+        return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """An empty TVM module: ``typed_source`` says the program in C."""
+        import tvm
+
+        return tvm.IRModule({})
+
+
+TYPED_FAMILIES = tuple(CpuTyped(dtype) for dtype in WORDS)

@@ -1,0 +1,74 @@
+"""C source of typed micro-kernels: one file for all of a library, from the headers in ``native/``.
+
+They are C and not TVM: TVM 0.27 legalizes bf16 away before LLVM sees it, so that ``vdpbf16ps`` cannot be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from haotuner.words.kernel import MicroKernel
+
+NATIVE = Path(__file__).resolve().parent / "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """An instruction that multiplies whole words: the extension as gcc names it, and as /proc/cpuinfo does."""
+
+    feature: str
+    flag: str
+
+
+# By terms of a word and lanes; elsewhere words are widened.
+DOTS = {
+    (2, 16): Dot(feature="avx512bf16", flag="avx512_bf16"),
+    (4, 16): Dot(feature="avx512vnni", flag="avx512_vnni"),
+    (4, 8): Dot(feature="avxvnni", flag="avx_vnni"),
+}
+
+
+Ways = Literal["all", "dot", "wide"]  # all: what the CPU has is found out when the kernel runs
+
+
+def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways: Ways = "all") -> str:
+    """C source of these programs (symbol, kernel, terms of a word) and of everything that stores their sums.
+
+    ``ways``: with either way alone the code is half as much; only where it is known to run.
+    """
+    text = [f"#define HT_LANES {lanes}", '#include "typed_vectors.h"']
+    for symbol, kernel, terms in programs:
+        dot = DOTS.get((terms, lanes)) if ways != "wide" else None
+        made = [("dot", 1, f'__attribute__((target("{dot.feature}")))')] if dot else []
+        for way, number, target in made if made and ways == "dot" else [("wide", 0, ""), *made]:
+            words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
+                     "TYPE": terms, "DOT": number, "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
+            text += [f"#define HT_{name} {value}" for name, value in words.items()]
+            text.append(f"#define HT_NAME(part) {symbol}_{way}_##part")
+            text.append(f'#define HT_UNROLL _Pragma("GCC unroll {kernel["ku"]}")')
+            text.append('#include "typed_program.h"')
+            text += [f"#undef HT_{name}" for name in (*words, "NAME", "UNROLL")]
+        run = f"{symbol}_wide(tile)"
+        if dot and ways == "dot":
+            run = f"{symbol}_dot(tile)"
+        elif dot:
+            run = f'if (__builtin_cpu_supports("{dot.feature}")) {symbol}_dot(tile); else {run}'
+        text.append(f"void {symbol}(const ht_typed_tile* tile) {{ {run}; }}")
+    text += [f"#define HT_NAME(part) ht_vl{lanes}_##part", '#include "typed_store.h"']
+    for out in (*STORED, "floats"):
+        arguments = "const void* s, int64_t ld, char* to, int64_t step, int64_t rows, int64_t columns"
+        text.append(
+            f"void {store_symbol(out, lanes)}({arguments}) {{ ht_vl{lanes}_store_{out}(s, ld, to, step, rows, columns); }}"
+        )
+    return "\n".join([*text, ""])
+
+
+STORED = ("fp32", "bf16", "fp16", "int32", "int8", "uint8")
+
+
+def store_symbol(out: str, lanes: int) -> str:
+    """Name of what stores fp32 sums as another type (fp32: any 32 bits as they are; floats: int32 as fp32)."""
+    return f"typed_store_{out}_vl{lanes}"

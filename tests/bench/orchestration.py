@@ -1,0 +1,139 @@
+"""The exact plan beside the greedy one: ``python -m tests.bench.orchestration MODEL.onnx SHAPES [--page FILE]``.
+
+Only generated groups are timed, for products are the same in both plans: every group of each plan is compiled, run at
+requests of the range with one thread, and the least times added up. Prices are what the program minimised, times are what
+they came to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.backends.toolchain import Toolchain
+from haotuner.graph.extents import evaluate
+from haotuner.graph.graph import Graph
+from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.importing.read import read
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy, Loops, Step
+from haotuner.orchestrate.tasks import requests, spans_of
+from haotuner.orchestrate.written import source_of, written
+from haotuner.runtime.schedule import Schedule
+
+REQUESTS = 6
+LARGEST = 1 << 27  # bytes of one tensor of a timed request
+DOOR = """
+void run_group(int group, const int64_t* s, void* const* t) {
+  const ht_group* g = &ht_groups[group];
+  int64_t lo[HT_GROUP_AXES] = {0}, hi[HT_GROUP_AXES] = {0};
+  for (int a = 0; a < g->rank; ++a) hi[a] = s[g->extents[a]];
+  g->run(s, t, lo, hi);
+}
+"""
+
+
+def timed_us(graph: Graph, steps: Sequence[Step], sizes: Sequence[Mapping[str, int]]) -> float:
+    """Microseconds of all groups, the mean over requests."""
+    model = written("plan", graph, steps)
+    schedule = Schedule.of(model.schedule, "plan")
+    with tempfile.TemporaryDirectory() as scratch:
+        source, library = Path(scratch) / "groups.c", Path(scratch) / "groups.so"
+        source.write_text(source_of([model]) + DOOR)
+        native = Path(__file__).parents[2] / "haotuner" / "runtime" / "native"
+        command = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
+                   "-I", str(native), str(source), "-o", str(library), "-lm"]  # fmt: skip
+        subprocess.run(command, check=True)
+        loaded = ctypes.CDLL(str(library))
+        return statistics.mean(_request_us(loaded, graph, schedule, model.weights, one) for one in sizes)
+
+
+def _request_us(loaded: Any, graph: Graph, schedule: Schedule, weights: bytes, dims: Mapping[str, int]) -> float:
+    values = np.array(schedule.values(dims), np.int64)
+    arrays: dict[str, Any] = {}
+    for name, one in schedule.weights.items():
+        count = int(np.prod(one["shape"], dtype=np.int64))
+        kind = numpy_dtype(one["dtype"])
+        arrays[name] = np.frombuffer(weights, kind, count, one["offset"]).reshape(one["shape"])
+    total = 0.0
+    draw = np.random.default_rng(0)
+    for step in schedule.steps:
+        if step["do"] != "loops":
+            continue
+        held = []
+        for name in step["tensors"]:
+            if name in schedule.tensors:
+                dtype, shape = schedule.tensors[name]
+                extents = [int(values[place]) for place in shape]
+                made = draw.standard_normal(extents, np.float32) if dtype in FLOATS else np.zeros(extents)
+                held.append(np.ascontiguousarray(made, numpy_dtype(dtype)))
+            else:
+                held.append(arrays[name])
+        pointers = (ctypes.c_void_p * len(held))(*(one.ctypes.data for one in held))
+
+        def call(pointers: Any = pointers, group: int = step["group"]) -> None:
+            loaded.run_group(group, values.ctypes.data_as(ctypes.c_void_p), pointers)
+
+        call()
+        spent = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            call()
+            spent.append((time.perf_counter() - begin) * 1e6)
+        total += min(spent)
+    return total
+
+
+def main() -> int:
+    """Print both plans' prices and times; ``--page`` appends the row of a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("shapes")
+    parser.add_argument("--page", type=Path)
+    asked = parser.parse_args()
+    graph = read(asked.model)
+    sizes = requests(spans_of(graph, asked.shapes), REQUESTS)
+    prices = Prices(sizes)
+    begin = time.perf_counter()
+    exact = Exact(graph, prices)
+    best = exact.steps
+    seconds = time.perf_counter() - begin
+    small = [one for one in sizes if all(_bytes(graph, name, one) <= LARGEST for name in graph.types)]
+    plans = {"greedy": Greedy(graph).steps, "exact": best}
+    times = {name: timed_us(graph, steps, small) for name, steps in plans.items()}
+    groups = {name: sum(isinstance(one, Loops) for one in steps) for name, steps in plans.items()}
+    told = exact.told
+    row = (
+        f"| {asked.model.stem} | {told.windows} | {told.candidates} | {seconds:.0f} | {told.status} | "
+        f"{told.bound_us:,.0f} | "
+        f"{told.greedy_us:,.0f} / {told.chosen_us:,.0f} | {groups['greedy']} / {groups['exact']} | "
+        f"{times['greedy']:,.0f} / {times['exact']:,.0f} | {times['greedy'] / times['exact']:.2f} |"
+    )
+    print(row)
+    if asked.page:
+        with asked.page.open("a", encoding="utf-8") as page:
+            page.write(row + "\n")
+    return 0
+
+
+def _bytes(graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
+    count = 1
+    for extent in graph.types[name].shape:
+        count *= evaluate(extent, sizes)
+    return count * 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Sketches follow from conditions on the graph; every point of a space has a program, whatever was mutated or crossed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.generate.counted import run
+from haotuner.generate.schedule import planned
+from haotuner.generate.sketch import lane_axes, sketches
+from haotuner.generate.space import Space
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from tests.content.test_generate import GROUPS, SIZES, K, M, N, drawn, group
+
+B = dimension("b")
+
+
+def transposed_product(g: GraphBuilder, a: str, b: str) -> str:
+    """Transpose, transpose, product: TBG of the Ansor paper."""
+    one, other = (g.add("transpose", x, order=(0, 2, 1)) for x in (a, b))
+    return g.add("contract", one, other, labels="bmk,bkn->bmn")
+
+
+def product_relu(g: GraphBuilder, a: str, b: str) -> str:
+    return g.map("max", g.add("contract", a, b, labels="mk,kn->mn"), 0.0)
+
+
+def convolution(g: GraphBuilder, x: str, w: str) -> str:
+    seen = g.add("window", x, axes=(2,), sizes=(3,), strides=(1,), dilations=(1,))
+    return g.add("contract", seen, w, labels="bcwr,fcr->bfw")
+
+
+CASES = {
+    "matmul": GROUPS["matmul"],
+    "matmul_relu": group(product_relu, (M, K), (K, N)),
+    "convolution": group(convolution, (B, K, N), (M, K, 3)),
+    "layer_norm": GROUPS["layer_norm"],
+    "transpose_transpose_product": group(transposed_product, (B, K, M), (B, N, K)),
+    "softmax": GROUPS["softmax"],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sketches_of_a_graph(golden: Callable[..., None], name: str) -> None:
+    graph, lines = CASES[name], []
+    for sketch in sketches(graph):
+        lines += [f"lanes along {lane_axes(graph, sketch)}", *(f"  {step}" for step in sketch.steps)]
+    golden("\n".join([*lines, ""]))
+
+
+def test_each_rule_fires_under_its_condition() -> None:
+    fired = {name: {step.rule for one in sketches(graph) for step in one.steps} for name, graph in CASES.items()}
+    assert fired["matmul"] == {"cache stage", "tile"}  # reuse, nothing to fuse
+    assert fired["matmul_relu"] == {"tile and fuse", "skip"}  # reuse, and what reads the product
+    assert fired["transpose_transpose_product"] == {"cache stage", "tile", "inline"}
+    assert fired["softmax"] == {"skip", "inline", "cache", "factor"}  # powers are read twice
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax", "sum_last", "instance_norm"])
+def test_points_compute_the_graph(name: str) -> None:
+    graph: Graph = GROUPS[name]
+    space, rng = Space(graph, 4), np.random.default_rng(0)
+    inputs: dict[str, Any] = drawn(graph, SIZES if name != "instance_norm" else {"m": 2, "n": 3, "k": 2})
+    want = interpret(graph, inputs)[graph.outputs[0]]
+    for point in [space.drawn(rng) for _ in range(6)]:
+        found, _ = run(planned(graph, space.schedule(point)), inputs)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(space.schedule(point)))
+
+
+def test_equal_programs_are_equal_points() -> None:
+    space = Space(GROUPS["softmax"], 16)
+    assert len(set(space.points)) == len(space.points) == len({space.schedule(point) for point in space.points})
+    for point in space.points[::37]:
+        near = list(space.neighbours(point))
+        assert near and point not in near and set(near) <= set(space.points)

@@ -1,0 +1,56 @@
+"""Micro-kernels in bf16, fp16 and int8 against float64: on every instruction set of the host, in every way to multiply."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from haotuner.backends.cpu.compile import object_code
+from haotuner.backends.cpu.measuring import measuring_library
+from haotuner.backends.cpu.timer_process import TimerProcess
+from haotuner.backends.cpu.typed_library import way_here
+from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.typed import CpuTyped
+from haotuner.microkernels.cpu.typed_source import Ways
+from haotuner.microkernels.index import families_for
+from haotuner.words.op import Op
+from tests.content.test_cpu_dense_results import TARGETS
+
+OPS = (
+    "dense:n=50,k=37,dtype=bf16",
+    "dense:n=50,k=37,dtype=bf16,epilogue=bias+gelu+residual,out=fp32",
+    "dense:n=50,k=131,dtype=fp16,epilogue=residual+relu",
+    "dense:n=50,k=37,dtype=int8",
+    "dense:n=50,k=38,dtype=int8,epilogue=scale+bias+relu,out=uint8",
+    "dense:n=50,k=39,dtype=int8,epilogue=scale+bias+residual,out=int8",
+)
+TILES = ((1, 3, 1, 1, 0), (4, 2, 2, 2, 16), (3, 1, 1, 2, 0))  # rows, vectors, vectors of a panel, unroll, words ahead
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("way", get_args(Ways)[1:])
+def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path) -> None:
+    mcpu, lanes = target
+    seen = 0
+    for place, spec in enumerate(OPS):
+        op = Op.parse(spec)
+        (family,) = families_for(op, "cpu")
+        assert isinstance(family, CpuTyped)
+        kernels = [family.typed(op, (mr, nv * lanes, pv * lanes, ku, lanes, pf)) for mr, nv, pv, ku, pf in TILES]
+        if way == "dot" and way_here(kernels[0]) != "dot":
+            continue  # the host multiplies no whole words of this type
+        if way == "wide" and place not in (0, 3, 5):
+            continue  # what follows the sums is the same
+        library = tmp_path / f"{place}.so"
+        measuring_library(kernels, mcpu, Toolchain.find(), library, partial(object_code, ways=way))
+        for index, kernel in enumerate(kernels):
+            sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
+            asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],
+                     "col_block": 64, "row_block": 0, "k_block": 0, "threads": 1, "split": 0, "sample_ns": 1, "limit_ns": 1,
+                     "least": 1, **sizes}  # fmt: skip
+            assert TimerProcess().verify(asked)["max_error"] <= 1
+            seen += 1
+    assert seen or way == "dot"

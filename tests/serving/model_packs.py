@@ -1,0 +1,36 @@
+"""Packs with whole models, built without tuning: graphs through the greedy plan, real loops, made-up plans of dense ops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.backends.toolchain import Toolchain
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.greedy import Greedy
+from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.written import source_of, written
+from haotuner.pack.write import write_pack
+from tests.serving.packs import LANES, best_level, document, packed_op
+
+ANY = "dense:n=16,k=16"  # a pack holds an op at least
+
+
+def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True) -> Path:
+    """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
+    models: list[Any] = []
+    ops: dict[str, None] = {ANY: None}
+    for name, graph in graphs.items():
+        steps = Greedy(graph, tuned=tuned).steps
+        ops |= {one.op: None for one in steps if isinstance(one, Product)}
+        models.append(written(name, graph, steps, sum(len(one.functions) for one in models)))
+    level = best_level()
+    packed = [packed_op(name, LANES[level], LANES[level], (1, 2)) for name in ops]
+    library = out.with_suffix(".so")
+    pack_library(packed, level, Toolchain.find(), library, groups=source_of(models))
+    write_pack(
+        out, library, document(packed, level), lambda _: None, {one.name: (one.schedule, one.weights) for one in models}
+    )
+    library.unlink()
+    return out

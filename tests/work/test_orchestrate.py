@@ -1,0 +1,206 @@
+"""What of a graph runs on tuned kernels, what goes together, and what a model's sizes are."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension, floor_division
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.orchestrate import exact as exact_module
+from haotuner.orchestrate.c_loops import again_and_again
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Candidate, Exact, solve
+from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.sizes import SizeTable
+from haotuner.orchestrate.tasks import arrivals_of_model, asked_model, ops_of, spans_of
+from haotuner.runtime.schedule import Schedule
+from haotuner.words.op import Op
+
+B, T = dimension("batch"), dimension("seq")
+
+
+def attention() -> Graph:
+    """Two heads of 16: q, k and v of one input, a mask, the output layer with its residual."""
+    g = GraphBuilder()
+    x, mask = g.input("x", (B, T, 32)), g.input("mask", (B, 1, 1, T))
+    heads = []
+    for place in range(3):
+        w = g.constant(np.full((32, 32), 0.1 * place, np.float32))
+        y = g.map("add", g.add("contract", x, w, labels="btk,kn->btn"), g.constant(np.zeros(32, np.float32)))
+        heads.append(g.add("transpose", g.add("reshape", y, shape=(B, T, 2, 16)), order=(0, 2, 1, 3)))
+    scores = g.map("mul", g.add("contract", heads[0], heads[1], labels="abmk,abnk->abmn"), 0.25)
+    weights = composites.softmax(g, g.map("add", scores, mask))
+    mixed = g.add("transpose", g.add("contract", weights, heads[2], labels="abmk,abkn->abmn"), order=(0, 2, 1, 3))
+    flat = g.add("reshape", mixed, shape=(B, T, 32))
+    out = g.add("contract", flat, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
+    return g.finish(g.map("add", g.map("add", out, g.constant(np.ones(32, np.float32))), x))
+
+
+def test_attention_is_products_and_one_group():
+    steps = Greedy(attention()).steps
+    products = [one for one in steps if isinstance(one, Product)]
+    names = [Op.parse(one.op).name for one in products]
+    assert names[:3] == ["dense_n32_k32"] * 3
+    assert names[3:] == ["batch_matmul_k16_nt", "batch_matmul_n16", "dense_n32_k32_bias_residual"]
+    assert products[3].constants["scale"] == 0.25 and list(products[3].passed) == ["mask"]
+    loops = [one for one in steps if isinstance(one, Loops)]
+    assert len(loops) == 1, "softmax alone; heads are seen where they lie"
+    assert {node.primitive for node in loops[0].graph.nodes} == {"map", "reduce"}
+
+
+def test_convolutions_are_found_with_strides_pads_groups_and_bias():
+    g = GraphBuilder()
+    h, w = dimension("h"), dimension("w")
+    x = g.input("x", (B, 8, h, w))
+    padded = g.add("pad", x, before=(0, 0, 1, 0), after=(0, 0, 1, 2), mode="constant", value=0.0)
+    slid = g.add("window", padded, axes=(2, 3), sizes=(3, 3), strides=(2, 1), dilations=(1, 1))
+    y = g.add("contract", slid, g.constant(np.ones((4, 8, 3, 3), np.float32)), labels="bcpquv,fcuv->bfpq")
+    y = g.map("add", y, g.constant(np.ones((4, 1, 1), np.float32)))
+    (found,) = Greedy(g.finish(y)).products.values()
+    assert Op.parse(found.op) == Op.parse("conv2d:c=8,f=4,r=3,s=3,stride=2.1,pad=1.0.1.2")
+    assert found.output == y and "bias" in found.constants
+
+
+FUNCTIONS: dict[str, Any] = {
+    "gelu": composites.gelu,
+    "gelutanh": composites.gelu_tanh,
+    "silu": composites.silu,
+    "relu": lambda g, x: g.map("max", x, 0.0),
+    "hardswish": lambda g, x: g.map(
+        "mul", x, g.map("max", g.map("min", g.map("add", g.map("mul", x, 1 / 6), 0.5), 1.0), 0.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_known_by_its_values_however_it_is_written(name):
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.map("add", g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn"),
+              g.constant(np.ones(4, np.float32)))  # fmt: skip
+    graph = g.finish(FUNCTIONS[name](g, y))
+    (found,) = Greedy(graph).steps
+    assert isinstance(found, Product) and Op.parse(found.op).epilogue == ("bias", name)
+
+
+def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    s = g.map("sigmoid", y)
+    found = next(iter(Greedy(g.finish(g.map("mul", y, s), s)).products.values()))
+    assert Op.parse(found.op).epilogue == () and found.output == y
+
+
+def test_a_norm_over_channels_is_not_computed_for_every_channel():
+    g = GraphBuilder()
+    x = g.input("x", (B, 8, T))
+    steps = Greedy(g.finish(composites.normalise(g, x, (1,), 1e-5))).steps
+    assert len(steps) > 1, "the mean lies in memory, for the channels' loop is outside of that of the tokens"
+
+
+def test_sizes_are_a_table_that_python_alone_evaluates():
+    table = SizeTable()
+    extent = floor_division(T - 1, 2) * 3 + B
+    place = table.place(extent)
+    schedule = Schedule("m", ("batch", "seq"), tuple(map(tuple, table.lines)), {"y": ("fp32", (place,))}, {}, (), (), ())
+    assert schedule.values({"batch": 2, "seq": 9})[place] == 14
+    with pytest.raises(UsageError, match="takes no such request"):
+        schedule.values({"batch": 0, "seq": 0})
+
+
+def test_an_op_gets_the_shapes_that_requests_bring_it():
+    model = asked_model("m", attention(), "batch=1..4;seq=2..64", Path("m.onnx"))
+    names = [op.name for op in ops_of([model])]
+    assert names[0] == "dense_n32_k32" and len(names) == 4
+    rows = arrivals_of_model(model, "text").rows
+    assert set(rows) == set(names)
+    assert {shape["m"] for shape in rows["dense_n32_k32"]} >= {2, 256}
+    assert all(shape["m"] == shape["n"] and shape["b"] % 2 == 0 for shape in rows["batch_matmul_k16_nt"])
+    assert model.uses["dense_n32_k32"] == 3
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "unknown": ("batch=1;tokens=3", "the model has the dimensions batch, seq"),
+    "lacking": ("batch=1..4", "says nothing of seq"),
+    "axes": ("x=1..4x8", "2 axes, the model has"),
+    "fixed": ("x=1..4x8x31", "has 32 where 31 is asked"),
+    "twice": ("x=1..4x8x32;mask=1..4x1x1x9", "seq is 8 in one place and 9"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_shapes_that_do_not_fit_the_model_are_refused(name):
+    text, words = BAD[name]
+    with pytest.raises(UsageError, match=words):
+        spans_of(attention(), text)
+
+
+def test_shapes_may_be_given_by_input():
+    found: Any = spans_of(attention(), "x=1..4x2..64x32;mask=1..4x1x1x2..64")
+    assert {name: str(span) for name, span in found.items()} == {"batch": "1..4", "seq": "2..64"}
+
+
+def test_what_no_kernel_computes_is_said():
+    g = GraphBuilder()
+    x = g.input("x", (B, 4))
+    with pytest.raises(UsageError, match="no kernels are made yet of arg_sort"):
+        Greedy(g.finish(g.add("arg_sort", x, axis=1)))
+
+
+def softmax_of_rows() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (B, T))
+    return g.finish(composites.softmax(g, g.map("mul", x, 0.5)))
+
+
+REQUESTS = [{"batch": 64, "seq": 512}, {"batch": 2, "seq": 30}]
+
+
+def every_plan_us(graph: Graph) -> float:
+    """The cheapest plan by trying every set of tensors in memory, without the program."""
+    prices, greedy = Prices(REQUESTS), Greedy(graph)
+    names = [node.output for node in graph.nodes if node.output not in graph.outputs]
+    best = np.inf
+    for chosen in product([False, True], repeat=len(names)):
+        stored = {*graph.outputs, *(name for name, taken in zip(names, chosen, strict=True) if taken)}
+        groups = [greedy._group(name, stored) for name in stored]
+        if all(again_and_again(group) is None for group in groups):
+            best = min(best, sum(prices.loops_us(group) for group in groups))
+    return best
+
+
+def test_the_exact_plan_is_the_best_of_all():
+    exact = Exact(softmax_of_rows(), Prices(REQUESTS))
+    assert len(exact.steps) >= 1
+    told = exact.told
+    assert told.status == "optimal" and told.windows == 1
+    assert told.bound_us <= told.chosen_us * (1 + 1e-9) and told.chosen_us <= told.greedy_us
+    assert np.isclose(told.chosen_us, every_plan_us(softmax_of_rows()))
+
+
+def test_what_is_left_out_is_not_called_optimal(monkeypatch):
+    monkeypatch.setattr(exact_module, "MOST_CANDIDATES", 3)
+    exact = Exact(softmax_of_rows(), Prices(REQUESTS))
+    assert exact.steps and exact.told.status.startswith("feasible (1 of 1")
+    assert exact.told.chosen_us <= exact.told.greedy_us
+
+
+def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
+    def one(output: str, nodes: str, reads: str, us: float) -> Candidate:
+        return Candidate(output, frozenset(nodes), frozenset(reads), us)
+
+    apart = [one("x", "x", "", 5.0), one("y", "y", "x", 1.0), one("z", "z", "x", 1.0)]
+    again = [one("y", "xy", "", 2.0), one("z", "xz", "", 2.5)]
+    found, bound, proved = solve([*apart, *again], ["y", "z"])
+    assert found is not None and proved and bound == pytest.approx(4.5)
+    assert sorted(candidate.output for candidate in found) == ["y", "z"]
+    assert solve(apart[1:], ["y", "z"])[0] is None, "x has no maker"

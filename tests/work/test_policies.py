@@ -1,0 +1,110 @@
+"""Policies search one space by one protocol: no point twice, all of it in the end; those that learn get there first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.generate.space import Point, Space
+from haotuner.microkernels.index import families_for
+from haotuner.search.policies.evolution import Evolution
+from haotuner.search.policies.index import POLICIES
+from haotuner.search.policies.template import Annealing
+from haotuner.tuning import Task, tune
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.record import Trial
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
+from tests.bench.policies import HOME, load, replayed
+from tests.content.test_generate import GROUPS
+from tests.work.fake_lab import CORE, TASK, FakeLab
+
+SPACE = Space(GROUPS["layer_norm"], 16)
+SOFTMAX = Op.parse("softmax")
+
+
+def truth(point: Point) -> float:
+    """A time by decisions that add up, and a little that hangs on two of them together."""
+    costs = np.array([0.3, 0.5, 0.11, 0.07, 0.13, 0.1, 0.2])
+    wanted = np.array([1, 0, 3, 1, 2, 1, 0])
+    apart = np.abs(np.array(point) - wanted)
+    return float(costs[: len(apart)] @ apart[: len(costs)] + 0.05 * (apart[2] * apart[4]))
+
+
+def ignorant(points: Sequence[Point]) -> np.ndarray:
+    return np.zeros((len(points), 2))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_asks_for_every_point_of_its_space_once(name: str) -> None:
+    small = Space(GROUPS["sum_last"], 16)
+    policy, seen = POLICIES[name](small, ignorant, 0), list[Point]()
+    while asked := policy.ask(8):
+        policy.tell([(point, float(sum(point))) for point in asked])
+        seen += asked
+    every = set(small.points)
+    if name == "template":
+        every = {point for point in every if Annealing.TEMPLATE.holds(small, point)}
+    assert len(seen) == len(set(seen)) and set(seen) == every
+
+
+def found_after(name: str, seed: int, count: int) -> float:
+    policy, best = POLICIES[name](SPACE, ignorant, seed), np.inf
+    for _ in range(count // 8):
+        told = [(point, truth(point)) for point in policy.ask(8)]
+        best = min([best, *(score for _, score in told)])
+        policy.tell(told)
+    return float(best)
+
+
+def test_evolution_learns() -> None:
+    seeds = range(2)
+    evolved, drawn = (np.mean([found_after(name, seed, 48) for seed in seeds]) for name in ("evolution", "random"))
+    assert evolved < 0.7 * drawn, (evolved, drawn)
+    assert found_after("evolution", 1, 32) == found_after("evolution", 1, 32), "equal seeds, equal searches"
+
+
+def test_children_of_two_parents_are_points_of_the_space() -> None:
+    policy, rng = Evolution(SPACE, ignorant, 0), np.random.default_rng(1)
+    policy.tell([(point, truth(point)) for point in policy.ask(16)])
+    every, alike = set(SPACE.points), 0
+    groups = [tuple(at for at, hole in enumerate(SPACE.holes) if hole.node == node) for node in SPACE.nodes()]
+    for _ in range(1000):
+        one, other = SPACE.drawn(rng), SPACE.drawn(rng)
+        child = policy._crossed(one, other, truth(one), truth(other))
+        assert child in every
+        if one[:2] == other[:2]:  # in one structure every node is a parent's
+            alike += 1
+            assert all(tuple(child[at] for at in group) in {tuple(p[at] for at in group) for p in (one, other)}
+                       for group in groups)  # fmt: skip
+    assert alike > 50
+
+
+class RowsLab(FakeLab):
+    """Kernels of rows: more vectors an iteration are the slower the shorter the row is."""
+
+    def true_us(self, trial: Trial) -> float:
+        kernel = MicroKernel.parse(trial.composition.parts[0].kernel)
+        m, n = (trial.shape[axis] for axis in "mn")
+        return m * (n / (kernel["vl"] * kernel["u"]) + 0.5 * kernel["u"] + 4.0 * (kernel["ax"] != 2)) / 100
+
+
+def test_tuning_explores_by_a_policy() -> None:
+    lab, family = RowsLab(CORE), families_for(SOFTMAX, "cpu")[0]
+    traffic = Traffic.of_range(ShapeRange.parse("m=1..64;n=8..256"), samples=12)
+    task = Task(op=SOFTMAX, traffic=traffic, budget_s=3600.0, search="random", cache="hot")
+    tuned = tune(task, lab.as_lab(), family)
+    assert tuned.kernels and tuned.tables and any("_fu" in name or "_rw" in name for name in lab.prepared)
+    with pytest.raises(UsageError, match="no space of schedules"):
+        tune(replace(TASK, search="beam"), lab.as_lab(), families_for(TASK.op, "cpu")[0])
+
+
+def test_evolution_finds_what_is_near_the_best_of_a_recorded_table() -> None:
+    table = load(HOME / "rms_norm.json")
+    curve = replayed(table, Evolution, 0, most=24)
+    assert curve[23] - min(table.scores().values()) < np.log(1.05), "after 24 of 152 programs"
