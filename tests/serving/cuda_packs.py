@@ -42,7 +42,8 @@ class Pick:
         one = CudaEntry(regions=((0, 0),))
         if self.op.startswith("grouped"):  # one launch
             return (4, CudaEntry(regions=((len(self.kernels) - 1, 0),))), (LAST, one)
-        return (4, CudaEntry(regions=((0, 0),), splits=3)), (100, one), (LAST, CudaEntry(regions=((0, 1), (1, 0))))
+        first = 128 // int(dict(self.kernels[0].params)["bm"])  # tiles; the shortest m of the cell have no second region
+        return (4, CudaEntry(regions=((0, 0),), splits=3)), (100, one), (LAST, CudaEntry(regions=((0, first), (1, 0))))
 
 
 _SIMT, _WGMMA, _MMA = (
