@@ -7,7 +7,7 @@ three devices need not choose by two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +109,10 @@ def _named(shares: Shares) -> str:
     return f"halving {shares.halving:g}, analysis {shares.analysis:g}"
 
 
-def calibrated(read: DeviceTables, target: str, split: str) -> Calibration:
-    """What the folds choose for one target."""
-    return chosen({fold: scores_of(read, fold) for fold in folds_for(read, target, split)})
+def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:
+    """What the folds choose for one target; told of each."""
+    found: dict[Fold, list[float]] = {}
+    for fold in folds_for(read, target, split):
+        found[fold] = scores_of(read, fold)
+        tell(f"how far opinions are believed: {fold.family} on {fold.target} held out")
+    return chosen(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from haotuner.cost.features import NAMES
@@ -57,11 +57,18 @@ def family_of(read: DeviceTables, family: str | None) -> str:
     return family
 
 
-def fit_model(read: DeviceTables, target: Device, *, family: str | None = None, seed: int = 0) -> FittedModel:
+def fit_model(
+    read: DeviceTables,
+    target: Device,
+    *,
+    family: str | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> FittedModel:
     """Learn from every device's records of one family, the target's own as the samples that choose the mode.
 
     Without records of the target the model is zero-shot; without records of other devices it is a forest of the target's
-    own rows, and the note says so.
+    own rows, and the note says so. ``tell`` is told of what takes long.
 
     Raises:
         UsageError: no records of the family, several families and none named, or a target that is a stand-in for tests.
@@ -84,7 +91,7 @@ def fit_model(read: DeviceTables, target: Device, *, family: str | None = None, 
     chosen: dict[str, object] = {}
     if not mine:
         # nobody has told yet who is right: a search shares its first kernels as the folds found best
-        chosen = {"shares": asdict(calibrated(read, target.id, "device").shares)} if len(others) > 1 else {}
+        chosen = {"shares": asdict(calibrated(read, target.id, "device", tell).shares)} if len(others) > 1 else {}
         choice = ModeChoice(mode="zero-shot", accuracy=None, accuracies={})
         model: Forest | Transferred = Transferred(sources, seed=seed)
         note = f"no records of {target.id}: predictions rest on the other devices and its profile"

@@ -49,7 +49,8 @@ def fit(
     check_place(out)
     device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, None if family is None else [family])
-    fitted = fit_model(read, device, family=family, seed=seed)
+    with telling(quiet=quiet, verbose=verbose) as told:
+        fitted = fit_model(read, device, family=family, seed=seed, tell=told)
     save_model(fitted.model, out)
     if json_output:
         document = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import tell
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import HaotunerError, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
@@ -19,6 +19,10 @@ from haotuner.words.record import Record
 
 if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
     from haotuner.transfer.reading import DeviceTables
+
+
+_HEAD_BYTES = 64_000
+_CACHE_NAMES = (b'"device_name"', b'"kernel_name"', b'"tune_params_keys"', b'"cache"')
 
 
 def device_tables(db: str | None, data: Path | None, *, quiet: bool, verbose: bool) -> DeviceTables:
@@ -75,6 +79,18 @@ def caches_in(folder: Path) -> list[Path]:
     return [path for path in found if path.is_file() and not is_winners_file(path)]
 
 
+def is_something_else(path: Path) -> bool:
+    """Whether a plain JSON file has none of the names that a cache begins with: of such files folders are full."""
+    if path.suffix != ".json":
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False  # whoever reads it says what is wrong
+    return bool(head.strip()) and not any(name in head for name in _CACHE_NAMES)
+
+
 def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTables:
     from haotuner.transfer.reading import read_records
 
@@ -89,8 +105,20 @@ def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTab
 
 
 def known_device(name: str) -> Device:
-    """The device of that name; nothing is measured for it."""
-    return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+    """The device of that name; nothing is measured for it. Hosts whose models ship are known by what these say of them.
+
+    Raises:
+        UnknownDevice: no profile, no row of the table and no shipped model goes by that name.
+    """
+    try:
+        return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+    except UnknownDevice:
+        from haotuner.transfer.models_shipped import models_shipped
+
+        found = next((one.device for one in models_shipped().models if one.device.id == name), None)
+        if found is None:
+            raise
+        return found
 
 
 def known_families(read: DeviceTables, asked: Sequence[str] | None) -> Sequence[str]:

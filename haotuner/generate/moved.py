@@ -10,16 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.generate.tally import DEEPEST, MOST_PLACES, Access, Loop, Places, touched
+from haotuner.generate.tally import DEEPEST, Access, Loop, Places, touched
 
 EVERY = 64  # iterations of the loops around that are looked at one by one
 MOST_ALIKE = 60  # sets of places whose union is counted exactly
-Set = NDArray[np.int64]
+
+
+class Whole:
+    """All of so many places: of an axis whose index is not known, or has too many values to look at."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+
+Set: TypeAlias = NDArray[np.int64] | Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,7 @@ class Moved:
         self.top, self._every = top, every
         self._sets: dict[Any, Set] = {}
         self._alike: dict[bytes, Set] = {}
+        self._wholes: dict[int, Set] = {}
         self._joins: dict[tuple[int, ...], Set] = {}
 
     def bytes(self, level: Level) -> int:
@@ -110,10 +123,12 @@ class Moved:
         own = tuple(value if any(one.shape[dim] > 1 for one in known) else -1 for dim, value in enumerate(at))
         key = (id(access), group, own, line)
         if key not in self._sets:
+            if any(indices[axis] is None for axis in group):
+                counts = [-(-access.extents[axis] // (line if axis == last else 1)) for axis in group]
+                return self._sets.setdefault(key, self._whole(int(np.prod(counts, dtype=np.int64))))
             code = np.zeros((1,) * DEEPEST, np.int64)
-            for axis in group:
-                one = indices[axis]
-                one = np.arange(min(access.extents[axis], MOST_PLACES)) if one is None else _at(one, at)
+            for one, axis in zip(known, group, strict=False):
+                one = _at(one, at)
                 code = code * (1 << 31) + (one // line if axis == last and line > 1 else one)
             if masked and access.mask is not None:
                 mask = _at(access.mask, at)
@@ -122,19 +137,29 @@ class Moved:
             self._sets[key] = self._interned(np.unique(code))
         return self._sets[key]
 
-    def _interned(self, found: Set) -> Set:
+    def _whole(self, count: int) -> Set:
+        return self._wholes.setdefault(count, Whole(count))
+
+    def _interned(self, found: NDArray[np.int64]) -> Set:
         """One object for equal sets."""
         return self._alike.setdefault(found.tobytes(), found)
 
     def _joined(self, sets: Sequence[Set]) -> Set:
+        whole = [one for one in sets if isinstance(one, Whole)]
+        if whole:
+            return max(whole, key=len)
         key = tuple(sorted({id(one) for one in sets}))
         if key not in self._joins:
-            self._joins[key] = self._interned(np.unique(np.concatenate(sets)))
+            self._joins[key] = self._interned(np.unique(np.concatenate([one for one in sets if not isinstance(one, Whole)])))
         return self._joins[key]
 
     def _counted(self, distinct: Sequence[_Row]) -> int:
         """Size of a union of products of sets."""
         rows = [row.sets for row in distinct if all(len(one) for one in row.sets)]
+        for group in range(len(rows[0]) if rows else 0):  # what is not known is taken for all of it, in every row
+            whole = [row[group] for row in rows if isinstance(row[group], Whole)]
+            if whole:
+                rows = [(*row[:group], max(whole, key=len), *row[group + 1 :]) for row in rows]
         for group in range(len(rows[0]) if rows else 0):  # those that differ in one group alone are one product
             merged: dict[tuple[int, ...], list[tuple[Set, ...]]] = {}
             for row in rows:
@@ -207,9 +232,12 @@ def _groups(accesses: Sequence[Access], fixed: int) -> list[tuple[int, ...]]:
 
 def _classes(sets: Sequence[Set]) -> dict[int, int]:
     """How many values lie in exactly which of some sets."""
-    values = np.unique(np.concatenate(sets))
+    if isinstance(sets[0], Whole):  # then all are
+        return {(1 << len(sets)) - 1: len(sets[0])}
+    arrays = [one for one in sets if not isinstance(one, Whole)]
+    values = np.unique(np.concatenate(arrays))
     member = np.zeros(len(values), np.int64)
-    for place, one in enumerate(sets):
+    for place, one in enumerate(arrays):
         member |= np.isin(values, one, assume_unique=True).astype(np.int64) << place
     found, counts = np.unique(member, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))

@@ -23,7 +23,7 @@ from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.ops.functions import FUNCTIONS
 
 DEEPEST = 16  # loops around a place; the last dimension of every array are the lanes
-MOST_PLACES = 1 << 22  # of one index; a larger array is taken for not known
+MOST_PLACES = 1 << 18  # of one index; a larger array is taken for not known
 PLAIN = {"add": np.add, "sub": np.subtract, "mul": np.multiply}  # of indices: nothing overflows, so nothing warns
 Places = NDArray[Any]
 

@@ -11,7 +11,7 @@ from haotuner.errors import UsageError
 from haotuner.generate.counted import run
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.moved import Level, Moved, moved_bytes
-from haotuner.generate.schedule import Plan, Schedule, keepable, planned
+from haotuner.generate.schedule import Plan, Schedule, keepable, merged_sizes, planned
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
@@ -102,6 +102,16 @@ def test_large_programs_are_counted_without_being_run() -> None:
     level, tiny = Moved(top).bytes(Level(2**20, 16)), Moved(top).bytes(Level(2**13, 16))
     assert level == Moved(top).least() == 100_000 * 2 * row  # a row stays: read once, written once
     assert tiny == 100_000 * 5 * row  # max; powers read and written; result read and written
+
+
+def test_axes_that_are_taken_as_one_are_counted_however_long() -> None:
+    g = GraphBuilder()
+    plan = planned(g.finish(g.map("exp", g.input("x", (M, N)))), Schedule(lane_axis=1, lanes=16, unroll=4))
+    sizes = merged_sizes(plan, {"m": 8192, "n": 16384})
+    assert sizes == {"m": 1, "n": 8192 * 16384}
+    top, size = tally(plan, sizes), 4 * 8192 * 16384
+    assert [sum(one.values()) for one in register_bytes(top)] == [size, size]
+    assert moved_bytes(top, Level(2**20, 16)) == Moved(top).least() == 2 * size
 
 
 def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:

@@ -14,9 +14,11 @@ import pytest
 from haotuner.cli import transfer as verbs
 from haotuner.cli.app import run
 from haotuner.cli.place import check_place, plots_beside
-from haotuner.errors import UsageError
+from haotuner.cli.transfer_input import known_device
+from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.transfer.models_shipped import models_shipped
 from haotuner.words.record import Record
 from tests.judgement.transfer_examples import WIDE, records
 
@@ -109,6 +111,13 @@ def test_report_reads_a_folder_of_cache_files_and_says_what_it_left_out(
     assert set(json.loads(printed.out)["families"]["kt_conv2d"]["devices"]) == {"a4000", "titan-rtx"}
     assert "left out" in printed.err and "other.json" in printed.err
     assert f"{titan}: left out 1: a time is zero or negative" in printed.err and f"{a4000}: cut short: " in printed.err
+
+
+def test_a_host_whose_model_ships_is_known_by_its_id() -> None:
+    one = models_shipped().models[0]
+    assert known_device(one.device.id).id == one.device.id
+    with pytest.raises(UnknownDevice, match="no-such-host"):
+        known_device("no-such-host")
 
 
 def test_report_reads_a_store_or_a_folder_and_not_both_or_none(

@@ -111,10 +111,10 @@ def test_who_foretold_what_was_measured_is_believed(right: int) -> None:
     said = [landscape(places, at) for at in range(3)]
     found = portfolio(said, places)
     before = found.beliefs()
-    rows = np.random.default_rng(0).permutation(ROWS)[:24]
+    rows = np.random.default_rng(0).permutation(ROWS)[:48]
     found.update(rows, said[right][rows])
     after = found.beliefs()
-    assert after.sum() == pytest.approx(1.0) and np.argmax(after) == right and after[right] > before[right] + 0.05
+    assert after.sum() == pytest.approx(1.0) and np.argmax(after) == right and after[right] > before[right] + 0.2
 
 
 def test_a_model_is_not_believed_for_knowing_what_it_was_told() -> None:
@@ -143,13 +143,13 @@ def test_a_mixture_of_sources_is_found_with_few_samples(seed: int) -> None:
 
 def test_a_best_row_that_no_source_ranks_high_is_found_about_as_often_as_by_chance() -> None:
     reached, chance = [], []
-    for seed in range(12):
+    for seed in range(24):  # twelve seeds of either side differ by 0.05 and more
         places = space(30 + seed)
         said = [landscape(places, 7 * seed + at) for at in range(3)]
         target = landscape(places, 100 + seed)  # its own shape altogether: the sources contradict it
         reached.append(searched(target, said, places, 48, seed))
         chance.append(np.mean([share(target, np.random.default_rng([seed, at]).permutation(ROWS)[:58]) for at in range(20)]))
-    assert np.mean(reached) > np.mean(chance) - 0.05
+    assert np.mean(reached) > np.mean(chance) - 0.02
 
 
 def test_renamed_rows_of_a_source_do_not_keep_the_search_away_from_the_best() -> None:

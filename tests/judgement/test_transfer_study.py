@@ -1,4 +1,4 @@
-"""The study of docs/transfer/modes.md: its survey, bars, page and plots, on made-up devices."""
+"""The study of docs/transfer/study.md: its survey, bars, page and plots, on made-up devices."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ JUSTIFIED = Path(__file__).with_name("cuda_justified.txt")
 # What calls on a device share with those on a CPU; of a file that serves both, the functions that calls on a device use.
 SHARED_FILES: dict[Path, tuple[str, ...]] = {
     NATIVE / "serve.c": ("ht_call_op", "out_of_range", "ht_counts"),
-    NATIVE / "door.c": (),
+    NATIVE / "door.c": ("describe", "setting", "said", "open_device", "packed_floats"),
     NATIVE / "check.c": ("ht_contiguous", "fold_strides", "ht_fold"),
     NATIVE / "ffi.c": ("ht_ffi_raise", "ht_ffi_tensor", "ht_ffi_whole", "ht_ffi_allocate"),
     CLIB / "gpu.c": (),
@@ -114,7 +114,8 @@ def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quic
         if only in place.name
         and journal.wanted(place, state, shared and file.name in SHARED and place.name not in reasons, quick)
     ]
-    left.sort(key=lambda pair: (pair[1].name, digest(pair[1].around)) in journal.seen)  # those that survived come again last
+    # Those that survived come again later, and those that have a reason last.
+    left.sort(key=lambda pair: (pair[1].name in reasons, (pair[1].name, digest(pair[1].around)) in journal.seen))
     if not left:
         return True
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")

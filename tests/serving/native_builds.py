@@ -18,7 +18,7 @@ NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
 HERE = Path(__file__).parent / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
 LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c"))
-DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat")  # that drive_doors.c wraps
+DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
 DOORS_FLAGS = (f"-I{CLIB}", *(f"-Wl,--wrap={name}" for name in DOORS))
 
 

@@ -5,6 +5,7 @@ Every call of the driver is made to fail once; it must be said in words, and the
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import traceback
@@ -270,6 +271,14 @@ def parted(cubin: str, op: str, library: str = "") -> None:
 
     for symbol in ("", *PARTING):
         apart(lambda symbol=symbol: old(symbol))  # type: ignore[misc]
+
+    def second() -> None:
+        TimingLibrary(1, PART)
+        device = ctypes.c_int(-1)
+        Driver().need("cuCtxGetDevice", ctypes.byref(device))
+        assert device.value == 1
+
+    apart(second)
     driver = Driver()
     with pytest.raises(Refusal, match=f"has no part of {PART + 1} multiprocessors; .* ask for cuda:0/"):
         TimingLibrary(0, PART + 1)

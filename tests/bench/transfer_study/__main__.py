@@ -1,6 +1,6 @@
-"""``python -m tests.bench.transfer_study``: docs/transfer/modes.md with its bars and plots, and parts of it alone.
+"""``python -m tests.bench.transfer_study``: docs/transfer/study.md with its bars and plots, and parts of it alone.
 
-    python -m tests.bench.transfer_study report --db URL --out docs/transfer/modes.md
+    python -m tests.bench.transfer_study report --db URL --out docs/transfer/study.md
     python -m tests.bench.transfer_study ablate --db URL
     python -m tests.bench.transfer_study permute --db URL
     python -m tests.bench.transfer_study speed --db URL --target a4000

@@ -1,4 +1,4 @@
-"""The page docs/transfer/modes.md: bars, then what ``haotuner transfer report`` writes, plots and tests of each family."""
+"""The page docs/transfer/study.md: bars, then what ``haotuner transfer report`` writes, plots and tests of each family."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cuda/cu.h"
 #include "door.h"
@@ -36,10 +37,12 @@
 
 /* What the library asks the system for, and what is refused. */
 static const char *hidden, *unopened;  /* a symbol; a part of a file's name */
-static int starved, foreign, vanished; /* the next allocation; so many calls of stat tell of another file, or of none */
+static int starved, foreign, elsewhere, vanished; /* the next allocation; so many calls of stat tell of another file, one on another disk, or of none */
 static const ht_door* (*other_door)(void);
-static int opens, libraries; /* doors asked for; libraries of packs that are held */
+static int spoiled; /* a library is read with one bit changed */
+static int opens, loads, libraries; /* doors asked for; libraries of packs that were loaded, and that are held */
 int __real_dlclose(void*);
+ssize_t __real_read(int, void*, size_t);
 void* __real_dlopen(const char*, int);
 void* __real_dlsym(void*, const char*);
 void* __real_calloc(size_t, size_t);
@@ -47,7 +50,8 @@ void* __real_aligned_alloc(size_t, size_t);
 int __real_stat(const char*, struct stat*);
 void* __wrap_dlopen(const char* name, int how) {
   if (unopened != NULL && strstr(name, unopened) != NULL) return __real_dlopen("/no/such/library", how);
-  libraries += strstr(name, "/lib/") != NULL;
+  const int ours = strstr(name, "/lib/") != NULL;
+  loads += ours, libraries += ours;
   return __real_dlopen(name, how);
 }
 int __wrap_dlclose(void* library) { return --libraries, __real_dlclose(library); }
@@ -61,10 +65,16 @@ void* __wrap_dlsym(void* library, const char* name) {
 }
 void* __wrap_calloc(size_t count, size_t size) { return starved && starved-- == 1 ? NULL : __real_calloc(count, size); }
 void* __wrap_aligned_alloc(size_t to, size_t size) { return starved && starved-- == 1 ? NULL : __real_aligned_alloc(to, size); }
+ssize_t __wrap_read(int file, void* out, size_t most) {
+  ssize_t got = __real_read(file, out, most);
+  if (spoiled && got > 0 && memcmp(out, "\177ELF", 4) == 0) ((char*)out)[got - 1] ^= 1;
+  return got;
+}
 int __wrap_stat(const char* path, struct stat* out) {
   if (vanished > 0 && vanished--) return -1;
   int rc = __real_stat(path, out);
   if (foreign > 0 && foreign--) ++out->st_ino;
+  if (elsewhere > 0 && elsewhere--) ++out->st_dev;
   return rc;
 }
 

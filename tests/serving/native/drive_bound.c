@@ -65,7 +65,10 @@ static void binding(const char* path, const char* name) {
   missing(linear, &x, &y);
   REFUSED(ht_prepare(linear, NULL, &error), HT_OK, "");
   REFUSED(ht_call_threads(linear, &x, &y, NULL, 1, &error), HT_BAD_VALUE, "a device has no thread counts");
+  ht_counts_t before, after;
+  CHECK(ht_stats(op, &before) == HT_OK);
   REFUSED(ht_call(linear, &x, &y, NULL, &error), HT_OK, "");
+  CHECK(ht_stats(op, &after) == HT_OK && after.calls == before.calls + 1 && after.fallbacks == before.fallbacks);
   CHECK(ht_pack_open_on(path, 0, &again, &said) == HT_OK); /* a pack of its own, whose closing is not the first's */
   ht_pack_close(again);
   ht_linear_free(other);
@@ -164,6 +167,9 @@ static void behind(const char* path, const char* name, int on_device) {
   CHECK(sscanf(facts.name, "dense_n%lld_k%lld", &n, &k) == 2 && facts.n == n && facts.k == k && strcmp(facts.kind, "dense") == 0);
   CHECK((name == NULL || strcmp(name, facts.name) == 0) && (facts.bound_bytes > 0) == on_device && door->packed_floats(0) == 0);
   snprintf(prefix, sizeof prefix, "%s: ", facts.name);
+  int64_t once[3] = {-1, -1, -1}, twice[3] = {7, 7, 7}; /* what was there does not count */
+  door->counts(0, once), door->counts(0, twice);
+  CHECK(memcmp(once, twice, sizeof once) == 0 && once[0] >= 0 && once[1] >= 0 && once[2] >= 0);
   int64_t w_shape[2] = {n, k}, x_shape[2] = {1, k}, y_shape[2] = {1, n}, b_shape[1] = {n};
   const int64_t setting = door->setting(0, 1);
   const DLDevice where = on_device ? (DLDevice){kDLCUDA, 0} : (DLDevice){kDLCPU, 0};

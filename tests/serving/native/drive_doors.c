@@ -105,11 +105,18 @@ static void opening(const char* path, int device) {
   REFUSED(OPEN("/no/such/pack"), HT_PACK_INVALID, "no such pack");
   REFUSED(OPEN(NULL), HT_PACK_INVALID, "path is NULL");
   REFUSED((device < 0 ? ht_pack_open(path, 1, NULL, &error) : ht_pack_open_on(path, device, NULL, &error)), HT_BAD_VALUE, "out is NULL");
-  unopened = "/lib/";
+  REFUSED(OPEN("/"), HT_PACK_INVALID, "manifest.json: cannot read it");
+  const int tried = loads;
+  spoiled = 1;
+  REFUSED(OPEN(path), HT_PACK_INVALID, "sha256");
+  CHECK(loads == tried); /* none of its code was run */
+  spoiled = 0, unopened = "/lib/";
   REFUSED(OPEN(path), HT_PACK_INVALID, "cannot be loaded");
   unopened = NULL, foreign = 1;
   REFUSED(OPEN(path), HT_PACK_INVALID, "was exchanged while it was loaded");
-  foreign = 0, vanished = 1;
+  foreign = 0, elsewhere = 1;
+  REFUSED(OPEN(path), HT_PACK_INVALID, "was exchanged while it was loaded");
+  elsewhere = 0, vanished = 1;
   REFUSED(OPEN(path), HT_PACK_INVALID, "was exchanged while it was loaded");
   vanished = 0, opens = 0;
   if (device < 0) { /* a device's library has a table of its own by then, which would be a leak */

@@ -21,7 +21,7 @@ int htt_part(const ht_cu* cu, int ordinal, int units, CUcontext* context, CUstre
   TRY(cu->DeviceGet(&device, ordinal), "cuDeviceGet");
   TRY(cu->DeviceGetDevResource(device, &all, CU_DEV_RESOURCE_TYPE_SM), "asking for the multiprocessors of a device");
   TRY(cu->DevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, (unsigned)units), "splitting off a part of a device");
-  if (groups < 1 || part.sm_count != (unsigned)units)
+  if (part.sm_count != (unsigned)units) /* 0 where there is no group at all */
     return ht_refuse(error, "RuntimeError", "cuda:%d has no part of %d multiprocessors; the least that holds as many has %u: ask for "
                      "cuda:%d/%u", ordinal, units, part.sm_count, ordinal, part.sm_count);
   TRY(cu->DevResourceGenerateDesc(&description, &part, 1), "describing a part of a device");

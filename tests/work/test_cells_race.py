@@ -1,0 +1,47 @@
+"""The race of generated kernels: what is hopeless by its own work is never built, what costs the budget is not raced at."""
+
+from __future__ import annotations
+
+from haotuner.microkernels.index import families_for
+from haotuner.search.cells import LEAST_LIMIT_US, compared
+from haotuner.tuning import Task, tune
+from haotuner.words.op import Op
+from haotuner.words.record import Trial
+from haotuner.words.shape import ShapeRange
+from haotuner.words.traffic import Traffic
+from tests.work.fake_lab import CORE, FakeLab
+
+SILU = Op.parse("silu")
+SOFTMAX = Op.parse("softmax")
+
+
+class Flat(FakeLab):
+    """Every kernel takes a time by its elements, those of the last vectors a little more."""
+
+    def true_us(self, trial: Trial) -> float:
+        return trial.shape["m"] * trial.shape["n"] / 1000 * (1.1 if "_u8" in trial.composition.parts[0].kernel else 1.0)
+
+
+def task(op: Op, shapes: str, budget_s: float) -> Task:
+    traffic = Traffic.of_range(ShapeRange.parse(shapes), samples=8)
+    return Task(op=op, traffic=traffic, budget_s=budget_s, cache="hot")
+
+
+def test_a_program_that_repeats_its_reductions_for_every_element_is_never_built() -> None:
+    lab = Flat(CORE)
+    tuned = tune(task(SOFTMAX, "m=256..512;n=256..512", 3600.0), lab.as_lab(), families_for(SOFTMAX, "cpu")[0])
+    assert tuned.kernels and lab.prepared and not [name for name in lab.prepared if "_ax1_" in name]
+    assert any("_ax1_" in name for name in (k.name for k in families_for(SOFTMAX, "cpu")[0].points(SOFTMAX, CORE)))
+
+
+def test_shapes_that_would_eat_the_budget_are_not_raced_at() -> None:
+    few = task(SILU, "m=1..8192;n=8..16384", 20.0)
+    largest = few.traffic.shapes()[-1]
+    assert {shape["m"] * shape["n"] for shape in few.traffic.shapes()} >= {8, 8192 * 16384}
+    limit = max(20.0 * 1e6 / 2000, LEAST_LIMIT_US) / 1e6 * (CORE.memory_gbps or 0.0) * 1e9  # bytes in that time
+    sizes = [8 * shape["m"] * shape["n"] for shape in compared(few, CORE, 16)]
+    assert sizes and max(sizes) <= limit < 8 * largest["m"] * largest["n"]
+    many = task(SILU, "m=1..8192;n=8..16384", 3600.0)
+    assert max(shape["m"] * shape["n"] for shape in compared(many, CORE, 16)) == 8192 * 16384
+    only = task(SILU, "m=8192;n=16384", 20.0)
+    assert compared(only, CORE, 16) == list(only.traffic.shapes()), "something is raced at in any case"
