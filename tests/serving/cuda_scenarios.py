@@ -29,6 +29,7 @@ from tests.serving.cuda_doors import (
     older_still,
     other_driver,
     other_major,
+    other_minor,
     other_shared,
     settings,
 )
@@ -342,7 +343,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         numbers, alignment, looked, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch,
         cannot, forked, grouped, grouped_refusals, frameworks, counted, failing, preparing, torch_fakes, torch_groups,
         several, faults, allocating, too_old, early, crowd, older_load, older_maps, older_still,
-        other_major, other_shared, other_driver, misuses, settings, extents, lost, captures,
+        other_major, other_minor, other_shared, other_driver, misuses, settings, extents, lost, captures,
     )
 }  # fmt: skip
 

@@ -41,8 +41,8 @@ SCENARIOS = (
     "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
     "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
 )  # fmt: skip
-OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
-                 "threads")  # fmt: skip
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_minor", "other_shared",
+                 "other_driver", "threads")  # fmt: skip
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 # Picks beside PICKS, which go through all of the above, and what they are for.
 MORE = {
