@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
-from haotuner.cli.output import say
-from haotuner.cli.transfer_input import caches_in
+from haotuner.cli.output import say, tell
+from haotuner.cli.transfer_input import caches_in, is_something_else
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
@@ -193,7 +193,11 @@ def _files_of(path: Path, form: str) -> list[Path]:
         found = sorted(path.rglob("*.jsonl"))
     else:
         others = [one for one in path.rglob("*") if one.is_file() and (is_find_database(one) or is_winners_file(one))]
-        found = sorted({*caches_in(path), *others})
+        every = {*caches_in(path), *others}
+        strange = sorted(one for one in every if one not in others and is_something_else(one))
+        for one in strange:
+            tell(f"{one}: no cache, no find database and no winners: passed over")
+        found = sorted(every - set(strange))
     if not found:
         raise UsageError(f"{path}: no file of format {form} in this folder")
     return found

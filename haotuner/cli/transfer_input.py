@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: 
     from haotuner.transfer.reading import DeviceTables
 
 
+_HEAD_BYTES = 64_000
+_CACHE_NAMES = (b'"device_name"', b'"kernel_name"', b'"tune_params_keys"', b'"cache"')
+
+
 def device_tables(db: str | None, data: Path | None, *, quiet: bool, verbose: bool) -> DeviceTables:
     """The tables of a store, or of a folder of Kernel Tuner's cache files; UsageError unless one of them is named."""
     if (db is None) == (data is None):
@@ -73,6 +77,18 @@ def caches_in(folder: Path) -> list[Path]:
     """Files of a folder and those below it that may be Kernel Tuner's caches, sorted: JSON that is no table of winners."""
     found = sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz")))
     return [path for path in found if path.is_file() and not is_winners_file(path)]
+
+
+def is_something_else(path: Path) -> bool:
+    """Whether a plain JSON file has none of the names that a cache begins with: of such files folders are full."""
+    if path.suffix != ".json":
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False  # whoever reads it says what is wrong
+    return bool(head.strip()) and not any(name in head for name in _CACHE_NAMES)
 
 
 def _read(records: Iterable[Record], *, quiet: bool, verbose: bool) -> DeviceTables:

@@ -1,4 +1,4 @@
-"""Activations that follow a linear where a ``Sequential`` shows it: served as the epilogue of the linear's op."""
+"""Activations that follow a layer where a ``Sequential`` shows it: served as the epilogue of the layer's op."""
 
 from __future__ import annotations
 

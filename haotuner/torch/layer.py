@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         self._fused = bool(Op.parse(linear.name).epilogue)  # the activation behind it, too
         self.dtype = self._own  # of results outside autocast
         self._registered = registered  # the operator lives as long as this
-        self._operator = None if registered is None else getattr(torch.ops.haotuner, linear.name).default
+        packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
+        self._operator = None if packet is None else packet.default  # none of a convolution with an epilogue
         self.register_buffer("packed", None, persistent=False)
         self.register_buffer("row", None, persistent=False)
         self._show()
@@ -100,8 +101,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         """Buffers that share the bound linear's memory: what the registered operator takes in a compiled model."""
         self.packed = packed_tensor(self._linear)
         bias = self._linear.bound.bias
-        if self._fused and isinstance(self._linear.bound.constants, tuple):  # its epilogue is a bias and an activation
-            bias = next(iter(self._linear.bound.constants), None)
+        if self._fused:  # its epilogue is a bias, where there is one, and an activation
+            bound: Any = self._linear.bound.constants
+            bias = next(iter(bound.values() if isinstance(bound, Mapping) else bound), None)
         self.row = None if bias is None else torch.from_dlpack(bias)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedLinear:

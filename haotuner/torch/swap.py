@@ -44,7 +44,7 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
     Linears may be float32, bfloat16 or float16, if the pack holds such an op; convolutions and the projections of
-    ``nn.MultiheadAttention``, which are linears, too, are float32 on the CPU. Where an activation follows a linear in a
+    ``nn.MultiheadAttention``, which are linears, too, are float32 on the CPU. Where an activation follows a layer in a
     ``Sequential`` and the pack holds their fused op, that op serves both. Packs on the CPU then compute on torch's threads
     (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it the graph breaks at
     each layer. The model only infers from then on.
@@ -62,9 +62,10 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
         specs = [] if reason else _specs(child)
         behind = "" if reason or pack.gpu is not None else _behind(model, parent, key)
         if behind:
-            fused = with_step(specs[0], step_of(parent._modules[behind]), bias=child.bias is not None)
-            specs = [fused, *specs] if Op.parse(fused).name in pack.ops else specs
-            behind = behind if len(specs) > 1 else ""
+            step = step_of(parent._modules[behind])
+            fused = [with_step(spec, step, bias=child.bias is not None) for spec in specs]
+            held = [spec for spec in fused if Op.parse(spec).name in pack.ops]
+            specs, behind = [*held, *specs], behind if held else ""
         op = next((name for name in (Op.parse(spec).name for spec in specs) if name in pack.ops), "")
         if not reason and not op:
             kind = getattr(child.weight, "dtype", torch.float32)
@@ -86,9 +87,9 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
 
 
 def _behind(model: torch.nn.Module, parent: torch.nn.Module, key: str) -> str:
-    """The key of the activation that may be fused with a linear: both are used once in the model."""
+    """The key of the activation that may be fused with a layer: both are used once in the model."""
     child, behind = parent._modules[key], following(parent, key)
-    if type(child) is not torch.nn.Linear or not behind:
+    if (type(child) is not torch.nn.Linear and type(child) not in KINDS) or not behind:
         return ""
     uses = Counter(id(one) for whole in model.modules() for one in whole._modules.values())
     return behind if uses[id(child)] == 1 else ""
@@ -139,7 +140,7 @@ def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | No
 def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[str, int]:
     """``{--op spec: times}`` of the linears and convolutions that ``swap`` could serve, the most frequent first.
 
-    ``fuse``: a linear with an activation behind it in a ``Sequential`` is one op. ``times`` counts layers; with ``example``,
+    ``fuse``: a layer with an activation behind it in a ``Sequential`` is one op. ``times`` counts layers; with ``example``,
     the arguments of one run of the model (under ``torch.inference_mode``), it counts their calls in that run.
     """
     found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}

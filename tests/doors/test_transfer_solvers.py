@@ -64,8 +64,11 @@ def test_an_import_reads_what_of_a_folder_holds_no_records_and_says_who_uses_it(
     text = (folder / "gfx906_60.HIP.fdb.txt").read_text().replace(":", ":-", 1)
     (folder / "gfx906_60.HIP.fdb.txt").write_text(text, encoding="utf-8")
     asked = ["records", "import", "--data", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]
+    (folder / "shapes.json").write_text('{"shapes": [[1, 2]]}', encoding="utf-8")
     assert run(asked) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "shapes.json: no cache, no find database and no winners: passed over" in printed.err
+    said = printed.out
     assert said.count("no records to store, `haotuner transfer solvers --data FOLDER` reads the file") == 3
     assert "solvers on 30 problems of gfx906-60" in said and "left out 1: times of zero or less" in said
     assert not (folder / "r.db").exists()

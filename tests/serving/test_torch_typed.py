@@ -17,6 +17,7 @@ import haotuner.torch as adapter  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.backends.toolchain import Toolchain  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
+from tests.serving.conv_packs import packed_conv  # noqa: E402
 from tests.serving.packs import LANES, best_level, document, packed_op  # noqa: E402
 from tests.serving.typed_packs import typed_op  # noqa: E402
 
@@ -27,8 +28,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 def folder(tmp_path_factory: Any) -> Path:
     level, out = best_level(), Path(tmp_path_factory.mktemp("typed"))
     lanes = LANES[level]
-    ops = [packed_op(name, lanes, lanes, (1, 2)) for name in ("dense_n24_k8_bias_gelu", "dense_n8_k24", "dense_n24_k8_silu")]
+    ops: list[Any] = [
+        packed_op(name, lanes, lanes, (1, 2)) for name in ("dense_n24_k8_bias_gelu", "dense_n8_k24", "dense_n24_k8_silu")
+    ]
     ops += [typed_op(name, lanes) for name in ("dense_n24_k8_bf16_bias_gelu", "dense_n8_k24_bf16", "dense_n24_k8_int8")]
+    ops.append(packed_conv("conv2d:c=3,f=5,r=3,s=3,pad=1,epilogue=bias+hardswish", lanes))
+    ops.append(packed_conv("conv2d:c=5,f=4,r=1,s=1,layout=nhwc,epilogue=relu", lanes))
     pack_library(ops, level, Toolchain.find(), out / "pack.so")
     write_pack(out / "pack", out / "pack.so", document(ops, level), lambda _: None)
     return out / "pack"
@@ -112,3 +117,22 @@ def test_registered_ops_have_the_types_of_the_op(pack: Any) -> None:
         operator, layer = torch.ops.haotuner.dense_n24_k8_bf16_bias_gelu, served[0]
         assert operator(given, layer.packed, layer.row).dtype is torch.bfloat16
         assert torch.allclose(served(given), want, atol=0.02)
+
+
+def test_a_convolution_and_its_activation_are_one_op(pack: Any) -> None:
+    torch.manual_seed(0)
+    given = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 5, 3, padding=1), torch.nn.Hardswish(), torch.nn.Conv2d(5, 4, 1, bias=False), torch.nn.ReLU()
+    ).eval()
+    assert set(adapter.ops_of(given, fuse=True)) == {
+        "conv2d:c=3,f=5,r=3,s=3,pad=1,epilogue=bias+hardswish", "conv2d:c=5,f=4,r=1,s=1,epilogue=relu",
+    }  # fmt: skip
+    served, x = copy.deepcopy(given), torch.randn(2, 3, 7, 9)
+    with torch.inference_mode(), adapter.register(pack) as registered:
+        want = given(x)
+        assert adapter.swap(served, pack, registered).replaced == ("0", "2")
+        for one in (served, copy.deepcopy(served), pickle.loads(pickle.dumps(served))):
+            assert torch.allclose(one(x), want, atol=1e-5)
+        assert all(torch.equal(served.state_dict()[key], value) for key, value in given.state_dict().items())
+        served.load_state_dict({key: value * 2 for key, value in given.state_dict().items()})
+        assert not torch.allclose(served(x), want, atol=1e-3)
