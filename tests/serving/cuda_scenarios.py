@@ -255,14 +255,17 @@ def context(path: str) -> None:
     """A call leaves the thread with the context that it came with: none, its own, or another device's."""
     served = Served(path)
     x, y = served.device.upload(served.rows(20)), served.out(20)
-    other = Device(1)
+    other, driver = Device(1), Driver()
     current = ctypes.c_void_p(0)
     for wanted in (None, served.device.context.value, other.context.value):
         if wanted is not None:
             served.device.call("cuCtxPushCurrent_v2", ctypes.c_void_p(wanted))
+        pushed = driver.count("cuCtxPushCurrent")
         served.linear(x, out=y, stream=served.stream)
+        assert (driver.count("cuCtxPushCurrent") == pushed) == (wanted == served.device.context.value), "it is current"
+        out = served.out(4, 5)
         with pytest.raises(ValueError, match="rank"):
-            served.linear(x, out=served.out(4, 5), stream=served.stream)
+            served.linear(x, out=out, stream=served.stream)
         served.device.call("cuCtxGetCurrent", ctypes.byref(current))
         assert current.value == wanted
         if wanted is not None:
