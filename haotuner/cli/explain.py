@@ -12,12 +12,13 @@ from haotuner.backends.index import backend_named
 from haotuner.cli.alternative import predicted_us, runner_up
 from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
-from haotuner.cli.explain_cell import cell_document, print_cell
+from haotuner.cli.explain_cell import cell_document, placed_cell_document, print_cell
 from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
+from haotuner.pack.op import LAYERS
 from haotuner.runtime.pack import Pack
 from haotuner.words.composition import share_in_words
 from haotuner.words.op import Op
@@ -38,10 +39,13 @@ def explain(
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
             raise UsageError(f"the pack has no op {name}; it has {', '.join(o.name for o in manifest.ops)}")
-        m = _extents(shape, [axis.name for axis in entry.dynamic])["m"]
+        extents = _extents(shape, [axis.name for axis in entry.dynamic])
+        layer = entry.kind in LAYERS
         with facts_of(pack):
-            document = device_document(manifest, entry, m)
-        say(json.dumps(document, indent=1)) if json_output else print_device(document)
+            document = (
+                device_document(manifest, entry, extents["m"]) if layer else placed_cell_document(manifest, entry, extents)
+            )
+        say(json.dumps(document, indent=1)) if json_output else (print_device if layer else print_cell)(document)
         return
     with Pack(pack, threads) as opened:
         dense = opened.op(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 from haotuner import judge
 from haotuner.cli.call_time import median_us, too_large
 from haotuner.cli.devices import columns
+from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document
 from haotuner.cli.output import say
 from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 from haotuner.words.composition import Composition, share_in_words
@@ -51,11 +54,40 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
     }
 
 
+def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
+    """The same of an op on a device, read from the pack alone: no device is needed, and nothing is timed."""
+    op, shape = Op.parse(entry.name), Shape.of(extents)
+    (count,) = entry.threads
+    plan = entry.facts["plans"][str(count)]
+    place = 0
+    for axis, bounds in plan["cells"]["bounds"].items():
+        place = place * len(bounds) + min(bisect_left(bounds, extents[axis]), len(bounds) - 1)
+    chosen = Composition.parse(plan["cells"]["entries"][place])
+    full = op.extents(shape)
+    return {
+        "op": entry.name,
+        "shape": shape.as_dict(),
+        "threads": count,
+        "split": chosen.share,
+        "weights": str(manifest.tuning["weights"]),
+        "unverified": manifest.unverified,
+        "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
+        "regions": [{"kernel": chosen.parts[0].kernel, "box": {axis: [0, full[axis]] for axis in op.parallel}}],
+        "program": None,
+        "predicted_us": None,
+        "measured_us": None,
+        "not_timed": WHY_NOT_TIMED,
+        "runner_up": _runner_up(plan.get("measured_us", {}), extents, chosen),
+    }
+
+
 def print_cell(document: Mapping[str, Any]) -> None:
     """The same for people."""
     shape = " ".join(f"{axis}={extent}" for axis, extent in document["shape"].items())
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
-    say(f"{document['op']} {shape}, plan for {document['threads']} threads, {share_in_words(document['split'])}{where}")
+    placed = document["not_timed"] == WHY_NOT_TIMED
+    how = "one launch" if placed else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
+    say(f"{document['op']} {shape}, {how}{where}")
     rows = [
         (r["kernel"], " ".join(f"{axis} {a}..{b - 1}" for axis, (a, b) in r["box"].items())) for r in document["regions"]
     ]

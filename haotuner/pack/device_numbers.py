@@ -11,6 +11,7 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.errors import EnvironmentMissing
+from haotuner.pack.device_products import check_product
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory, with_gaps
@@ -83,6 +84,8 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         dtype = judge.numpy_dtype(meaning.dtype)
     except TypeError:
         return [f"{op.name}: numpy has no {meaning.dtype} here, so its numbers cannot be checked; pip install ml_dtypes"]
+    if op.kind == "batch_matmul":
+        return check_product(pack, op, memory, rng, most_flops)
     rows = _shapes(op, meaning, rng, most_flops)
     weight = judge.draw(meaning, Shape.of(m=1), rng)["weight"]
     placed = memory.tensor(memory.put(np.ascontiguousarray(weight)), weight.shape, weight.shape[-1], meaning.dtype)

@@ -74,12 +74,16 @@ class DeviceMemory:
 
     def tensor(self, address: int, shape: tuple[int, ...], stride: int, dtype: str) -> Any:
         """A tvm-ffi tensor of rows ``stride`` elements apart over all outer axes, or of one axis; ``dtype`` by ops' name."""
+        rows = [stride * math.prod(shape[place + 1 : -1]) for place in range(len(shape) - 1)]
+        return self.strided(address, shape, (*rows, 1), dtype)
+
+    def strided(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
+        """The same at any strides, in elements."""
         import tvm_ffi
 
         kind = DTYPES[dtype]
         sizes = (ctypes.c_int64 * len(shape))(*shape)
-        rows = [stride * math.prod(shape[place + 1 : -1]) for place in range(len(shape) - 1)]
-        steps = (ctypes.c_int64 * len(shape))(*rows, 1)
+        steps = (ctypes.c_int64 * len(shape))(*strides)
         words = _Tensor(address, _KDL_CUDA, self.ordinal, len(shape), kind.code, kind.size * 8, 1, sizes, steps, 0)
         managed = _Managed(words, None, None)
         self._kept += [managed, sizes, steps]

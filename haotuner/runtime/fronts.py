@@ -11,6 +11,7 @@ from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
+from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 
 FRONTS: dict[str, Callable[..., Any]] = {
@@ -18,7 +19,11 @@ FRONTS: dict[str, Callable[..., Any]] = {
     "batch_matmul": ProductOp,
     **{kind.name: ConvOp for kind in CONVOLUTIONS},
 }
-PLACED: dict[str, Callable[..., Any]] = {"dense": PlacedOp, "grouped": GroupedOp}  # whose weight stays on a device
+PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a device
+    "dense": PlacedOp,
+    "grouped": GroupedOp,
+    "batch_matmul": PlacedProductOp,
+}
 
 
 def front_of(kind: str, *, placed: bool = False) -> Callable[..., Any]:

@@ -65,7 +65,7 @@ class ProductOp(Operator):
             shapes.append(tuple(int(extent) for extent in shape))
         dims = [operand.dims for operand in self.entry.inputs]
         try:
-            batch = _broadcast(shapes[0][:-2], shapes[1][:-2])
+            batch = broadcast(shapes[0][:-2], shapes[1][:-2])
         except ValueError:
             raise ValueError(
                 f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
@@ -83,7 +83,7 @@ class ProductOp(Operator):
             raise UsageError(f"{self.name}: an output of {size} cannot be had: {error}") from error
 
 
-def _broadcast(x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+def broadcast(x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
     """Batch axes of the product, aligned from the last one; ValueError if they do not go together."""
     rank = max(len(x), len(w))
     pairs = zip((1,) * (rank - len(x)) + tuple(x), (1,) * (rank - len(w)) + tuple(w), strict=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
 from haotuner.cost.features import features
+from haotuner.cost.machine import machine
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, UsageError
@@ -95,7 +96,7 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
-        roof = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
+        roof = np.asarray(roofline_us(_of_a_call(device), task.op, shapes), np.float64)
         found = np.asarray(roof / expected, np.float64)
         return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
@@ -123,18 +124,23 @@ def predicted_by_each(
     shapes: Sequence[Shape],
 ) -> NDArray[np.float64]:
     """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
-    one = device.with_units(1)
+    one = _of_a_call(device)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
     said = every_opinion(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
     roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
     return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
 
 
+def _of_a_call(device: Device) -> Device:
+    """What times of one thread are of: a CPU's core, all of a GPU."""
+    return device if machine(device).waves_hide_latency else device.with_units(1)
+
+
 def compared(task: Task, device: Device, most: int) -> list[Shape]:
     """At most so many shapes at which micro-kernels race: spread over those of which a call leaves time for many more."""
     limit_us = max(task.budget_s * 1e6 / TRIALS, LEAST_LIMIT_US)
     shapes = task.traffic.shapes()
-    least = np.asarray(roofline_us(device.with_units(1), task.op, shapes), np.float64)
+    least = np.asarray(roofline_us(_of_a_call(device), task.op, shapes), np.float64)
     kept = [pair for pair, us in zip(task.traffic, least.tolist(), strict=True) if us <= limit_us]
     return spread(Traffic.of(kept) if any(weight for _, weight in kept) else task.traffic, most)
 
@@ -216,6 +222,8 @@ class Race:
         us = np.array([[self.us[one].get(shape, np.inf) for shape in shapes] for one in left])
         if not len(us):
             return []
+        if not np.isfinite(us).any():  # nothing is measured, as without a device
+            return list(left)
         slower = np.log(us / us.min(axis=0)).mean(axis=1)
         most = max(ALWAYS, len(left) // LEAVERS)
         stays = set(np.argsort(slower, kind="stable")[:most].tolist()) | set(us.argmin(axis=0).tolist())

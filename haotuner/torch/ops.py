@@ -13,11 +13,13 @@ import torch
 from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import LAYERS
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.typed import is_typed, typed_weight
@@ -42,7 +44,8 @@ class Registered:
         taken = [name for name in pack.ops if hasattr(torch.ops.haotuner, name)]
         if taken:
             raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
-        self._placed = {name: _placed(pack, name) for name in pack.ops if pack.gpu is not None}
+        layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
+        self._placed = {name: _placed(pack, name) for name in layers}
         for name in pack.ops:
             placed = self._placed.get(name)
             if isinstance(placed, GroupedCall):
@@ -53,7 +56,7 @@ class Registered:
                 if pack.op_entry(name).extra or Op.parse(name).epilogue:
                     continue  # served by `pack.op(name).bind` alone
                 conv_ops.define(self._library, pack, pack.op(name))
-            elif isinstance(op := pack.op(name), ProductOp):
+            elif isinstance(op := pack.op(name), ProductOp | PlacedProductOp):
                 define_product(self._library, op)
             elif isinstance(op, Operator):
                 define_operator(self._library, op)

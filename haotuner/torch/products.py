@@ -1,4 +1,4 @@
-"""batch_matmul of a CPU pack under ``torch.ops.haotuner``."""
+"""batch_matmul of a pack under ``torch.ops.haotuner``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from typing import Any
 
 import torch
 
+from haotuner.ops.dtypes import DTYPES
+from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _BESIDE = "Tensor? bias=None, Tensor? scale=None, Tensor? mask=None"
 
 
-def define_product(library: Any, op: ProductOp) -> None:
-    """``<op>(x, w, bias=None, scale=None, mask=None)`` and ``.out(…, out=y)``, which returns nothing."""
+def define_product(library: Any, op: ProductOp | PlacedProductOp) -> None:
+    """``<op>(x, w, bias=None, scale=None, mask=None)`` and ``.out(…, out=y)``, which returns nothing.
+
+    On a device bias, scale and mask are refused.
+    """
+    key, dtype = "CUDA" if isinstance(op, PlacedProductOp) else "CPU", getattr(torch, DTYPES[op.entry.output.dtype].numpy)
     name, across = op.name, {operand.name: operand.dims.index("k") == 1 for operand in op.entry.inputs}
 
     def into(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None, *, out: Any) -> None:
@@ -30,7 +36,7 @@ def define_product(library: Any, op: ProductOp) -> None:
     def shape(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None) -> Any:
         torch._check(x.dim() >= 2 and w.dim() >= 2, lambda: f"{name}: x and w must have two axes or more")
         rows, columns = x.shape[-1 if across["x"] else -2], w.shape[-1 if across["w"] else -2]
-        return x.new_empty((*torch.broadcast_shapes(x.shape[:-2], w.shape[:-2]), rows, columns), dtype=torch.float32)
+        return x.new_empty((*torch.broadcast_shapes(x.shape[:-2], w.shape[:-2]), rows, columns), dtype=dtype)
 
     def nothing(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None, *, out: Any) -> None:
         return None
@@ -38,7 +44,7 @@ def define_product(library: Any, op: ProductOp) -> None:
     library.define(f"{name}(Tensor x, Tensor w, {_BESIDE}) -> Tensor", tags=_TAGS)
     # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
     library.define(f"{name}.out(Tensor x, Tensor w, {_BESIDE}, *, Tensor(a!) out) -> ()", tags=_TAGS)
-    library.impl(name, fresh, "CPU")
-    library.impl(f"{name}.out", into, "CPU")
+    library.impl(name, fresh, key)
+    library.impl(f"{name}.out", into, key)
     torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
     torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)

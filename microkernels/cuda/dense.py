@@ -36,8 +36,8 @@ REGISTER_LIMIT = 255  # of one thread
 # No estimate goes below it: 1024 threads of 64 registers fill an SM, more than an SM of sm_75 can hold and enough to hide
 # any latency, so a tighter budget would only cause spills.
 REGISTER_FLOOR = 64
-# Of a kernel of groups: pointers, rows and the block's number are the group's, no longer constants of the launch; with fewer
-# ptxas spills in tight tiles.
+# Of a kernel of groups, or of a batch: pointers, rows and the block's number are its own, no longer constants of the launch;
+# with fewer ptxas spills in tight tiles.
 GROUP_REGISTERS = 16
 WARP = 32
 OLDEST_BUILT = 75  # what a CUDA 13 toolkit still builds for; before it a CUDA 12 one must be found
@@ -50,11 +50,16 @@ def sm_number(arch: str) -> int:
     return int(match[1]) if match else 0
 
 
+def stored_kn(op: Op) -> bool:
+    """Whether W lies as (k, n): by the option of its kind."""
+    return bool(op.option("layout") == "nn" if op.kind == "batch_matmul" else op.option("weight") == "kn")
+
+
 def vector_elements(op: Op, widest: int) -> int:
     """The largest power of two up to ``widest`` that the op's static extents let a load rely on; 1 if k is dynamic."""
     static = dict(op.static)
     found = widest
-    while found > 1 and any(static.get(axis, 1) % found for axis in (("k", "n") if op.option("weight") == "kn" else ("k",))):
+    while found > 1 and any(static.get(axis, 1) % found for axis in (("k", "n") if stored_kn(op) else ("k",))):
         found //= 2
     return found
 
@@ -86,20 +91,26 @@ class CudaDense(ABC):
     device: tuple[str, ...] = ("prelude", "epilogue")  # texts of device/ that the programs call
     oldest_sm = 0  # that has the instructions; 0: any GPU multiplies and adds in fp32
 
-    def __init__(self, name: str, dtype: str, *, grouped: bool = False) -> None:
-        """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own."""
+    def __init__(self, name: str, dtype: str, *, grouped: bool = False, batched: bool = False) -> None:
+        """``grouped``: of the same tiles, but the rows of X come in groups, each with a matrix of its own.
+
+        ``batched``: products side by side, of matrices and rows at any strides.
+        """
         self.name = name
         self.dtype = dtype
         self.grouped = grouped
+        self.batched = batched
 
     def serves(self, op: Op) -> bool:
-        """Dense, or grouped, of this dtype with something left to know at run time, no epilogue."""
+        """Its kind of product, of this dtype with something left to know at run time, no epilogue; X stored (m, k)."""
+        kind = "batch_matmul" if self.batched else "grouped" if self.grouped else "dense"
         return (
-            op.kind == ("grouped" if self.grouped else "dense")
+            op.kind == kind
             and op.dtype == self.dtype
             and not op.epilogue
             and "out" not in dict(op.options)
             and bool(op.dynamic)
+            and not (self.batched and op.option("layout") == "tn")
         )
 
     def suits(self, device: Device) -> bool:
@@ -144,8 +155,8 @@ class CudaDense(ABC):
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """A block's tile; what lies over the edges is masked."""
-        extent = {"m": kernel["bm"], "n": kernel["bn"]}
-        return Tile(extent=extent, edge={"m": "masked", "n": "masked"}, step={"k": kernel["bk"]})
+        extent = {**({"b": 1} if self.batched else {}), "m": kernel["bm"], "n": kernel["bn"]}
+        return Tile(extent=extent, edge=dict.fromkeys(extent, "masked"), step={"k": kernel["bk"]})
 
     def maps(self, kernel: MicroKernel) -> tuple[Map, ...]:
         """Tensor maps that the kernel reads its operands through."""
@@ -161,13 +172,14 @@ class CudaDense(ABC):
             shared_bytes=footprint.shared_bytes,
             vector=self.vector(kernel),
             maps=self.maps(kernel),
-            splits=not self.grouped,
+            splits=not (self.grouped or self.batched),
             groups=self.grouped,
+            batch=self.batched,
         )
 
     def registers(self, estimate: int) -> int:
         """Registers a thread is held to, of those that the tile wants."""
-        return rounded_registers(estimate + (GROUP_REGISTERS if self.grouped else 0))
+        return rounded_registers(estimate + (GROUP_REGISTERS if self.grouped or self.batched else 0))
 
     def vector(self, kernel: MicroKernel) -> int:
         """Elements of a load: extents and strides of the operands must be multiples of it."""
@@ -191,7 +203,8 @@ class CudaDense(ABC):
 
     def demand(self, asked: Asked) -> Demand:
         """See ``dense_demand``."""
-        return dense_demand.grouped(asked, self) if self.grouped else dense_demand.demand(asked, self)
+        of = dense_demand.grouped if self.grouped else dense_demand.batched if self.batched else dense_demand.demand
+        return of(asked, self)
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the roofline of ``haotuner/cost`` and what is learned rank them."""

@@ -78,6 +78,24 @@ def grouped(asked: Asked, family: Told) -> Demand:
     )
 
 
+def batched(asked: Asked, family: Told) -> Demand:
+    """So many products, whose blocks run side by side."""
+    count = asked.extents["b"]
+    one = demand(asked, family)
+    work = one.work
+    return replace(
+        one,
+        work=Work(
+            flops={kind: flops * count for kind, flops in work.flops.items()},
+            least_bytes=work.least_bytes * count,
+            far_bytes=work.far_bytes * count,
+            mid_bytes=work.mid_bytes * count,
+            near_bytes=work.near_bytes * count,
+        ),
+        tiles=replace(one.tiles, count=one.tiles.count * count),
+    )
+
+
 def demand(asked: Asked, family: Told) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by blocks of ``bm x bn`` that stage ``bk`` elements of k of both operands at a time."""
     bm, bn, bk, v = (asked.param(name) for name in ("bm", "bn", "bk", "v"))

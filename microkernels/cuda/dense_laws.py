@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
-from haotuner.words.law import Laws, Question, no_larger
+from haotuner.words.law import Laws, Question
 
 SECTOR_BYTES = 32  # least that an L2 or the memory hands over, on NVIDIA and AMD alike
 WASTED_SECTORS = 0.4  # share of fetched bytes that nobody uses; a 32-byte piece of a row off 32 bytes wastes half
@@ -30,9 +30,17 @@ def _coalescing(q: Question) -> tuple[float, float] | None:
     return 1.0 - used / (sectors * SECTOR_BYTES), WASTED_SECTORS
 
 
+def _extent(q: Question, axis: str) -> int:
+    """Of an axis, or the largest there will be."""
+    return dict(q.op.static).get(axis) or q.most[axis]
+
+
+def _rows(q: Question) -> tuple[float, float] | None:
+    return q.tile.extent["m"], max(SMALL_TILE, _extent(q, "m"))
+
+
 def _columns(q: Question) -> tuple[float, float] | None:
-    static = dict(q.op.static)
-    return (q.kernel["bn"], max(SMALL_TILE, static["n"])) if "n" in static else None
+    return q.kernel["bn"], max(SMALL_TILE, _extent(q, "n"))
 
 
 def _elements(kernel: MicroKernel) -> int:
@@ -61,7 +69,7 @@ def _step(q: Question) -> tuple[float, float] | None:
 # In the order they are asked; a point counts against the first law it breaks.
 LAWS: Laws = (
     ("coalescing", _coalescing),
-    ("rows", no_larger("m", least=SMALL_TILE)),
+    ("rows", _rows),
     ("columns", _columns),
 )
 MMA_LAWS: Laws = (*LAWS, ("step", _step))

@@ -22,6 +22,7 @@ from haotuner.microkernels.cuda.dense import (
     grouped_tile,
     module_of,
     resident_blocks,
+    stored_kn,
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
@@ -51,7 +52,7 @@ class CudaMma(CudaDense):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile, k step and ring length."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
+        v, kn = vector_elements(op, WIDEST_VECTOR), int(stored_kn(op))
         for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
                 yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk, wm=wm, wn=wn, st=st, v=v, kn=kn)
@@ -110,10 +111,10 @@ class CudaMma(CudaDense):
         """TVM module with one function ``symbol(X, W)``."""
         footprint = self.footprint(kernel)
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
-        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks), symbol)
+        return module_of(_program(kernel, TVM_DTYPES[self.dtype], blocks, strided=self.batched), symbol)
 
 
-def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
+def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, wm, wn, st, v, _ = (value for _, value in kernel.params)
@@ -149,11 +150,13 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         n = T.int32()
         k = T.int32()
         x_stride = T.int32()
+        w_stride = T.int32()
         x_rows = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)
-        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, align=16)
+        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, strides=(w_stride, 1) if strided else None, align=16)
+        w_pitch = T.meta_var(w_stride if strided else n if kn else k)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
         x = T.decl_buffer((m * x_stride,), dtype, data=x_rows.data)
-        wf = T.decl_buffer((n * k,), dtype, data=w.data)
+        wf = T.decl_buffer(((k if kn else n) * w_pitch,), dtype, data=w.data)
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
@@ -180,7 +183,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
         w_from = T.alloc_local([1], "int32")
         left = T.alloc_local([1], "int32")
         x_from[0] = m0 * x_stride + first * bk
-        w_from[0] = first * bk * n + n0 if kn else n0 * k + first * bk
+        w_from[0] = first * bk * w_pitch + n0 if kn else n0 * w_pitch + first * bk
         left[0] = k - first * bk
 
         @T.inline
@@ -212,11 +215,11 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int) -> Any:
             """The next step's tiles; past the end of k zeros or what nobody reads."""
             load(place, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
             if kn:
-                load(place + x_bytes, wf, w_from[0], n, bk, bn, left[0], n - n0, w_even)
+                load(place + x_bytes, wf, w_from[0], w_pitch, bk, bn, left[0], n - n0, w_even)
             else:
-                load(place + x_bytes, wf, w_from[0], k, bn, bk, n - n0, left[0], w_even)
+                load(place + x_bytes, wf, w_from[0], w_pitch, bn, bk, n - n0, left[0], w_even)
             x_from[0] = x_from[0] + bk
-            w_from[0] = w_from[0] + (bk * n if kn else bk)
+            w_from[0] = w_from[0] + (bk * w_pitch if kn else bk)
             left[0] = left[0] - bk
 
         # Where ldmatrix reads in a stage; rows 16 apart have the same swizzle, so constants lead to all others.

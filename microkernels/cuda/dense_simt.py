@@ -22,6 +22,7 @@ from haotuner.microkernels.cuda.dense import (
     grouped_tile,
     module_of,
     resident_blocks,
+    stored_kn,
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
@@ -51,7 +52,7 @@ class CudaSimt(CudaDense):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), int(op.option("weight") == "kn")
+        v, kn = vector_elements(op, WIDEST_VECTOR), int(stored_kn(op))
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
@@ -97,10 +98,10 @@ class CudaSimt(CudaDense):
         blocks = resident_blocks(footprint.threads, footprint.registers_per_thread)
         # Twice the loop wants a few registers more: not where they are few, nor where the loop is long as it is.
         twice = kernel["bk"] < K_STEPS[-1] and footprint.registers_per_thread > TIGHT_REGISTERS
-        return module_of(_program(kernel, footprint.threads, blocks, twice), symbol)
+        return module_of(_program(kernel, footprint.threads, blocks, twice, strided=self.batched), symbol)
 
 
-def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any:
+def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
     bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
@@ -150,11 +151,13 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
         n = T.int32()
         k = T.int32()
         x_stride = T.int32()
+        w_stride = T.int32()
         x_rows = T.match_buffer(x_arg, (m, k), "float32", strides=(x_stride, 1), align=16)
-        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), "float32", align=16)
+        w = T.match_buffer(w_arg, (k, n) if kn else (n, k), "float32", strides=(w_stride, 1) if strided else None, align=16)
+        w_pitch = T.meta_var(w_stride if strided else n if kn else k)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
         x = T.decl_buffer((m * x_stride,), "float32", data=x_rows.data)
-        wf = T.decl_buffer((n * k,), "float32", data=w.data)
+        wf = T.decl_buffer(((k if kn else n) * w_pitch,), "float32", data=w.data)
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
@@ -167,7 +170,6 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool) -> Any
         # The thread's first strip of rows and of columns in the tile.
         row: T.let = T.truncdiv(warp, across) * (LANE_ROWS * tm // row_strip) + T.truncdiv(lane, LANE_COLUMNS)
         column: T.let = T.truncmod(warp, across) * (LANE_COLUMNS * tn // column_strip) + T.truncmod(lane, LANE_COLUMNS)
-        w_pitch = T.meta_var(n if kn else k)
         pool = T.SMEMPool()
         xs = pool.alloc((2, bk, bm), "float32", align=128)
         ws = pool.alloc((2, bk, bn), "float32", align=128)

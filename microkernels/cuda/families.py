@@ -24,4 +24,11 @@ DENSE_FAMILIES: tuple[CudaDense, ...] = tuple(
 GROUPED_FAMILIES: tuple[CudaDense, ...] = tuple(
     tiles(f"cuda_grouped_{name}_{dtype}", dtype, grouped=True) for tiles, name, dtypes in _TILES for dtype in dtypes
 )
-CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES)
+# Of products whose weight is nobody's to keep: no tensor maps, which are made once for a weight.
+BATCHED_FAMILIES: tuple[CudaDense, ...] = tuple(
+    tiles(f"cuda_batched_{name}_{dtype}", dtype, batched=True)
+    for tiles, name, dtypes in _TILES
+    if name in ("mma", "simt")
+    for dtype in dtypes
+)
+CUDA_FAMILIES: tuple[CudaDense, ...] = (*DENSE_FAMILIES, *GROUPED_FAMILIES, *BATCHED_FAMILIES)

@@ -2,6 +2,7 @@
 
 Every kernel is ``extern "C" __global__ void SYMBOL(ht_cuda_args[, x_map, w_map])`` (``ht_cuda_args.h``) and is launched
 with ``grid = (ceil(m / tile_m) * ceil(n / tile_n), splits)`` blocks of ``threads`` threads; m = 0 is never launched.
+``batch``: the kernel takes ``ht_cuda_batch`` behind its arguments, and no split; matrices are the grid's third axis.
 ``groups``: the kernel takes ``ht_cuda_groups`` behind its arguments, and no split; its grid has tiles for any cut of m.
 With ``splits`` > 1 block row s sums the s-th share of k into ``partial[s]``, and ``haotuner_reduce_DTYPE`` adds them up.
 """
@@ -41,6 +42,7 @@ class Launch:
     maps: tuple[Map, ...] = ()  # x, then w; the kernel takes them after its arguments
     splits: bool = True  # whether it can split k
     groups: bool = False  # rows come in groups, each with a matrix of its own
+    batch: bool = False  # products side by side, of matrices at strides
 
 
 def reduce_symbol(dtype: str) -> str:

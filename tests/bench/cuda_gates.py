@@ -1,10 +1,13 @@
-"""Gates of everything that selection proposes: ``python -m tests.bench.cuda_gates FOLDER [--seconds N] [--part I OF]``.
+"""Gates of everything that selection proposes: ``python -m tests.bench.cuda_gates FOLDER [--seconds N] [--classes]``.
 
 Compiles what ``haotuner candidates`` proposes for h200, a100, l40s and rtx-4090, weights stored either way, and reads the
-gates of ``tests/content/cuda_gates.py`` off the machine code. It goes on where it stopped: FOLDER keeps verdicts and code
-for as long as the kernels' sources are the same. The order is by seed, so what is done is a sample of the rest. Parts may
-run side by side. Exit 0: all was looked at and nothing broken; 1: a kernel breaks a gate; 3: time ran out. Needs nvcc or
-NVRTC, and nvdisasm.
+gates of ``tests/content/cuda_gates.py`` off the machine code. Kernels that differ in the length of their ring or in fp16
+against bf16 alone are a class: their main loops differ in constants. ``--classes`` reads one of each class, and of every
+eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken.
+
+It goes on where it stopped: FOLDER keeps verdicts and code for as long as the kernels' sources are the same. The order is by
+seed, so what is done is a sample of the rest. ``--part I OF``: parts may run side by side. Exit 0: all was looked at and
+nothing broken; 1: a kernel breaks a gate; 3: time ran out. Needs nvcc or NVRTC, and nvdisasm.
 """
 
 from __future__ import annotations
@@ -13,19 +16,22 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from haotuner.backends.cuda.device_code import build_cubin
-from haotuner.backends.cuda.sass import find_nvdisasm, read
+from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_gates import DEVICES, OPS, broken, proposed
 
 KN_OPS = tuple(f"{op},weight=kn" for op in OPS)
+WHOLE_CLASSES = 8
 UNIT = 8  # kernels compiled together: nvcc starts once for them, and a slice of time ends within a minute
 HAOTUNER = Path(__file__).parents[2] / "haotuner"
 COMPILE = (HAOTUNER / "backends" / "cuda" / f"{name}.py" for name in ("unit", "device_code", "compiler", "sass"))
@@ -51,6 +57,30 @@ def wanted(folder: Path) -> list[tuple[str, str]]:
     return [(arch, name) for arch, name in json.loads(kept.read_text())]
 
 
+def class_of(arch: str, name: str) -> tuple[str, str]:
+    """What kernels have in common whose main loops are the same but for constants."""
+    return arch, re.sub(r"_st\d+", "", name.replace("bf16", "fp16"))
+
+
+def of_classes(every: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
+    """One of each class, and of every eighth all, by seed."""
+    draw, classes = random.Random(seed), defaultdict(list)
+    for arch, name in every:
+        classes[class_of(arch, name)].append((arch, name))
+    several = [members for _, members in sorted(classes.items()) if len(members) > 1]
+    whole = draw.sample(several, len(several) // WHOLE_CLASSES)
+    return sorted({draw.choice(members) for members in classes.values()} | {one for members in whole for one in members})
+
+
+def unlike(loops: Mapping[tuple[str, str], list[int] | None]) -> list[str]:
+    """Classes whose members that were read have other main loops: instructions, and those that multiply."""
+    found = defaultdict(set)
+    for (arch, name), loop in loops.items():
+        if loop is not None:
+            found[class_of(arch, name)].add(tuple(loop))
+    return [f"{arch} {name}: {sorted(seen)}" for (arch, name), seen in sorted(found.items()) if len(seen) > 1]
+
+
 def units(every: list[tuple[str, str]], seed: int) -> list[tuple[str, list[str]]]:
     """Kernels of one architecture and family that are compiled together, in an order by seed."""
     draw = random.Random(seed)
@@ -65,19 +95,19 @@ def units(every: list[tuple[str, str]], seed: int) -> list[tuple[str, list[str]]
     return made
 
 
-def seen(folder: Path, sources: str) -> dict[tuple[str, str], list[str]]:
-    """The broken gates of each kernel that was looked at in this state of the sources."""
-    found: dict[tuple[str, str], list[str]] = {}
+def seen(folder: Path, sources: str, what: str = "broken") -> dict[tuple[str, str], Any]:
+    """The broken gates (or ``loop``) of each kernel that was looked at in this state of the sources."""
+    found: dict[tuple[str, str], Any] = {}
     for path in sorted(folder.glob("verdicts-*.jsonl")):
         for line in path.read_text().splitlines():
             entry = json.loads(line)
             if entry["sources"] == sources:
-                found[entry["arch"], entry["kernel"]] = entry["broken"]
+                found[entry["arch"], entry["kernel"]] = entry.get(what)
     return found
 
 
-def verdicts(arch: str, names: list[str], folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Compile kernels together; each with the gates it breaks."""
+def verdicts(arch: str, names: list[str], folder: Path) -> Iterator[tuple[str, list[str], list[int]]]:
+    """Compile kernels together; each with the gates it breaks, and its main loop: instructions, those that multiply."""
     nvdisasm = find_nvdisasm()
     assert nvdisasm is not None, "nvdisasm: neither on the PATH nor in a wheel nvidia-cuda-nvdisasm"
     families = {family.name: family for family in CUDA_FAMILIES}
@@ -89,7 +119,8 @@ def verdicts(arch: str, names: list[str], folder: Path) -> Iterator[tuple[str, l
         why = list(broken(family, kernel, arch, code[name]))
         if spilled := cubin.resources[name]["spill_bytes"]:
             why.append(f"{spilled:.0f} bytes of spills")
-        yield name, why
+        facts = mix(code[name])
+        yield name, why, [int(facts.get(key, 0)) for key in ("loop_instructions", "loop_multiplies")]
     cubin.path.unlink()
     cubin.path.with_suffix(".cu").unlink()
 
@@ -100,11 +131,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
+    parser.add_argument("--classes", action="store_true", help="one of each class, of every eighth all")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
     given.folder.mkdir(parents=True, exist_ok=True)
-    every, sources = wanted(given.folder), digest(GENERATE)
+    proposals, sources = wanted(given.folder), digest(GENERATE)
+    every = of_classes(proposals, given.seed) if given.classes else proposals
     done = seen(given.folder, sources)
     journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
     for arch, names in units(every, given.seed)[given.part[0] :: given.part[1]]:
@@ -113,15 +146,23 @@ def main() -> None:
         if all((arch, name) in done for name in names):
             continue
         with journal.open("a") as out:
-            for name, why in verdicts(arch, names, given.folder):
-                out.write(json.dumps({"arch": arch, "kernel": name, "broken": why, "sources": sources}) + "\n")
+            for name, why, loop in verdicts(arch, names, given.folder):
+                entry = {"arch": arch, "kernel": name, "broken": why, "loop": loop, "sources": sources}
+                out.write(json.dumps(entry) + "\n")
     found = {key: why for key, why in seen(given.folder, sources).items() if key in set(every)}
     for (arch, name), why in sorted(found.items()):
         if why:
             print(f"{arch} {name}: {'; '.join(why)}")
     for arch, count in sorted(Counter(arch for arch, _ in every).items()):
         print(f"{arch}: {sum(key[0] == arch for key in found)} of {count} kernels")
-    bad = sum(bool(why) for why in found.values())
+    loops = {key: loop for key, loop in seen(given.folder, sources, "loop").items() if key in set(proposals)}
+    other = unlike(loops)
+    for line in other:
+        print(f"a class of unlike loops: {line}")
+    classes = {class_of(*key) for key in proposals}
+    reached = {class_of(*key) for key in loops}
+    print(f"{len(proposals)} proposals in {len(classes)} classes; {len(reached)} classes have a kernel that was looked at")
+    bad = sum(bool(why) for why in found.values()) + len(other)
     print(f"{len(found)} of {len(every)} kernels looked at, {bad} break a gate")
     sys.exit(1 if bad else 0 if len(found) == len(every) else 3)
 

@@ -33,7 +33,8 @@ NARROW_STORES = 2  # of Y in single elements and of partial sums, each in a loop
 
 def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:
     """The gates that a kernel's code breaks, in words."""
-    kind = family.name.rpartition("_")[0].replace("cuda_grouped_", "cuda_")  # groups are found before the main loop
+    # Groups and matrices of a batch are found before the main loop.
+    kind = family.name.rpartition("_")[0].replace("cuda_grouped_", "cuda_").replace("cuda_batched_", "cuda_")
     loop = code.main_loop(MATRIX[kind])
     count = loop.count(MATRIX[kind])
     share = len(loop.instructions) / max(count, 1)

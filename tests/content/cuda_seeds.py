@@ -25,9 +25,14 @@ def ragged(family: CudaDense, kernel: MicroKernel) -> Case:
     wide = v if family.reads_kn(kernel) else 1
     columns = -(-(tile.extent["n"] + 9) // wide) * wide
     depth = -(-(tile.step["k"] + 9) // v) * v
+    launch, m = family.launch(kernel), tile.extent["m"] + 3
+    if launch.groups and launch.maps and family.reads_kn(kernel):
+        depth = 2 * tile.step["k"]  # whole steps: one map holds the matrices of all groups
+    ends, one = ((m // 3, m), (1,)) if launch.groups else ((), ())
+    splits = 2 if launch.splits else 1
     calls = (
-        Call(m=1, n=wide, k=v),
-        Call(m=tile.extent["m"] + 3, n=columns, k=depth, x_gap=v, y_gap=1, bias=True, act="silu"),
-        Call(m=tile.extent["m"] + 3, n=-(-columns // 8) * 8, k=depth, splits=2, residual=True),
+        Call(m=1, n=wide, k=depth if launch.groups else v, ends=one),
+        Call(m=m, n=columns, k=depth, x_gap=v, y_gap=1, bias=True, act="silu", ends=ends),
+        Call(m=m, n=-(-columns // 8) * 8, k=depth, splits=splits, residual=True, ends=ends),
     )
     return case_of(kernel.name, family, kernel, calls)

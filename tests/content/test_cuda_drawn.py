@@ -25,7 +25,13 @@ SPECS = ("n=2304,k=768", "n=2304,k=768,weight=kn", "n=2306,k=770", "n=2305,k=767
 
 def forty(family: CudaDense) -> list[MicroKernel]:
     """As many of each spec that the family serves."""
-    ops = [Op.parse(f"dense:{spec},dtype={family.dtype}") for spec in SPECS]
+    kind = "grouped:g=8," if family.grouped else "batch_matmul:layout=nt," if family.batched else "dense:"
+    texts = [f"{kind}{spec},dtype={family.dtype}" for spec in SPECS]
+    if family.batched:
+        texts = [
+            text.replace("layout=nt,", "").replace("weight=kn", "layout=nn") if "kn" in text else text for text in texts
+        ]
+    ops = [Op.parse(text) for text in texts]
     arch = device(f"sm_{family.oldest_sm}" if family.oldest_sm in (75, 80) else "sm_90a")
     draws = [drawn(family, op, arch, COUNT, seed) for seed, op in enumerate(ops) if family.serves(op)]
     found: dict[str, MicroKernel] = {}

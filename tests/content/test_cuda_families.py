@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haotuner.microkernels.cuda.dense import resident_blocks, rounded_registers, vector_elements
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
+from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -13,6 +13,7 @@ from tests.content.cuda_examples import GEMV, GEMV_FP32, MMA, SHORT_WGMMA, SIMT,
 
 DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")
 EVERY_GROUPED = tuple(Op.parse(f"grouped:g=8,n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
+EVERY_BATCHED = tuple(Op.parse(f"batch_matmul:k=64,layout=nt,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 EVERY_DTYPE = tuple(Op.parse(f"dense:n=2304,k=768,dtype={dtype}") for dtype in ("fp32", "fp16", "bf16"))
 
 
@@ -39,12 +40,29 @@ def test_wgmma_needs_a_static_k_that_fits_the_pitch_of_tma():
 
 @pytest.mark.parametrize("family", CUDA_FAMILIES, ids=lambda family: family.name)
 def test_points_are_distinct_and_their_names_parse_back(family):
-    op = next(op for op in (*EVERY_DTYPE, *EVERY_GROUPED) if family.serves(op))
+    op = next(op for op in (*EVERY_DTYPE, *EVERY_GROUPED, *EVERY_BATCHED) if family.serves(op))
     points = list(family.points(op, device("sm_90a")))
     assert 80 <= len(points) <= 600
     assert len({point.name for point in points}) == len(points)
     assert all(MicroKernel.parse(point.name) == point for point in points)
     assert points == list(family.points(op, device("sm_90a")))
+
+
+def test_batches_have_the_tiles_without_tensor_maps_and_are_one_launch_each():
+    served = {op.dtype: [family.name for family in CUDA_FAMILIES if family.serves(op)] for op in EVERY_BATCHED}
+    assert served == {
+        "fp32": ["cuda_batched_simt_fp32"], "fp16": ["cuda_batched_mma_fp16"], "bf16": ["cuda_batched_mma_bf16"]
+    }  # fmt: skip
+    for family in BATCHED_FAMILIES:
+        of = {
+            layout: Op.parse(f"batch_matmul:n=64,k=64,layout={layout},dtype={family.dtype}") for layout in ("nn", "nt", "tn")
+        }
+        assert [family.serves(op) for op in of.values()] == [True, True, False]
+        nn, nt = (next(iter(family.points(of[layout], device("sm_90a")))) for layout in ("nn", "nt"))
+        assert (nn["kn"], nt["kn"]) == (1, 0) and family.launch(nn).batch
+        assert not family.launch(nn).splits and not family.launch(nn).maps
+    free = Op.parse("batch_matmul:layout=nt")  # nothing is known of the rows' ends
+    assert {point["v"] for point in BATCHED_FAMILIES[-1].points(free, device("sm_80"))} == {1}
 
 
 def test_families_run_only_where_their_instructions_exist():

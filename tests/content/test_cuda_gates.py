@@ -8,6 +8,7 @@ import pytest
 
 from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.words.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA, grouped
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed
 
@@ -32,11 +33,19 @@ def test_the_largest_tiles_keep_to_the_gates(arch, tmp_path):
     assert checked(KERNELS[arch], arch, tmp_path) == {}
 
 
+# Of what selection proposes for groups and batches: a step of 64 instructions (see the law in dense_laws).
+MORE = {**KERNELS, "sm_80": (MMA.kernel(bm=128, bn=128, bk=64, wm=2, wn=4, st=2), KERNELS["sm_80"][1])}
+BATCHED = ("cuda_mma_fp16", "cuda_simt_fp32")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", KERNELS)
 @pytest.mark.usefixtures("tools")
-def test_finding_the_group_of_a_block_leaves_main_loops_as_they_are(arch, tmp_path):
-    assert checked([grouped(kernel) for kernel in KERNELS[arch]], arch, tmp_path) == {}
+def test_finding_the_group_or_matrix_of_a_block_leaves_main_loops_as_they_are(arch, tmp_path):
+    batched = [
+        MicroKernel(one.family.replace("cuda_", "cuda_batched_"), one.params) for one in MORE[arch] if one.family in BATCHED
+    ]
+    assert checked([*(grouped(kernel) for kernel in MORE[arch]), *batched], arch, tmp_path) == {}
 
 
 @pytest.mark.slow

@@ -30,6 +30,11 @@ OPS = [
 OPS += [replace(op, kind="grouped", static=(("g", 8), *op.static)) for op in OPS]
 OPS += [Op.parse(f"conv2d:c=64,f=100,r=3,s=3,pad=1,layout={layout}") for layout in ("nchw", "nhwc")]
 OPS += [Op.parse(f"batch_matmul:n=100,k=33,layout={layout}") for layout in ("nn", "nt", "tn")]
+OPS += [
+    Op.parse(f"batch_matmul:n=104,k=32,layout={layout},dtype={dtype}")
+    for layout in ("nn", "nt")
+    for dtype in ("fp16", "bf16")
+]
 OPS += [Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1,groups=64")]
 OPS += [Op(kind=kind.name, static=()) for kind in KINDS.values() if has_graph(kind)]  # generated
 OPS += [Op.parse("dense:n=100,k=33,dtype=int8")]

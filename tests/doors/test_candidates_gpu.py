@@ -11,10 +11,14 @@ from haotuner.words.kernel import MicroKernel
 from tests.doors.command import haotuner
 
 
-def asked(device: str, op: str, cache: Path, cwd: Path, *words: str) -> Any:
-    return haotuner(
-        "candidates", "--op", op, "--shapes", "m=1..4096", "--device", device, *words, cache=cache, cwd=cwd
-    )  # fmt: skip
+def asked(device: str, op: str, cache: Path, cwd: Path, *words: str, shapes: str = "m=1..4096") -> Any:
+    return haotuner("candidates", "--op", op, "--shapes", shapes, "--device", device, *words, cache=cache, cwd=cwd)
+
+
+def kept(text: str) -> list[tuple[str, float]]:
+    """Family and expected share of each line of what was kept."""
+    lines = (line.split() for line in text.splitlines() if line.startswith("cuda_"))
+    return [(MicroKernel.parse(name).family, float(share)) for name, share, *_ in lines]
 
 
 def test_fp32_on_an_h200_is_all_cuda_cores(cache: Path, tmp_path: Path) -> None:
@@ -51,7 +55,11 @@ def test_a_device_that_no_code_is_built_for_is_selected_for_and_says_so(
     answer = asked(device, "dense:n=2304,k=768", cache, tmp_path)
     assert answer.code == 0
     assert f"no code is built for {device}: " in answer.out and "can be selected and predicted" in answer.out
-    assert "cuda_gemv_fp32: " in answer.out and "cuda_simt_fp32: " in answer.out
+    shares = [share for _, share in kept(answer.out)]
+    assert shares == sorted(shares, reverse=True) and 0 < shares[-1] <= shares[0] <= 1
+    # Few rows are bound by the weight's bytes, many by arithmetic, which tiles in shared memory feed.
+    firsts = [kept(asked(device, "dense:n=2304,k=768", cache, tmp_path, shapes=f"m={m}").out)[0][0] for m in (1, 4096)]
+    assert firsts == ["cuda_gemv_fp32", "cuda_simt_fp32"]
 
 
 @pytest.mark.parametrize("op", ["dense:n=2304,k=768,dtype=fp16,weight=kn", "grouped:g=8,n=2304,k=768,dtype=fp16"])

@@ -135,6 +135,29 @@ def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, ima
     assert {one["way"] for one in found["considered"]} == {"one region"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "op", "shapes"),
+    [
+        ("sm_80", "batch_matmul:k=16,layout=nt,dtype=fp16", "b=1..4;m=1..40;n=m"),  # scores of attention
+        ("sm_90a", "batch_matmul:n=16,dtype=bf16", "b=1..4;m=1..40;k=m"),  # and what they weigh
+        ("sm_80", "batch_matmul:", "b=1..3;m=1..40;n=m;k=m"),
+    ],
+)
+def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained(
+    device: str, op: str, shapes: str, cache: Path, images: Path, tmp_path: Path
+) -> None:
+    host = Host(cache, images, device)
+    answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
+    assert answer.code == 0, answer.err
+    (made,) = answer.json()["ops"]
+    assert made["measured"] >= 1 and all("cuda_batched_" in kernel for kernel in made["kernels"])
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+    axes = [part.partition("=")[0] for part in shapes.split(";")]
+    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=3" for axis in axes))
+    assert told.code == 0 and "one launch" in told.out and "m 0..2" in told.out, told.err
+
+
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
     host, _, _ = ampere
     db = tmp_path / "pack.records.db"

@@ -83,7 +83,7 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
     """
     unit = library.with_suffix(".cc")
-    entries = "".join(_entry(symbol, "x_map" in taken, "ht_groups" in taken) for symbol, taken in _KERNEL.findall(source))
+    entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source))
     text = translate(source) + entries
     sources: list[str] = [str(unit)]
     checks: tuple[str, ...] = ALIGNMENT
@@ -102,9 +102,9 @@ def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
     return library
 
 
-def _entry(symbol: str, maps: bool, groups: bool) -> str:
-    passed = "*a" + (", *(const ht_cuda_groups*)g" if groups else "")
-    passed += ", *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if maps else ""
+def _entry(symbol: str, taken: str) -> str:
+    passed = "*a" + "".join(f", *(const ht_cuda_{more}*)g" for more in ("groups", "batch") if f"ht_{more}" in taken)
+    passed += ", *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if "x_map" in taken else ""
     return (
         f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* g, const void* x, const void* w, '
         "unsigned columns, unsigned rows, unsigned threads, unsigned shared) {\n"

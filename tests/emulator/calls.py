@@ -29,7 +29,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "residual", "y", "partial")),
-        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "zero")),
+        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "ldw")),
     ]
 
 
@@ -37,6 +37,19 @@ class Groups(ctypes.Structure):
     """``ht_cuda_groups``."""
 
     _fields_ = [("ends", ctypes.c_void_p), ("count", ctypes.c_int32), ("zero", ctypes.c_int32)]
+
+
+class Batch(ctypes.Structure):
+    """``ht_cuda_batch``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64 * 3) for name in ("x", "w", "y")),
+        ("extents", ctypes.c_int32 * 3),
+        ("first", ctypes.c_int32),
+    ]
+
+
+ONE_MATRIX = Batch(extents=(ctypes.c_int32 * 3)(1, 1, 1))  # batches of more are called through the stand-in driver
 
 
 def judge(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> Verdict:
@@ -88,7 +101,7 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
     exact[reached:], allowed[reached:] = UNTOUCHED, 1e-30
     arguments = Arguments(
         x_at, w_at, bias_at, residual_at, y_at, partial_at,
-        m, n, k, k + call.x_gap, n + call.y_gap, call.splits, ACTS.index(call.act), 0,
+        m, n, k, k + call.x_gap, n + call.y_gap, call.splits, ACTS.index(call.act), columns,
     )  # fmt: skip
     whole_rows = np.lib.stride_tricks.as_strided(y, (m - 1, n + call.y_gap), y.strides)  # the last row has no gap behind it
     worst = 0.0
@@ -121,9 +134,10 @@ def _launch(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, 
     if call.ends:  # as many as the worst cut of m has, as the host launches
         filled = min(arguments.m, len(call.ends))
         tiles = (filled + (arguments.m - filled) // launch["tile_m"]) * -(-arguments.n // launch["tile_n"])
+    more = ctypes.addressof(ONE_MATRIX if launch["batch"] else groups)
     _run(
-        library, case.symbol, arguments, (ctypes.addressof(groups), x_map, w_map), (tiles, arguments.splits),
-        launch["threads"], launch["shared_bytes"],
+        library, case.symbol, arguments, (more, x_map, w_map), (tiles, arguments.splits), launch["threads"],
+        launch["shared_bytes"],
     )  # fmt: skip
     if arguments.splits > 1:
         _run(library, f"haotuner_reduce_{case.dtype}", arguments, (0, 0, 0), (REDUCE_BLOCKS, 1), REDUCE_THREADS, 0)

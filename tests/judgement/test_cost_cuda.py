@@ -27,7 +27,8 @@ ROWS = (1, 17, 128, 4096)
 
 
 def op_of(family: CudaDense, k: int = 768) -> Op:
-    return Op.parse(f"{'grouped:g=8,' if family.grouped else 'dense:'}n=2304,k={k},dtype={family.dtype}")
+    kind = "grouped:g=8," if family.grouped else "batch_matmul:b=4,layout=nt," if family.batched else "dense:"
+    return Op.parse(f"{kind}n=2304,k={k},dtype={family.dtype}")
 
 
 def pairs_of(family: CudaDense, op: Op, device: Device, every: int = 11) -> list[tuple[MicroKernel, Shape]]:

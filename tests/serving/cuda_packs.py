@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from haotuner.backends.cpu.pack_op import axes_of, operands_of
+from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
-from haotuner.backends.cuda.pack_source import pack_library
+from haotuner.backends.cuda.pack_product import PackedCudaProduct
+from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import CudaDense
@@ -18,7 +21,7 @@ from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
-from haotuner.microkernels.cuda.families import CUDA_FAMILIES, GROUPED_FAMILIES
+from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -111,6 +114,29 @@ GROUPED_KN = Pick(
 )
 GROUPED_PICKS = (GROUPED_HOPPER, GROUPED_FP32, GROUPED_KN)
 KN_PICKS = (KN_HOPPER, KN_TURING)  # weights stored (k, n)
+_BATCHED = {one.name: one for one in BATCHED_FAMILIES}
+PRODUCT_FP16 = Pick(  # wide copies, and single ones that take any alignment
+    arch="sm_80",
+    op="batch_matmul_k16_fp16_nt",
+    kernels=tuple(
+        _BATCHED["cuda_batched_mma_fp16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=v)  # type: ignore[attr-defined]
+        for v in (8, 1)
+    ),
+    dtype="float16",
+)
+PRODUCT_FP32 = Pick(
+    arch="sm_90a",
+    op="batch_matmul",
+    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1, kn=1),),  # type: ignore[attr-defined]
+    dtype="float32",
+)
+PRODUCT_BF16 = Pick(
+    arch="sm_90a",
+    op="batch_matmul_bf16",
+    kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=2, v=1, kn=1),),  # type: ignore[attr-defined]
+    dtype="bfloat16",
+)
+PRODUCT_PICKS = (PRODUCT_FP16, PRODUCT_FP32, PRODUCT_BF16)
 
 
 def family(kernel: MicroKernel) -> CudaDense:
@@ -131,13 +157,27 @@ def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[i
     )
 
 
-def document(ops: Sequence[PackedCudaDense], arch: str, **device: Any) -> dict[str, Any]:
+def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProduct:
+    """A product with one plan by its first dynamic axis: the first kernel everywhere."""
+    op = Op.parse(name)
+    return PackedCudaProduct(
+        name=name,
+        kind=op.kind,
+        axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
+        operands=operands_of(op),
+        kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
+        plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
+        launches=[family(one).launch(one) for one in kernels],
+    )
+
+
+def document(ops: Sequence[PackedOnDevice], arch: str, **device: Any) -> dict[str, Any]:
     """The manifest's content, as `haotuner tune` writes it."""
     told = {"id": f"stand-in-{arch.replace('_', '-')}", "arch": arch, "kind": "cuda", "name": f"stand-in {arch}"}
     return {"haotuner": "0", "device": told | device, "ops": [op.entry({}) for op in ops]}
 
 
-def make_pack(out: Path, ops: Sequence[PackedCudaDense], arch: str, cubin: Path, **device: Any) -> Path:
+def make_pack(out: Path, ops: Sequence[PackedOnDevice], arch: str, cubin: Path, **device: Any) -> Path:
     """Build the library around device code and publish the pack at ``out``."""
     library = out.with_suffix(".so")
 
@@ -157,4 +197,6 @@ def build_pack(out: Path, pick: Pick, code: Path) -> Path:
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{pick.op}.cu"
     unit.write_text(device_unit(programs, reduces=(dtype,)))
-    return make_pack(out, [packed_op(pick.op, pick.kernels, pick.cells)], pick.arch, cubin_of(unit, code, pick.arch))
+    product = Op.parse(pick.op).kind == "batch_matmul"
+    op = packed_product(pick.op, pick.kernels) if product else packed_op(pick.op, pick.kernels, pick.cells)
+    return make_pack(out, [op], pick.arch, cubin_of(unit, code, pick.arch))

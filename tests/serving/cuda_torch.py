@@ -104,3 +104,24 @@ def torch_groups(path: str) -> None:
                 call(x, weight, wrong)
         with pytest.raises(RuntimeError, match=r"weight must be \("):
             call(x, torch.empty(op.n, op.k, device="cuda:0", dtype=dtype), offsets)
+
+
+def torch_products(path: str) -> None:
+    """The operator of a product takes both factors; its fakes say shape, dtype and device."""
+    torch: Any = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import haotuner.torch as adapter
+
+    pack = haotuner.load(path, device="cuda:0")
+    (name,) = pack.ops
+    dtype = getattr(torch, DTYPES[pack.op(name).entry.output.dtype].numpy)
+    with adapter.register(pack), FakeTensorMode():
+        call = getattr(torch.ops.haotuner, name)
+        x = torch.empty(2, 3, 5, 16, device="cuda:0", dtype=dtype)
+        w = torch.empty(3, 7, 16, device="cuda:0", dtype=dtype)
+        y = call(x, w)
+        assert (tuple(y.shape), y.dtype, str(y.device)) == ((2, 3, 5, 7), dtype, "cuda:0")
+        assert call.out(x, w, out=y) is None
+        with pytest.raises(RuntimeError, match="x and w must have two axes or more"):
+            call(torch.empty(16, device="cuda:0", dtype=dtype), w)

@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import GROUPED_FP32, PICKS, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import GROUPED_FP32, PICKS, PRODUCT_FP32, SIMT, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import environment, toolchain_missing
 from tests.standin.cubins import cubin_of
@@ -75,6 +75,12 @@ def test_rows_in_groups_from_c(folder):
     program = cc([HERE / "drive_grouped.c", *LIBRARY], folder / "drive_grouped", "-O1", "-fvisibility=hidden")
     pack = build_pack(folder / "pack-grouped", GROUPED_FP32, folder / "code")
     assert run(folder, [program, pack, GROUPED_FP32.op]).startswith("worst=")
+
+
+def test_products_of_a_calls_own_factors_from_c(folder):
+    program = cc([HERE / "drive_products.c", *LIBRARY], folder / "drive_products", "-O1", "-fvisibility=hidden")
+    pack = build_pack(folder / "pack-products", PRODUCT_FP32, folder / "code")
+    assert run(folder, [program, pack], device=PRODUCT_FP32.arch) == "worst=0\n"
 
 
 def test_an_older_driver_is_refused_before_anything_is_loaded(folder):

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.serving.cuda_packs import GROUPED_HOPPER, GROUPED_PICKS, KN_HOPPER, KN_PICKS, PICKS, SIMT, WGMMA, Pick, build_pack
+from tests.serving.cuda_packs import (
+    GROUPED_HOPPER,
+    GROUPED_PICKS,
+    KN_HOPPER,
+    KN_PICKS,
+    PICKS,
+    PRODUCT_FP16,
+    PRODUCT_PICKS,
+    SIMT,
+    WGMMA,
+    Pick,
+    build_pack,
+)
 from tests.standin import ROOT, environment, toolchain_missing
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
@@ -91,6 +103,11 @@ def test_weights_stored_kn_are_served(folder, pick):
 @pytest.mark.parametrize("pick", GROUPED_PICKS, ids=lambda pick: pick.op)
 def test_rows_in_groups_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "grouped", "grouped_refusals")
+
+
+@pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
+def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
+    run(folder, pick, "several", "products", "product_refusals")
 
 
 @BOTH
@@ -182,6 +199,7 @@ def test_partial_sums_without_memory_are_refused_while_preparing(folder):
 def test_torch_gives_offsets_of_groups(folder):
     pytest.importorskip("torch")
     run(folder, GROUPED_HOPPER, "torch_groups")
+    run(folder, PRODUCT_FP16, "torch_products")
 
 
 @pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)

@@ -25,7 +25,7 @@ def packed(choice: Choice, device: Device) -> PackedAny:
     if is_convolution(choice.kernels[0]):
         return _conv(choice)
     if is_product(choice.kernels[0]):
-        return PackedProduct.of(choice.op, choice.ranges, _tiled(choice), _cell_plans(choice))
+        return PackedProduct.of(choice.op, choice.ranges, tiled(choice), cell_plans(choice))
     return _dense(choice, device) if is_dense(choice.kernels[0]) else _sliced(choice)
 
 
@@ -62,10 +62,10 @@ def _dense(choice: Choice, device: Device) -> PackedOp:
 
 
 def _sliced(choice: Choice) -> PackedSliced:
-    return PackedSliced.of(choice.op, choice.ranges, _tiled(choice), _cell_plans(choice))
+    return PackedSliced.of(choice.op, choice.ranges, tiled(choice), cell_plans(choice))
 
 
-def _tiled(choice: Choice) -> list[SlicedKernel]:
+def tiled(choice: Choice) -> list[SlicedKernel]:
     """The kernels with their tiles."""
     tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
     return [
@@ -74,7 +74,7 @@ def _tiled(choice: Choice) -> list[SlicedKernel]:
     ]
 
 
-def _cell_plans(choice: Choice) -> list[SlicedPlan]:
+def cell_plans(choice: Choice) -> list[SlicedPlan]:
     """A kernel and a way to share for every cell, of each thread count."""
     index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
 
@@ -97,6 +97,6 @@ def _conv(choice: Choice) -> PackedConv:
         ranges=choice.ranges,
         micro_kernels=tuple(choice.kernels),
         tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
-        plans=tuple(_cell_plans(choice)),
+        plans=tuple(cell_plans(choice)),
         packed_floats=packed_floats(choice.op, choice.kernels[0]["vl"]),
     )

@@ -10,7 +10,8 @@ from typing import Any
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileObject, Follow
 from haotuner.backends.cuda import ways
 from haotuner.backends.cuda.pack_dense import PackedCudaDense
-from haotuner.backends.cuda.pack_source import pack_library
+from haotuner.backends.cuda.pack_product import PackedCudaProduct
+from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.processes import BUILDING, TIMING, process
 from haotuner.backends.cuda.timer import CudaTimer
 from haotuner.backends.policy import Policy
@@ -60,12 +61,12 @@ class CudaBackend:
         return device.kind == self.name
 
     def families(self, op: Op) -> tuple[Family, ...]:
-        """Every CUDA family of the op; NothingLegal for more than one dynamic axis, which no pack looks up so far."""
+        """Every CUDA family of the op; NothingLegal for a layer of other dynamic axes than m, which no pack looks up."""
         found = families_for(op, self.name)
-        if op.dynamic != ("m",):
+        if op.dynamic != ("m",) and op.kind != "batch_matmul":
             raise NothingLegal(
-                f"{op.name} leaves {', '.join(op.dynamic)} to run time; on {self.name} devices plans are by m alone: "
-                "give every other axis an extent, as in dense:n=2304,k=768,dtype=fp16"
+                f"{op.name} leaves {', '.join(op.dynamic)} to run time; on {self.name} devices plans of {op.kind} are by m "
+                "alone: give every other axis an extent, as in dense:n=2304,k=768,dtype=fp16"
             )
         return found
 
@@ -123,7 +124,8 @@ class CudaBackend:
         timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
         timed += [_NATIVE / name for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h")]
         timed += [
-            _HERE / name for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py")
+            _HERE / name
+            for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py", "batches.py")
         ]
         timed += [_HERE / "native" / name for name in ("timing_cuda.c", "part.c")]
         return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
@@ -166,9 +168,9 @@ class CudaBackend:
         """ValueError: there are no curves."""
         raise ValueError(f"{curve.kernel}: {_NO_CURVES}")
 
-    def packed(self, choice: Choice, device: Device) -> PackedCudaDense:
-        """Regions and parts of the sum by cells of m."""
-        return PackedCudaDense.of(choice)
+    def packed(self, choice: Choice, device: Device) -> PackedOnDevice:
+        """Regions and parts of the sum by cells of m; of products whose factors both come with a call a kernel a cell."""
+        return PackedCudaProduct.chosen(choice) if choice.op.kind == "batch_matmul" else PackedCudaDense.of(choice)
 
     def packed_ratio(self, choice: Choice, device: Device) -> float:
         """Weights are used where the caller has them."""

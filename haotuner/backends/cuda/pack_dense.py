@@ -139,7 +139,7 @@ class PackedCudaDense:
         """The op's entry in the manifest."""
         return entry_of(self, facts)
 
-    def tables(self, index: int, places: Mapping[str, int]) -> list[str]:
+    def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
         op = Op.parse(self.name)
         groups = dict(op.static).get("g", 0)

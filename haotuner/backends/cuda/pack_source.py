@@ -12,6 +12,7 @@ from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_op import head, row
 from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
+from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.launch import Launch, reduce_symbol
 from haotuner.words.cuda_arch import cuda_arch, needed_driver
@@ -19,9 +20,12 @@ from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
-PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", "kinds/cuda_dense.c", "kinds/cuda_queue.c",
+KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "product_check.c")
+PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
-TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind"}  # that serve each kind of op
+TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind"}
+QUEUES = {"batch_matmul": "ht_ffi_queue_all"}  # the door of kinds that bind nothing
+PackedOnDevice = PackedCudaDense | PackedCudaProduct
 
 
 def needs(cubin: bytes, arch: str) -> int:
@@ -35,17 +39,17 @@ def needs(cubin: bytes, arch: str) -> int:
     return needed_driver(arch, facts.toolkit // 10)
 
 
-def reduced(ops: Sequence[PackedCudaDense]) -> tuple[str, ...]:
+def reduced(ops: Sequence[PackedOnDevice]) -> tuple[str, ...]:
     """Dtypes whose partial sums some plan adds up: what the device code must have reductions for."""
     return tuple(dtype for dtype in DTYPES if any(op.dtype == dtype and op.splits for op in ops))
 
 
-def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
+def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
     """``pack_data.c``: device code, kernels, plans and ops of a pack, and one exported function an op."""
     kernels = {kernel.name: (kernel, launch, op) for op in ops
-               for kernel, launch in zip(op.kernels, op.launches, strict=True)}  # fmt: skip
+               for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
     places = {name: place for place, name in enumerate(kernels)}
-    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/cuda_dense.h")]
+    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/cuda_dense.h", "kinds/cuda_product.h")]
     text += _image(cubin)
     text.append("static const ht_cuda_kernel kernels[] = {")
     text += [_kernel(*one) for one in kernels.values()]
@@ -58,19 +62,19 @@ def pack_data(ops: Sequence[PackedCudaDense], cubin: Path, arch: str) -> str:
         f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}}};"
     )
     for index, op in enumerate(ops):
-        text += [*head(op, index), *op.tables(index, places)]
+        text += [*head(op, index), *op.placed_tables(index, places)]
     text += ["const ht_op ht_ops[] = {", *(row(op, index, TABLES[op.kind]) for index, op in enumerate(ops)), "};"]
     text.append(f"const int ht_op_count = {len(ops)};")
     text += [
         f"HT_EXPORT int __tvm_ffi_{op.name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) "
-        f"{{ (void)self; return ht_ffi_queue({index}, args, count, result); }}"
+        f"{{ (void)self; return {QUEUES.get(op.kind, 'ht_ffi_queue')}({index}, args, count, result); }}"
         for index, op in enumerate(ops)
     ]
     return "\n".join(text) + "\n"
 
 
 def pack_library(
-    ops: Sequence[PackedCudaDense], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject
+    ops: Sequence[PackedOnDevice], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject
 ) -> dict[str, Any]:
     """Build the pack's library; RuntimeError with the compiler's words. Returns ``driver`` for the manifest.
 
@@ -95,7 +99,7 @@ def _image(cubin: Path) -> list[str]:
     ]
 
 
-def _kernel(kernel: MicroKernel, launch: Launch, op: PackedCudaDense) -> str:
+def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     boxes = {one.operand: one for one in launch.maps}
     if launch.maps and set(boxes) != {"x", "w"}:
         raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
@@ -107,5 +111,5 @@ def _kernel(kernel: MicroKernel, launch: Launch, op: PackedCudaDense) -> str:
     return (
         f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
         f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "
-        f"{splits}, {int(launch.groups)}}},"
+        f"{splits}, {int(launch.groups)}, {int(launch.batch)}}},"
     )

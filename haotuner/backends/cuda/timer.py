@@ -76,6 +76,8 @@ class CudaTimer:
             "least": self._policy.least,
             "most": self._policy.most,
         }
+        if op.kind == "batch_matmul":  # several axes may be dynamic
+            request["extents"] = dict(op.extents(trial.shape))
         limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
         try:
             answer = self._process.ask(request, limit_s)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
+from haotuner.backends.cuda import batches
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
@@ -74,6 +75,8 @@ class TimerProcess:
         launch = family.launch(MicroKernel.parse(name))
         depth = family.tile(MicroKernel.parse(name)).step["k"]
         rng, worst = np.random.default_rng(int(job["seed"])), 0.0
+        if launch.batch:
+            return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng)}
         reduce = self._reduce(library, family.dtype)
         for case in (*cases(op, launch, depth), deep_case(op, launch)):
             worst = max(worst, self._verify(case, loaded, reduce, rng))
@@ -116,6 +119,8 @@ class TimerProcess:
     def time(self, job: Job) -> Job:
         """Samples in microseconds of one composition, and how they were taken; see ``timer.py`` for the job."""
         op, m, splits = Op.parse(job["op"]), int(job["m"]), int(job["splits"])
+        if "extents" in job:
+            return self._time_batch(op, job)
         regions: list[tuple[Loaded, int]] = []
         left = m
         for name, library, tiles in job["parts"]:
@@ -130,11 +135,22 @@ class TimerProcess:
         ends = operands.even_ends(m)
         call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights, ends, operands.groups)
         samples, facts = self._sampled(call, job, operands)
-        first = regions[0][0]
-        facts |= {"registers": first.registers, "local_bytes": first.local_bytes, "shared_bytes": first.shared_bytes}
-        return {"samples_us": samples, "facts": facts}
+        return {"samples_us": samples, "facts": facts | _facts_of(regions[0][0])}
 
-    def _sampled(self, call: CallWords, job: Job, operands: Operands) -> tuple[list[float], dict[str, float | str]]:
+    def _time_batch(self, op: Op, job: Job) -> Job:
+        """The same of products side by side: one launch of all matrices."""
+        ((name, library, _),) = job["parts"]
+        loaded, _ = self._kernel(name, library)
+        operands = batches.BatchOperands(self._library, op, job["extents"])
+        try:
+            samples, facts = self._sampled(operands.call(loaded), job, operands)
+        finally:
+            operands.free()
+        return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
+
+    def _sampled(
+        self, call: CallWords, job: Job, operands: Operands | batches.BatchOperands
+    ) -> tuple[list[float], dict[str, float | str]]:
         """By the policy, in graphs; again where the device was slowed meanwhile, and refused if it stays so."""
         native = self._library
         once = max(native.once_us(call), 0.1)
@@ -171,6 +187,10 @@ class TimerProcess:
             self._operands = None
             self._operands = held = Operands(self._library, op, m, cold_bytes, splits)
         return held
+
+
+def _facts_of(loaded: Loaded) -> dict[str, float | str]:
+    return {"registers": loaded.registers, "local_bytes": loaded.local_bytes, "shared_bytes": loaded.shared_bytes}
 
 
 class Operands:

@@ -24,6 +24,7 @@ SOURCES = (OWN / "timing_cuda.c", OWN / "part.c", NATIVE / "cuda" / "driver.c",
 DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
 MOST_SPLITS = 64
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+BATCH_AXES = 3
 POISON = 0xFF  # every byte: NaN in each of the types
 
 
@@ -34,7 +35,7 @@ class KernelWords(ctypes.Structure):
         ("name", ctypes.c_char_p), ("tile_m", ctypes.c_int32), ("tile_n", ctypes.c_int32), ("threads", ctypes.c_int32),
         ("shared_bytes", ctypes.c_int32), ("vector", ctypes.c_int32), ("maps", ctypes.c_int32),
         ("box_x", ctypes.c_int32 * 2), ("box_w", ctypes.c_int32 * 2), ("swizzle", ctypes.c_int32), ("kn", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32), ("groups", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8), ("splits_max", ctypes.c_int32), ("groups", ctypes.c_int32), ("batch", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ class ArgsWords(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "partial")),
-        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "zero")),
+        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "ldw")),
     )
 
 
@@ -51,6 +52,23 @@ class GroupWords(ctypes.Structure):
     """``ht_cuda_groups`` of native/cuda/ht_cuda_args.h."""
 
     _fields_ = (("ends", ctypes.c_uint64), ("count", ctypes.c_int32), ("zero", ctypes.c_int32))
+
+
+class BatchWords(ctypes.Structure):
+    """``ht_cuda_batch`` of native/cuda/ht_cuda_args.h, of one axis: strides of x, w and y in elements."""
+
+    _fields_ = (
+        ("x", ctypes.c_int64 * BATCH_AXES), ("w", ctypes.c_int64 * BATCH_AXES), ("y", ctypes.c_int64 * BATCH_AXES),
+        ("extents", ctypes.c_int32 * BATCH_AXES), ("first", ctypes.c_int32),
+    )  # fmt: skip
+
+    @staticmethod
+    def of(matrices: int, x: int, w: int, y: int) -> BatchWords:
+        """So many matrices, so far apart."""
+        axes = ctypes.c_int64 * BATCH_AXES
+        return BatchWords(
+            x=axes(0, 0, x), w=axes(0, 0, w), y=axes(0, 0, y), extents=(ctypes.c_int32 * BATCH_AXES)(1, 1, matrices)
+        )
 
 
 class RegionWords(ctypes.Structure):
@@ -65,6 +83,7 @@ class CallWords(ctypes.Structure):
     _fields_ = (
         ("regions", ctypes.c_int32), ("weights", ctypes.c_int32), ("region", RegionWords * 2), ("reduce", ctypes.c_void_p),
         ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)), ("groups", GroupWords),
+        ("batch", BatchWords), ("matrices", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -205,6 +224,7 @@ def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWo
         box_w=(ctypes.c_int32 * 2)(*((w.rows, w.columns) if w else (0, 0))),
         swizzle=x.swizzle_bytes if x else 0, kn=int(kn), dtype=DTYPES.index(dtype),
         splits_max=MOST_SPLITS if launch.splits else 1, groups=int(launch.groups),
+        batch=int(launch.batch),
     )  # fmt: skip
 
 

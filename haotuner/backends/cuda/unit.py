@@ -26,7 +26,8 @@ GENERATED_FOR = {
 # Unrolled loops stay loops with a pragma: a third of the text, half of nvcc's time, the same machine code.
 PASSES = {"tirx.UnrollLoop": {"explicit_unroll": False}}
 # What TVM calls a kernel's parameters, as the fields of the argument.
-FIELDS = {"m": "m", "n": "n", "k": "k", "x_stride": "ldx", "x_ptr": "x", "x_rows_ptr": "x", "wf_ptr": "w", "w_ptr": "w"}
+FIELDS = {"m": "m", "n": "n", "k": "k", "x_stride": "ldx", "x_ptr": "x", "x_rows_ptr": "x", "wf_ptr": "w", "w_ptr": "w",
+          "w_stride": "ldw"}  # fmt: skip
 OWN_TYPES = {
     "half": "ht_half", "__float2half_rn": "ht_half", "CUtensorMap": "ht_tensor_map",
     "nv_bfloat16": "ht_bf16", "__nv_bfloat16": "ht_bf16", "__float2bfloat16_rn": "ht_bf16",
@@ -58,8 +59,10 @@ def device_unit(
     Raises NotAUnit where TVM writes what cannot be read.
     """
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
-    if any(family.grouped for family, _ in programs.values()):
-        needed["groups"] = None
+    families = [family for family, _ in programs.values()]
+    needed |= dict.fromkeys(
+        ["groups"] * any(one.grouped for one in families) + ["batches"] * any(one.batched for one in families)
+    )
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
     # The argument's types come first, its text after them.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
@@ -145,6 +148,8 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
     limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
     if family.grouped:
         return _grouped_kernel(symbol, ", ".join(parameters), ", ".join(passed), maps, limits, body, family, kernel)
+    if family.batched:
+        return _batched_kernel(symbol, ", ".join(parameters), ", ".join(passed), limits, body, family)
     taken = f"const __grid_constant__ ht_cuda_args ht_args{maps}"
     return (
         f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {', '.join(parameters)}) {{\n{body}}}\n"
@@ -167,6 +172,18 @@ def _grouped_kernel(
         f"  ht_cuda_args ht_args = ht_all;\n  ht_place ht_at;\n"
         f"  if (!{enter}(ht_args, ht_groups, ht_at)) return;\n"
         f"  {symbol}_kernel(ht_args, ht_at, {passed});\n}}\n"
+    )
+
+
+def _batched_kernel(symbol: str, parameters: str, passed: str, limits: str, body: str, family: CudaDense) -> str:
+    """The kernel of one product of a batch, and ours above it that finds the block's matrices first."""
+    enter = f"ht_enter_matrix<{ELEMENT_TYPES[TVM_DTYPES[family.dtype]]}>"
+    taken = "const __grid_constant__ ht_cuda_args ht_all, const __grid_constant__ ht_cuda_batch ht_batch"
+    return (
+        f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {parameters}) {{\n{body}}}\n"
+        f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
+        f"  ht_cuda_args ht_args = ht_all;\n  {enter}(ht_args, ht_batch);\n"
+        f"  {symbol}_kernel(ht_args, {passed});\n}}\n"
     )
 
 

@@ -19,8 +19,8 @@ PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu
 
 
 def ways(op: Op, *, one_order: bool) -> tuple[str, ...]:
-    """The sum over k whole, then in parts; of groups of rows whole, in one launch."""
-    if one_order or not op.meaning.rows_apart:
+    """The sum over k whole, then in parts; of groups of rows, and of matrices side by side, whole, in one launch."""
+    if one_order or not op.meaning.rows_apart or op.kind == "batch_matmul":
         return (SERIAL,)
     return (SERIAL, *(in_parts(parts) for parts in PARTS if op["k"] >= parts * LEAST_TERMS))
 

@@ -167,7 +167,8 @@ ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* st
   if (op == NULL || operands == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or operands is NULL");
   ht_pack* pack = op->pack;
   if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
-  if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
+  const int placed = pack->device >= 0;
+  if (stream != NULL && !placed) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
   if (strcmp(op->facts.kind, "dense") == 0 || strcmp(op->facts.kind, "grouped") == 0 || packs_itself(op))
     return ht_refuse(error, HT_BAD_VALUE, "%s takes a packed weight; bind it with ht_bind", op->facts.name);
   if (count < op->facts.operands || count > HT_MAX_OPERANDS) /* behind the output may come what the op can do without */
@@ -175,7 +176,17 @@ ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* st
                      (int)op->facts.operands, count);
   const char* kind = NULL;
   char text[sizeof error->text];
-  int rc = pack->door->run(op->index, operands, count, pack->door->setting(op->index, pack->threads), &kind, text, sizeof text);
+  int rc;
+  if (!placed) {
+    rc = pack->door->run(op->index, operands, count, pack->door->setting(op->index, pack->threads), &kind, text, sizeof text);
+  } else { /* packs of devices hold no such op before version 7 of the door */
+    const int64_t setting = pack->door->setting(op->index, pack->planned ? pack->threads : 2);
+    for (int i = 0; i < op->facts.operands; ++i)
+      if (operands[i] != NULL && operands[i]->device.device_type == kDLCUDA && operands[i]->device.device_id != pack->device)
+        return ht_refuse(error, HT_BAD_VALUE, "tensor %d lives on cuda:%d, the pack is open on cuda:%d", i,
+                         (int)operands[i]->device.device_id, pack->device);
+    rc = pack->door->run_on(op->index, operands, count, setting, stream, &kind, text, sizeof text);
+  }
   return answer(rc, kind, text, error);
 }
 

@@ -32,10 +32,15 @@ static int said(int rc, int op, const ht_error* error, const char** kind, char* 
   return -1;
 }
 
+static int run_on(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, void* stream, const char** kind, char* text,
+                  size_t size) {
+  ht_error error;
+  return said(ht_call_op(op, tensors, count, setting, stream, &error), op, &error, kind, text, size);
+}
+
 static int run(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, const char** kind, char* text,
                size_t size) {
-  ht_error error;
-  return said(ht_call_op(op, tensors, count, setting, NULL, &error), op, &error, kind, text, size);
+  return run_on(op, tensors, count, setting, NULL, kind, text, size);
 }
 
 static int call(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* bias, int64_t setting,
@@ -99,7 +104,7 @@ static int call_fused(int op, const DLTensor* x, const DLTensor* w, const DLTens
 }
 
 static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
-                       queue_groups, packed_floats, pack, call_fused};
+                       queue_groups, packed_floats, pack, call_fused, run_on};
 
 __attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */
 

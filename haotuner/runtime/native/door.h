@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 6 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
-#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; 4: no weight is packed behind it; 5: nothing of epilogues; otherwise the same, so that new members come last */
+#define HT_DOOR_VERSION 7 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; 4: no weight is packed behind it; 5: nothing of epilogues; 6: `run` on CPUs alone; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
 typedef struct ht_door_op {
@@ -47,6 +47,9 @@ typedef struct {
   /* Since 6: as `call`, of an op with an epilogue: what that reads, values of a channel first. */
   int (*call_fused)(int op, const DLTensor* x, const DLTensor* w, const DLTensor* y, const DLTensor* const* extra, int32_t count,
                     int64_t setting, const char** kind, char* text, size_t size);
+  /* Since 7: as `run`, of a pack's code on a device: queued on `stream`. */
+  int (*run_on)(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, void* stream, const char** kind, char* text,
+                size_t size);
 } ht_door;
 
 #endif /* HT_DOOR_H_ */

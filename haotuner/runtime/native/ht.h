@@ -102,6 +102,7 @@ typedef struct { /* one checked product. Of each operand's view, strides: of row
 typedef struct {
   int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
   int empty;                    /* the output has no element: there is nothing to run */
+  int32_t device;               /* of a kind that is queued, and that binds nothing: number of the tensors' device */
   union {
     ht_dense_call dense;
     ht_conv_call conv;

@@ -26,6 +26,8 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
 
 /* placed.c: the same of an op whose kind is `placed`. */
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+/* The same of an op that binds nothing: (x, w, out, setting[, stream]). */
+int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
 /* ffi.c, for placed.c. */
 int ht_ffi_raise(const char* kind, const char* op, const char* text); /* -1, with the error set */

@@ -29,6 +29,8 @@ typedef struct { /* one composition of a shape, on weights that take turns */
   ht_cuda_args args; /* of the whole shape; w is ignored */
   const uint64_t* w; /* addresses of the weights */
   ht_cuda_groups groups; /* of a kernel that takes them */
+  ht_cuda_batch batch;   /* likewise, */
+  int64_t matrices;      /* of so many */
 } htt_call;
 
 static struct {
@@ -150,6 +152,8 @@ static int launch(const htt_call* call, int weight) {
       if (ht_cuda_launch_groups(&region->kernel, region->function, &args, &call->groups, &self.maps[weight * HTT_REGIONS + r], self.stream,
                                 &self.error) != 0)
         return -1;
+    } else if (region->kernel.batch) {
+      if (ht_cuda_launch_batch(&region->kernel, region->function, &args, &call->batch, call->matrices, self.stream, &self.error) != 0) return -1;
     } else if (ht_cuda_launch(&region->kernel, region->function, &args, &self.maps[weight * HTT_REGIONS + r], self.stream, call->reduce,
                        &self.error) != 0)
       return -1;

@@ -16,7 +16,8 @@ typedef struct {
     const void* residual; /* (m, n) of Y's dtype with row stride ldy, or NULL; may be y itself */
     void* y;              /* (m, n), inner stride 1, row stride ldy */
     float* partial;       /* splits > 1: fp32 [splits][m][n], compact, 16-byte aligned; else NULL */
-    int32_t m, n, k, ldx, ldy, splits, act, zero; /* m, n, k, splits >= 1; strides in elements */
+    int32_t m, n, k, ldx, ldy, splits, act; /* m, n, k, splits >= 1; strides in elements */
+    int32_t ldw;          /* of kernels of a batch: the row stride of w, which need not be compact; others ignore it */
 } ht_cuda_args;
 
 /* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th
@@ -26,5 +27,13 @@ typedef struct {
     const int32_t* ends;
     int32_t count, zero;
 } ht_cuda_groups;
+
+/* Of kernels of a batch, behind the arguments: matrix `first + blockIdx.z` of x, w and y, counted over up to three axes with
+ * strides of their own, the last one fastest; a stride of 0 shares a matrix. Axes that are not there have the extent 1. */
+#define HT_CUDA_BATCH_AXES 3
+typedef struct {
+    int64_t x[HT_CUDA_BATCH_AXES], w[HT_CUDA_BATCH_AXES], y[HT_CUDA_BATCH_AXES]; /* strides in elements */
+    int32_t extents[HT_CUDA_BATCH_AXES], first;
+} ht_cuda_batch;
 
 #endif

@@ -10,7 +10,7 @@ static int aligned(const void* address, int64_t bytes) { return (uintptr_t)addre
 int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_error* error) {
   const int64_t element = ht_cuda_bytes(kernel->dtype), step = kernel->maps ? 16 / element : 1;
   const int64_t vector = kernel->vector > step ? kernel->vector : step; /* elements */
-  const int32_t w_stride = kernel->kn ? args->n : args->k;
+  const int32_t w_stride = kernel->batch ? args->ldw : kernel->kn ? args->n : args->k, w_rows = kernel->kn ? args->k : args->n;
   if (!aligned(args->x, vector * element) || (args->m > 1 && args->ldx % vector != 0))
     return ht_refuse(error, "ValueError",
                      "x begins at an address, or has a row stride (%d), that is no multiple of %d elements, which this pack's kernels "
@@ -18,13 +18,16 @@ int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_erro
                      (int)args->ldx, (int)vector);
   if (!aligned(args->w, vector * element))
     return ht_refuse(error, "ValueError", "weight begins at an address that is no multiple of %d elements: pass a copy of it", (int)vector);
-  if (args->k % vector != 0 || w_stride % vector != 0)
+  if (kernel->batch && w_rows > 1 && w_stride % vector != 0)
+    return ht_refuse(error, "ValueError", "w has a row stride (%d) that is no multiple of %d elements, which this pack's kernels need: pass a contiguous copy",
+                     (int)w_stride, (int)vector);
+  if (args->k % vector != 0 || (!kernel->batch && w_stride % vector != 0) || (kernel->kn && args->n % vector != 0))
     return ht_refuse(error, "ValueError", "%.60s needs extents that are multiples of %d: the pack is damaged, run haotuner verify",
                      kernel->name, (int)vector);
   if (kernel->maps && args->m > 1 && args->ldx < args->k)
     return ht_refuse(error, "ValueError", "rows of x overlap (row stride %d under k = %d): pass a contiguous copy", (int)args->ldx,
                      (int)args->k);
-  if (!kernel->maps && ((int64_t)args->m * args->ldx > HT_CUDA_OPERAND_ELEMENTS || (int64_t)args->n * args->k > HT_CUDA_OPERAND_ELEMENTS))
+  if (!kernel->maps && ((int64_t)args->m * args->ldx > HT_CUDA_OPERAND_ELEMENTS || (int64_t)w_rows * w_stride > HT_CUDA_OPERAND_ELEMENTS))
     return ht_refuse(error, "ValueError", "x (m * row stride) or weight (n * k) holds over 2^31-1 elements: pass fewer rows at a time");
   return 0;
 }
@@ -53,9 +56,9 @@ int ht_cuda_encode_w(CUtensorMap* map, const ht_cuda_kernel* kernel, const void*
   return ht_cuda_encode(map, kernel->dtype, w, rows, columns, columns, kernel->box_w, kernel->swizzle, error);
 }
 
-/* So many row tiles by all column tiles; groups are NULL where the kernel takes none. */
-static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_groups* groups,
-                  int64_t row_tiles, const CUtensorMap* w_map, CUstream stream, ht_error* error) {
+/* So many row tiles by all column tiles, of some matrices; `more`: groups or a batch, NULL where the kernel takes neither. */
+static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const void* more, int64_t row_tiles,
+                  int64_t matrices, const CUtensorMap* w_map, CUstream stream, ht_error* error) {
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   const int64_t blocks = row_tiles * up(args->n, kernel->tile_n);
@@ -66,10 +69,10 @@ static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cu
   if (kernel->maps && ht_cuda_encode(&x_map, kernel->dtype, args->x, args->m, args->k, args->m > 1 ? args->ldx : args->k, kernel->box_x,
                                      kernel->swizzle, error) != 0)
     return -1;
-  void* params[4] = {(void*)args, (void*)groups, NULL, NULL};
-  void** maps = params + (groups == NULL ? 1 : 2);
+  void* params[4] = {(void*)args, (void*)more, NULL, NULL};
+  void** maps = params + (more == NULL ? 1 : 2);
   maps[0] = &x_map, maps[1] = (void*)w_map;
-  CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)args->splits, 1, (unsigned)kernel->threads, 1, 1,
+  CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)args->splits, (unsigned)matrices, (unsigned)kernel->threads, 1, 1,
                                      (unsigned)kernel->shared_bytes, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a kernel");
 }
@@ -79,14 +82,28 @@ int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, con
   if (args->m == 0 || args->n == 0) return 0;
   /* A group of one row takes a tile; every tile_m rows more take another. Where the cut lies is known on the device alone. */
   const int64_t filled = args->m < groups->count ? args->m : groups->count;
-  return launch(kernel, function, args, groups, filled + (args->m - filled) / kernel->tile_m, w_map, stream, error);
+  return launch(kernel, function, args, groups, filled + (args->m - filled) / kernel->tile_m, 1, w_map, stream, error);
+}
+
+int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
+                         int64_t matrices, CUstream stream, ht_error* error) {
+  enum { MOST = 65535 }; /* of a grid's third axis */
+  if (args->m == 0 || args->n == 0) return 0;
+  ht_cuda_batch some = *batch;
+  for (int64_t done = 0; done < matrices; done += MOST) {
+    some.first = (int32_t)done;
+    if (launch(kernel, function, args, &some, up(args->m, kernel->tile_m), matrices - done < MOST ? matrices - done : MOST, NULL, stream,
+               error) != 0)
+      return -1;
+  }
+  return 0;
 }
 
 int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const CUtensorMap* w_map,
                    CUstream stream, CUfunction reduce, ht_error* error) {
   if (args->m == 0 || args->n == 0) return 0;
   const int64_t outputs = (int64_t)args->m * args->n;
-  if (launch(kernel, function, args, NULL, up(args->m, kernel->tile_m), w_map, stream, error) != 0) return -1;
+  if (launch(kernel, function, args, NULL, up(args->m, kernel->tile_m), 1, w_map, stream, error) != 0) return -1;
   if (args->splits == 1) return 0;
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;

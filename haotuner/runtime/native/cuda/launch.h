@@ -18,6 +18,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   uint8_t dtype;                 /* HT_CUDA_FP32 and on */
   int32_t splits_max;            /* 1: it cannot split k */
   int32_t groups;                /* it takes ht_cuda_groups behind its arguments */
+  int32_t batch;                 /* it takes ht_cuda_batch there, and w at a row stride of its own */
 } ht_cuda_kernel;
 
 #define HT_CUDA_REDUCE_THREADS 256
@@ -44,5 +45,9 @@ int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_c
 /* The same of a kernel with groups: one launch, with blocks enough for any cut of m rows into groups->count of them. */
 int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_groups* groups,
                           const CUtensorMap* w_map, CUstream stream, ht_error* error);
+
+/* The same of a kernel of a batch of so many matrices (batch->first is ignored); launches as many times as the grid's third axis asks. */
+int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
+                         int64_t matrices, CUstream stream, ht_error* error);
 
 #endif /* HT_CUDA_LAUNCH_H_ */

@@ -13,7 +13,7 @@ static const char* place_name(int device_type) {
   return device_type == kDLCPU ? "the CPU" : device_type == kDLCUDAHost ? "pinned memory of the CPU" : "another kind of device";
 }
 
-static int check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
+int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
   const ht_operand* x = &op->operands[0];
   if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
   if (t->device.device_type != kDLCUDA)
@@ -52,7 +52,7 @@ static int64_t stack(const ht_cuda_dense* dense) { return dense->groups > 0 ? de
 /* Where the rows of each group end: read on the device, when the call runs. */
 static int check_offsets(const ht_op* op, const DLTensor* offsets, int device, ht_call* call, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
-  if (check_tensor(op, "offsets", offsets, device, error) != 0) return -1;
+  if (ht_cuda_check_tensor(op, "offsets", offsets, device, error) != 0) return -1;
   if (offsets->ndim != 1 || offsets->shape[0] != dense->groups || offsets->data == NULL || !ht_contiguous(offsets))
     return ht_refuse(error, "ValueError", "offsets has rank %d and extent %lld; expected one contiguous axis of %d: the end of each group",
                      (int)offsets->ndim, (long long)offsets->shape[0], (int)dense->groups);
@@ -93,7 +93,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
     return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
   const ht_cuda_bound* bound = (const ht_cuda_bound*)ht_data(w);
   const int device = bound->loaded->device->ordinal;
-  if (check_tensor(op, "x", x, device, error) != 0 || check_tensor(op, "out", y, device, error) != 0) return -1;
+  if (ht_cuda_check_tensor(op, "x", x, device, error) != 0 || ht_cuda_check_tensor(op, "out", y, device, error) != 0) return -1;
   if (dense->groups > 0 && check_offsets(op, tensors[3], device, call, error) != 0) return -1;
   if (check_rows("x", x, dense->k, &call->views[0], error) != 0) return -1;
   if (y->ndim != x->ndim)
@@ -117,7 +117,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
 static int check_constants(const ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
   const int64_t rows = dense->kn ? dense->k : dense->n, columns = dense->kn ? dense->n : dense->k;
-  if (check_tensor(op, "weight", weight, -1, error) != 0) return -1;
+  if (ht_cuda_check_tensor(op, "weight", weight, -1, error) != 0) return -1;
   if (dense->groups > 0) {
     const int64_t *shape = weight->shape, wanted[3] = {dense->groups, rows, columns};
     if (weight->ndim != 3 || memcmp(shape, wanted, sizeof wanted) != 0)
@@ -131,7 +131,7 @@ static int check_constants(const ht_op* op, const DLTensor* weight, const DLTens
   if (weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous and have data, for it is not copied: bind a contiguous copy of it");
   if (bias == NULL) return 0;
-  if (check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
+  if (ht_cuda_check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
   if (dense->groups > 0) {
     if (bias->ndim != 2 || bias->shape[0] != dense->groups || bias->shape[1] != dense->n || bias->data == NULL || !ht_contiguous(bias))
       return ht_refuse(error, "ValueError", "bias has rank %d and first extent %lld; expected a contiguous (%d, %lld), a row for each group",

@@ -37,6 +37,9 @@ typedef struct { /* a weight on a device; `maps` has one of each kernel of the o
 /* The regions of m >= 1 rows. Never fails: beyond the table the last cell's first region grows. plan->data: entries. */
 void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m, ht_cuda_regions* out);
 
+/* Type of a tensor of an op, and that it lives on a device; on number `device` where that is not below 0. */
+int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error);
+
 extern const ht_kind ht_cuda_dense_kind;
 extern const ht_kind ht_cuda_grouped_kind; /* its call takes the offsets behind out: int32, on the device */
 

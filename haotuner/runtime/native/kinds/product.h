@@ -24,6 +24,7 @@ typedef struct {
   int32_t lanes;             /* of a vector */
   int32_t x_across, w_across; /* stored (k, m), (n, k) */
   const ht_product_kernel* kernels;
+  int (*check_type)(const ht_op* op, const char* name, const DLTensor* t, ht_error* error); /* NULL: fp32 on the CPU */
 } ht_product;
 
 /* product_check.c: fills call->product, all strides in elements; 0, or -1 with *error filled. */

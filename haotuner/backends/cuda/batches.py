@@ -1,0 +1,132 @@
+"""Products side by side in the timing process: what such a kernel must compute right, and operands to time it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.verifying import ALIGNED_BYTES
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+DEEP_TERMS = 4096  # of the sum at most, in a check of the op's own
+OWN = ("b", "m", "n", "k")
+
+
+def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]]:
+    """Small ragged batches around one kernel's tile, with whole numbers or not; then the op's own extents, cut short."""
+    step, free = launch.vector, replace(op, static=())
+    wide = step if op.option("layout") == "nn" else 1
+    last = step * (max(depth // step, 1) - 1) or step
+    yield free, Shape.of(b=3, m=launch.tile_m + 1, n=launch.tile_n + wide, k=2 * depth + last), True
+    yield free, Shape.of(b=1, m=1, n=wide, k=step), False
+    yield free, Shape.of(b=2, m=max(1, launch.tile_m - 1), n=launch.tile_n, k=depth), False
+    own = dict(op.static)
+    deep = {
+        "b": 2,
+        "m": min(own.get("m", launch.tile_m), launch.tile_m),
+        "n": launch.tile_n,
+        "k": min(own.get("k", depth), DEEP_TERMS),
+    }
+    yield free, Shape.of(deep), False
+
+
+def verify(op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLibrary, rng: np.random.Generator) -> float:
+    """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
+    return max(_verify(one, shape, loaded, native, rng, whole=whole) for one, shape, whole in cases(op, launch, depth))
+
+
+def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator, *, whole: bool) -> float:
+    inputs = judge.draw(op, shape, rng, whole=whole)
+    b, m, n, k = (shape[axis] for axis in OWN)
+    step = ALIGNED_BYTES // DTYPE_BYTES[op.dtype]
+    # NaN between rows and behind the last one, which are whole vectors of any kernel apart.
+    spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
+    output = judge.Guarded((b, m, n), op.dtype)
+    places: list[int] = []
+
+    def put(values: NDArray[Any]) -> int:
+        places.append(native.allocate(values.nbytes))
+        native.put(places[-1], values)
+        return places[-1]
+
+    try:
+        at, (_, rows, columns) = put(output.outer), output.outer.shape
+        args = ArgsWords(
+            x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[op.dtype], m=m, n=n, k=k,
+            ldx=spaced["x"].shape[-1], ldy=columns, ldw=spaced["w"].shape[-1], splits=1,
+        )  # fmt: skip
+        call = call_words([(loaded, m)], 0, args, np.array([put(spaced["w"])], np.uint64))
+        x_apart, w_apart = (values.shape[1] * values.shape[2] for values in (spaced["x"], spaced["w"]))
+        call.batch, call.matrices = BatchWords.of(b, x_apart, w_apart, rows * columns), b
+        native.run(call)
+        native.get(at, output.outer)
+    finally:
+        for place in places:
+            native.free(place)
+    return _judged(op, inputs, output, shape, exact=whole and op.dtype == "fp32")
+
+
+def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
+    room = np.full((*values.shape[:-1], columns), np.nan, values.dtype)
+    room[..., : values.shape[-1]] = values
+    return room
+
+
+def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape, *, exact: bool) -> float:
+    verdict = judge.check(op, inputs, output.inner, whole=exact)
+    if verdict.wrong or output.touched():
+        said = str(verdict) if verdict.wrong else "wrote outside its output"
+        raise Refusal("verify", "wrong_result", f"{shape}: {said}")
+    return verdict.worst
+
+
+class BatchOperands:
+    """x, w and y of one shape on the device, compact."""
+
+    def __init__(self, native: TimingLibrary, op: Op, extents: Mapping[str, int]) -> None:
+        self._native = native
+        self.count = 1  # of weights that take turns: what comes with a call was just written
+        self.b, self.m, self.n, self.k = (int(extents[axis]) for axis in OWN)
+        self._kn = op.option("layout") == "nn"
+        self._held: list[int] = []
+        dtype = judge.numpy_dtype(op.dtype)
+        try:
+            for elements in (self.b * self.m * self.k, self.b * self.n * self.k):
+                values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
+                self._put(np.resize(values, elements).astype(dtype))
+            self._held.append(native.allocate(self.b * self.m * self.n * dtype.itemsize))
+        except BaseException:
+            self.free()
+            raise
+
+    def _put(self, values: NDArray[Any]) -> None:
+        self._held.append(self._native.allocate(values.nbytes))
+        self._native.put(self._held[-1], values)
+
+    def call(self, loaded: Loaded) -> CallWords:
+        """All matrices, in one launch."""
+        x, w, y = self._held
+        args = ArgsWords(
+            x=x, y=y, m=self.m, n=self.n, k=self.k, ldx=self.k, ldy=self.n, ldw=self.n if self._kn else self.k, splits=1
+        )
+        self.weights = np.array([w], np.uint64)  # outlives the call
+        call = call_words([(loaded, self.m)], 0, args, self.weights)
+        call.batch = BatchWords.of(self.b, self.m * self.k, self.n * self.k, self.m * self.n)
+        call.matrices = self.b
+        return call
+
+    def free(self) -> None:
+        """Give all memory back."""
+        held, self._held = self._held, []
+        for place in held:
+            self._native.free(place)

@@ -1,0 +1,62 @@
+"""A batch_matmul of a CUDA pack: a micro-kernel for every cell of its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from haotuner.backends.backend import Choice
+from haotuner.backends.cpu.pack_op import axes_of, operands_of
+from haotuner.backends.cpu.pack_sliced import PackedSliced, plan_tables
+from haotuner.backends.cpu.packing import cell_plans, tiled
+from haotuner.backends.cuda.pack_dense import DTYPES
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.microkernels.index import family_named
+from haotuner.words.op import Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedCudaProduct(PackedSliced):
+    """Everything the library holds about such an op on a CUDA device."""
+
+    launches: Sequence[Launch]
+    splits = False  # no cell sums k in parts
+
+    @staticmethod
+    def chosen(choice: Choice) -> PackedCudaProduct:
+        """What tuning found."""
+        return PackedCudaProduct(
+            name=choice.op.name,
+            kind=choice.op.kind,
+            axes=axes_of(choice.op, choice.ranges),
+            operands=operands_of(choice.op),
+            kernels=tiled(choice),
+            plans=cell_plans(choice),
+            launches=[family_named(kernel.family).launch(kernel) for kernel in choice.kernels],  # type: ignore[attr-defined]
+        )
+
+    @property
+    def dtype(self) -> str:
+        """Of x, w and y."""
+        return Op.parse(self.name).dtype
+
+    @property
+    def reads_kn(self) -> bool:
+        """Whether w lies as (k, n)."""
+        return Op.parse(self.name).option("layout") == "nn"
+
+    def declarations(self) -> str:
+        """Nothing: kernels are found in the device code by their names."""
+        return ""
+
+    def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
+        """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
+        for plan in self.plans:
+            self._check(plan)
+        own = ", ".join(str(places[name]) for name in self.kernel_names)
+        across = f"NULL, 0, 0, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
+        return [
+            f"static const int32_t kernels_{index}[] = {{{own}}};",
+            f"static const ht_cuda_product data_{index} = {{{{{across}}}, {DTYPES.index(self.dtype)}, kernels_{index}}};",
+            *plan_tables(index, self.plans, {axis.name: place for place, axis in enumerate(self.axes)}),
+        ]

@@ -1,0 +1,18 @@
+/* batch_matmul on CUDA: Y[b] = X[b] . W[b] of matrices whose rows lie as the caller has them, queued on a stream. */
+#ifndef HT_CUDA_PRODUCT_H_
+#define HT_CUDA_PRODUCT_H_
+
+#include "cuda/loaded.h"
+#include "kinds/product.h"
+
+typedef struct {
+  ht_product product; /* how the factors are stored; it has no programs of its own */
+  uint8_t dtype;
+  const int32_t* kernels; /* places in ht_cuda_pack_code.kernels; cells of the plan are ht_sliced_entry, of which the kernel counts */
+} ht_cuda_product;
+
+int ht_cuda_product_type(const ht_op* op, const char* name, const DLTensor* t, ht_error* error);
+
+extern const ht_kind ht_cuda_product_kind; /* its call takes x, w and out */
+
+#endif /* HT_CUDA_PRODUCT_H_ */

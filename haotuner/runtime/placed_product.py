@@ -1,0 +1,100 @@
+"""A batch_matmul of a pack on a device: both factors come with the call, which is queued on the caller's stream."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from haotuner.ops.batch_matmul import BESIDE
+from haotuner.pack.op import PackOp
+from haotuner.runtime.products import broadcast
+from haotuner.runtime.refusal import REFUSED
+from haotuner.runtime.streams import Unclear, kind_of, still, stream_of
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+
+class PlacedProductOp:
+    """``y = op.run(x, w)`` of matrices in the last two axes; the axes before them count matrices and are broadcast.
+
+    Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. Matrices may lie at any
+    strides, such as a head's slice of (b, t, h, d), if elements of the last axis lie side by side. Safe while the stream is
+    captured: nothing is loaded, allocated or waited for (without ``out`` the framework gives the memory). Concurrent calls
+    are allowed.
+    """
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self.entry = pack, op
+        self._call, self._setting = pack.entry(op)
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self.entry.name
+
+    def run(self, x: Any, w: Any, out: Any = None, *, stream: int | None = None, **beside: Any) -> Any:
+        """The products, in ``out`` if that is given, else new and of x's kind.
+
+        TypeError, ValueError or RuntimeError name the operand or the driver's error, and what to do; PackClosed after the
+        pack was closed. ValueError for bias, scale and mask: on a device a call brings nothing beside so far.
+        """
+        if not self._pack.is_open:
+            self._pack.library()
+        if given := [name for name, value in beside.items() if value is not None]:
+            known = set(given) <= BESIDE.keys()
+            raise (ValueError if known else TypeError)(
+                f"{self.name}: {', '.join(given)} "
+                + ("is not added on a device: add it to the result" if known else "is no operand")
+            )
+        for name, value in (("x", x), ("w", w)):
+            self._check_lazy(name, value)
+        if stream is None:
+            try:
+                stream = stream_of(x)
+            except Unclear as error:
+                raise ValueError(f"{self.name}: {error}") from error
+        if out is None:
+            out = self._empty(x, w)
+        try:
+            self._call(still(x, stream), still(w, stream), still(out, stream), self._setting, stream)
+        except REFUSED as error:
+            for name, value in (("x", x), ("w", w), ("out", out)):
+                if not hasattr(value, "__dlpack__") and not hasattr(type(value), "__dlpack_c_exchange_api__"):
+                    kind = type(value).__name__
+                    raise TypeError(f"{self.name}: {name} is a {kind}; pass a tensor of the pack's device") from error
+            raise error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}") from error
+        return out
+
+    def _check_lazy(self, name: str, value: Any) -> None:
+        """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
+        if not kind_of(type(value)).lazy:
+            return
+        if value.is_neg():
+            raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
+        if value.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise ValueError(f"{self.name}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
+
+    def _empty(self, x: Any, w: Any) -> Any:
+        """An output for these factors; what else is wrong with them is said by the call itself."""
+        shapes = []
+        for operand, value in zip(self.entry.inputs, (x, w), strict=True):
+            shape = getattr(value, "shape", None)
+            if shape is None or len(shape) < len(operand.dims) - 1:
+                want = f"{operand.name} must be a tensor ({', '.join(operand.dims)}) of the pack's device"
+                raise TypeError(f"{self.name}: {want}, got {type(value).__name__}")
+            shapes.append(tuple(int(extent) for extent in shape))
+        try:
+            batch = broadcast(shapes[0][:-2], shapes[1][:-2])
+        except ValueError:
+            raise ValueError(
+                f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
+            ) from None
+        n_at = self.entry.inputs[1].dims.index("n") - 3
+        size = (*batch, shapes[0][-2], shapes[1][n_at])
+        if hasattr(x, "new_empty"):
+            return x.new_empty(size)
+        cupy = sys.modules.get("cupy")
+        if cupy is not None and isinstance(x, cupy.ndarray):
+            return cupy.empty(size, dtype=x.dtype)
+        raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")

@@ -1,0 +1,74 @@
+/* A batch_matmul of a pack on CUDA device 0 through haotuner.h, stored nn in fp32: drive_products PACK. Prints the largest error. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cuda/cu.h"
+#include "haotuner.h"
+
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+      exit(1);                                                \
+    }                                                         \
+  } while (0)
+
+static ht_cu cu;
+
+static DLTensor upload(const void* data, size_t bytes, int rank, int64_t* shape) {
+  CUdeviceptr at;
+  CHECK(cu.MemAlloc(&at, bytes) == 0);
+  if (data != NULL) CHECK(cu.MemcpyHtoDAsync(at, data, bytes, NULL) == 0);
+  DLTensor t = {(void*)(size_t)at, {kDLCUDA, 0}, rank, {kDLFloat, 32, 1}, shape, NULL, 0};
+  return t;
+}
+
+int main(int argc, char** argv) {
+  enum { B = 3, M = 33, N = 20, K = 13 };
+  static float x[B * M * K], w[K * N], y[B * M * N];
+  ht_error error;
+  ht_pack* pack;
+  ht_op* op;
+  ht_linear* linear;
+  CUdevice device;
+  CUcontext context;
+  CUstream stream;
+  CHECK(argc == 2);
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  CHECK(library != NULL);
+#define FIND(field, symbol, parameters) *(void**)&cu.field = dlsym(library, #symbol);
+  HT_CU_NEEDED(FIND)
+  HT_CU_PERHAPS(FIND)
+  CHECK(ht_pack_open_on(argv[1], 0, &pack, &error) == HT_OK && ht_op_find(pack, "batch_matmul", &op, &error) == HT_OK);
+  CHECK(cu.DeviceGet(&device, 0) == 0 && cu.DevicePrimaryCtxRetain(&context, device) == 0 && cu.CtxPushCurrent(context) == 0);
+  CHECK(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING) == 0);
+  for (int i = 0; i < B * M * K; ++i) x[i] = (float)((i * 53 % 7) - 3);
+  for (int i = 0; i < K * N; ++i) w[i] = (float)((i * 37 % 7) - 3);
+  int64_t x_shape[3] = {B, M, K}, w_shape[2] = {K, N}, y_shape[3] = {B, M, N}, none[3] = {B, 0, K}, nothing[3] = {B, 0, N};
+  DLTensor tx = upload(x, sizeof x, 3, x_shape), tw = upload(w, sizeof w, 2, w_shape), ty = upload(NULL, sizeof y, 3, y_shape);
+  DLTensor x0 = tx, y0 = ty, away = tx;
+  x0.shape = none, y0.shape = nothing, away.device.device_id = 1;
+  CHECK(ht_bind(op, &tw, NULL, &linear, &error) == HT_BAD_VALUE);
+  CHECK(ht_run(op, (const DLTensor*[]){&tx, &tw}, 2, stream, &error) == HT_BAD_VALUE);
+  CHECK(ht_run(op, (const DLTensor*[]){&away, &tw, &ty}, 3, stream, &error) == HT_BAD_VALUE);
+  CHECK(ht_run(op, (const DLTensor*[]){&x0, &tw, &ty}, 3, stream, &error) == HT_BAD_VALUE);
+  CHECK(ht_run(op, (const DLTensor*[]){&x0, &tw, &y0}, 3, stream, &error) == HT_OK);
+  CHECK(cu.StreamSynchronize(NULL) == 0);
+  CHECK(ht_run(op, (const DLTensor*[]){&tx, &tw, &ty}, 3, stream, &error) == HT_OK);
+  CHECK(cu.StreamSynchronize(stream) == 0 && cu.MemcpyDtoHAsync(y, (CUdeviceptr)(size_t)ty.data, sizeof y, stream) == 0);
+  CHECK(cu.StreamSynchronize(stream) == 0);
+  double worst = 0;
+  for (int b = 0; b < B; ++b)
+    for (int i = 0; i < M; ++i)
+      for (int j = 0; j < N; ++j) {
+        double sum = 0;
+        for (int t = 0; t < K; ++t) sum += (double)x[(b * M + i) * K + t] * w[t * N + j];
+        worst = fmax(worst, fabs(sum - y[(b * M + i) * N + j]));
+      }
+  printf("worst=%.3g\n", worst);
+  ht_pack_close(pack);
+  return worst == 0 ? 0 : 1;
+}
