@@ -9,7 +9,7 @@ TORCH ?=
 TORCH_VERSION ?= torch==2.13.0
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: tune test test-all check bench gpu-bundle links clean
+.PHONY: tune tune-model test test-all check bench gpu-bundle links clean
 
 # A zip unpacked by a tool that knows no links leaves text files in their place.
 links:
@@ -29,6 +29,17 @@ $(VENV)/.torch: $(VENV)/.installed
 
 tune: $(VENV)/.installed
 	$(BIN)/haotuner tune --shapes $(SHAPES) --out $(OUT)
+
+# A text recogniser out of a wheel: tuned, then raced against ONNX Runtime and OpenVINO. MODEL_OUT and MODEL_BUDGET as you like.
+MODEL_OUT ?= pack-model
+MODEL_BUDGET ?= 600s
+MODEL_NAME = PP-OCRv6_rec_small
+MODEL_FILE = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("rapidocr").submodule_search_locations[0])')/models/$(MODEL_NAME).onnx
+tune-model: $(VENV)/.installed
+	$(PIP) -e '.[models]' onnxruntime openvino
+	$(PIP) --no-deps rapidocr==3.10.0
+	$(BIN)/haotuner tune "$(MODEL_FILE)" --shapes 'x=1..6x3x48x32..960' --budget $(MODEL_BUDGET) --out $(MODEL_OUT)
+	$(BIN)/haotuner bench $(MODEL_OUT) --only $(MODEL_NAME) --file "$(MODEL_FILE)" --shapes 'DynamicDimension_0=1..6;DynamicDimension_1=32..960'
 
 # Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.
 test: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)

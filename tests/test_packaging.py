@@ -67,6 +67,7 @@ def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None
         "haotuner/hw_profiles/profiles/h200.toml",
         "haotuner/runtime/native/kinds/dense_run.c",
         "haotuner/backends/cpu/native/timing.c",
+        "haotuner/microkernels/cpu/native/typed_program.h",
         "haotuner/transfer/models/README.md",
         "haotuner/py.typed",
     ):

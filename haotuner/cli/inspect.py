@@ -27,6 +27,8 @@ def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, v
     if not quiet:
         say(f"{head}\n")
     say(table)
+    for name, files in manifest.models.items():
+        say(f"model {name}: {files.weights_bytes:,} bytes of weights")
     if not quiet:
         say("packed: size of the packed weight over the plain one; regret: loss against the best timed, - if nothing was")
     if verbose:

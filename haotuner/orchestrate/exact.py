@@ -73,6 +73,8 @@ class Exact(Greedy):
         greedy_stored, greedy_groups = self.chosen
         required = self.required()
         stored = {name for name in required if name in self.made}
+        # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
+        stored |= {name for name in self._live(required) if self._alias(self.made[name], required) is not None}
         groups: dict[str, Graph] = {}
         for window in self._windows(required):
             inside = set(window.nodes)

@@ -192,4 +192,6 @@ class Greedy:
 
         for name in steps:
             visit(name)
+        lost = {one for step in found if isinstance(step, Loops) for one in step.graph.inputs} & set(self.made) - done
+        assert not lost, f"nobody makes {', '.join(sorted(lost))}"
         return tuple(found)

@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     parser.add_argument("--shapes", type=int, default=12, help="of each op")
     parser.add_argument("--seconds", type=float, default=600.0, help="ops that are not begun by then are left out")
-    parser.add_argument("--budget", default="20s", help="of tuning an op")
+    parser.add_argument("--budget", default="140s", help="of tuning all ops of a pack")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if not given.pack.exists():

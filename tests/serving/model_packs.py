@@ -8,6 +8,8 @@ from typing import Any
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
+from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import source_of, written
@@ -17,12 +19,13 @@ from tests.serving.packs import LANES, best_level, document, packed_op
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 
-def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True) -> Path:
+def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True) -> Path:
     """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
     models: list[Any] = []
     ops: dict[str, None] = {ANY: None}
     for name, graph in graphs.items():
-        steps = Greedy(graph, tuned=tuned).steps
+        prices = Prices([dict.fromkeys(graph.dimensions, size) for size in (3, 60)])
+        steps = (Exact(graph, prices, tuned=tuned) if exact else Greedy(graph, tuned=tuned)).steps
         ops |= {one.op: None for one in steps if isinstance(one, Product)}
         models.append(written(name, graph, steps, sum(len(one.functions) for one in models)))
     level = best_level()

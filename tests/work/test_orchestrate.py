@@ -17,7 +17,7 @@ from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Candidate, Exact, solve
-from haotuner.orchestrate.greedy import Greedy, Loops
+from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.orchestrate.tasks import arrivals_of_model, asked_model, ops_of, spans_of
@@ -185,6 +185,22 @@ def test_the_exact_plan_is_the_best_of_all():
     assert told.status == "optimal" and told.windows == 1
     assert told.bound_us <= told.chosen_us * (1 + 1e-9) and told.chosen_us <= told.greedy_us
     assert np.isclose(told.chosen_us, every_plan_us(softmax_of_rows()))
+
+
+def test_a_reshaped_input_that_a_kernel_reads_is_there():
+    g = GraphBuilder()
+    x, mask = g.input("x", (B, T, 8)), g.input("mask", (B, T))
+    shown = g.add("reshape", mask, shape=(B, T, 1))
+    total = g.add("reduce", g.map("mul", x, shown), how="sum", axes=(1,))
+    count = g.map("max", g.add("reduce", shown, how="sum", axes=(1,)), 1e-9)
+    steps = Exact(g.finish(g.map("div", total, count)), Prices(REQUESTS)).steps
+    there = {"x", "mask"}
+    for step in steps:
+        if isinstance(step, Alias):
+            there.add(step.tensor)
+        elif isinstance(step, Loops):
+            assert set(step.graph.inputs) <= there, "everything that a step reads was made before it"
+            there.add(step.output)
 
 
 def test_what_is_left_out_is_not_called_optimal(monkeypatch):

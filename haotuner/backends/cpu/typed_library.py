@@ -43,9 +43,16 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
     (lanes,) = {kernel["vl"] for kernel in kernels}
     halves = ("-mf16c",) if "f16c" in level.flags else ()
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
-        text = Path(scratch) / "typed.c"
+        text, toolchain = Path(scratch) / "typed.c", Toolchain.find()
+        words = ([NATIVE, _RUNTIME], out, (*level.compile_flags, *halves))
         text.write_text(source(given, lanes, ways=ways))
-        Toolchain.find().object(text, [NATIVE, _RUNTIME], out, (*level.compile_flags, *halves))
+        try:
+            toolchain.object(text, *words)
+        except RuntimeError:
+            if ways == "wide":
+                raise
+            text.write_text(source(given, lanes, ways="wide"))  # gcc 9 and 10 know not all of the instructions
+            toolchain.object(text, *words)
 
 
 def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
