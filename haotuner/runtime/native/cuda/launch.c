@@ -10,7 +10,8 @@ static int aligned(const void* address, int64_t bytes) { return (uintptr_t)addre
 int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_error* error) {
   const int64_t element = ht_cuda_bytes(kernel->dtype), step = kernel->maps ? 16 / element : 1;
   const int64_t vector = kernel->vector > step ? kernel->vector : step; /* elements */
-  const int32_t w_stride = kernel->batch ? args->ldw : kernel->kn ? args->n : args->k, w_rows = kernel->kn ? args->k : args->n;
+  const int32_t w_columns = kernel->kn ? args->n : args->k, w_rows = kernel->kn ? args->k : args->n;
+  const int32_t w_stride = kernel->batch ? args->ldw : w_columns;
   if (!aligned(args->x, vector * element) || (args->m > 1 && args->ldx % vector != 0))
     return ht_refuse(error, "ValueError",
                      "x begins at an address, or has a row stride (%d), that is no multiple of %d elements, which this pack's kernels "
@@ -21,7 +22,7 @@ int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_erro
   if (kernel->batch && w_rows > 1 && w_stride % vector != 0)
     return ht_refuse(error, "ValueError", "w has a row stride (%d) that is no multiple of %d elements, which this pack's kernels need: pass a contiguous copy",
                      (int)w_stride, (int)vector);
-  if (args->k % vector != 0 || (!kernel->batch && w_stride % vector != 0) || (kernel->kn && args->n % vector != 0))
+  if (args->k % vector != 0 || w_columns % vector != 0)
     return ht_refuse(error, "ValueError", "%.60s needs extents that are multiples of %d: the pack is damaged, run haotuner verify",
                      kernel->name, (int)vector);
   if (kernel->maps && args->m > 1 && args->ldx < args->k)
