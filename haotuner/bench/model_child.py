@@ -19,19 +19,23 @@ import numpy as np
 Run = Callable[[Mapping[str, Any]], Any]
 
 
-def contender(name: str, task: Mapping[str, Any]) -> Run:
-    """A function that answers feeds. ImportError where its library is not installed."""
+def contender(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
+    """What loads the model and gives a function that answers feeds. ImportError where its library is not installed."""
     if name == "ours":
         from haotuner.runtime.pack import load
 
-        return load(task["pack"], threads=task["threads"]).model(task["model"]).run
+        return lambda: load(task["pack"], threads=task["threads"]).model(task["model"]).run
     if name == "onnxruntime":
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = task["threads"], 1
-        session = onnxruntime.InferenceSession(task["file"], options, providers=["CPUExecutionProvider"])
-        return lambda feeds: session.run(None, dict(feeds))
+
+        def load_session() -> Run:
+            session = onnxruntime.InferenceSession(task["file"], options, providers=["CPUExecutionProvider"])
+            return lambda feeds: session.run(None, dict(feeds))
+
+        return load_session
     if name == "openvino":
         import openvino
 
@@ -40,9 +44,12 @@ def contender(name: str, task: Mapping[str, Any]) -> Run:
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        compiled = openvino.Core().compile_model(task["file"], "CPU", settings)
-        request = compiled.create_infer_request()
-        return lambda feeds: request.infer(dict(feeds))
+
+        def load_request() -> Run:
+            request = openvino.Core().compile_model(task["file"], "CPU", settings).create_infer_request()
+            return lambda feeds: request.infer(dict(feeds))
+
+        return load_request
     raise ValueError(f"no contender {name!r}")
 
 
@@ -67,12 +74,13 @@ def peak_bytes() -> int:
 def main() -> int:
     """Read a task from stdin, print what it took as JSON."""
     task = json.loads(sys.stdin.read())
-    begin = time.perf_counter()
     try:
-        run = contender(task["contender"], task)
+        load_model = contender(task["contender"], task)
     except ImportError as error:
         print(json.dumps({"missing": str(error)}))
         return 0
+    begin = time.perf_counter()
+    run = load_model()
     load_ms = (time.perf_counter() - begin) * 1e3
     first, steady = [], []
     for place, dims in enumerate(task["requests"]):

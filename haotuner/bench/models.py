@@ -90,7 +90,7 @@ def race(
                 "threads": threads, "requests": list(requests), "seconds": seconds}  # fmt: skip
         answer = subprocess.run(
             [sys.executable, "-m", "haotuner.bench.model_child"], input=json.dumps(task), capture_output=True, text=True,
-            timeout=LIMIT_S, env=dict(environment) or None, check=False,
+            timeout=LIMIT_S, env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, check=False,  # or ours loads torch
         )  # fmt: skip
         told = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 and answer.stdout.strip() else None
         if told is None and name == "ours":

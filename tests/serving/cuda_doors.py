@@ -180,6 +180,19 @@ def other_major(path: str) -> None:
             library(path)["ht_open"](0)
 
 
+def other_minor(path: str) -> None:
+    """A later minor of the same major runs code of any but an architecture of its own (sm_90a)."""
+    described({"76": "9"})
+    opened = library(path)["ht_open"]
+    if "fp16" in path:
+        with pytest.raises(
+            RuntimeError, match=r"cuda:0 has compute capability 9.9, this pack's code is for sm_90a: tune for"
+        ):
+            opened(0)
+    else:
+        opened(0)
+
+
 def other_shared(path: str) -> None:
     """Less shared memory than a kernel wants."""
     described({"97": "1024"})

@@ -157,6 +157,13 @@ def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[i
     )
 
 
+def packed(pick: Pick) -> PackedCudaDense | PackedCudaProduct:
+    """The op of a pick, with the plan of its kind."""
+    if Op.parse(pick.op).kind == "batch_matmul":
+        return packed_product(pick.op, pick.kernels)
+    return packed_op(pick.op, pick.kernels, pick.cells)
+
+
 def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProduct:
     """A product with one plan by its first dynamic axis: the first kernel everywhere."""
     op = Op.parse(name)
@@ -197,6 +204,5 @@ def build_pack(out: Path, pick: Pick, code: Path) -> Path:
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{pick.op}.cu"
     unit.write_text(device_unit(programs, reduces=(dtype,)))
-    product = Op.parse(pick.op).kind == "batch_matmul"
-    op = packed_product(pick.op, pick.kernels) if product else packed_op(pick.op, pick.kernels, pick.cells)
+    op = packed(pick)
     return make_pack(out, [op], pick.arch, cubin_of(unit, code, pick.arch))

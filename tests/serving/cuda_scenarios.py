@@ -29,6 +29,7 @@ from tests.serving.cuda_doors import (
     older_still,
     other_driver,
     other_major,
+    other_minor,
     other_shared,
     settings,
 )
@@ -255,14 +256,17 @@ def context(path: str) -> None:
     """A call leaves the thread with the context that it came with: none, its own, or another device's."""
     served = Served(path)
     x, y = served.device.upload(served.rows(20)), served.out(20)
-    other = Device(1)
+    other, driver = Device(1), Driver()
     current = ctypes.c_void_p(0)
     for wanted in (None, served.device.context.value, other.context.value):
         if wanted is not None:
             served.device.call("cuCtxPushCurrent_v2", ctypes.c_void_p(wanted))
+        pushed = driver.count("cuCtxPushCurrent")
         served.linear(x, out=y, stream=served.stream)
+        assert (driver.count("cuCtxPushCurrent") == pushed) == (wanted == served.device.context.value), "it is current"
+        out = served.out(4, 5)
         with pytest.raises(ValueError, match="rank"):
-            served.linear(x, out=served.out(4, 5), stream=served.stream)
+            served.linear(x, out=out, stream=served.stream)
         served.device.call("cuCtxGetCurrent", ctypes.byref(current))
         assert current.value == wanted
         if wanted is not None:
@@ -344,7 +348,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         cannot, forked, grouped, grouped_refusals, products, product_refusals, frameworks, counted, failing, preparing,
         torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,
-        other_major, other_shared, other_driver, misuses, settings, extents, lost, captures,
+        other_major, other_minor, other_shared, other_driver, misuses, settings, extents, lost, captures,
     )
 }  # fmt: skip
 

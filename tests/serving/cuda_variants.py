@@ -26,11 +26,13 @@ from tests.serving.cuda_packs import (
     GROUPED_HOPPER,
     KN_HOPPER,
     PICKS,
+    PRODUCT_FP16,
+    PRODUCT_FP32,
     SIMT,
     Pick,
     build_pack,
     document,
-    packed_op,
+    packed,
 )
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
@@ -41,14 +43,16 @@ SCENARIOS = (
     "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
     "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
 )  # fmt: skip
-OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
-                 "threads")  # fmt: skip
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_minor", "other_shared",
+                 "other_driver", "threads")  # fmt: skip
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
 # Picks beside PICKS, which go through all of the above, and what they are for.
 MORE = {
     KN_HOPPER: ("stored",),
     GROUPED_HOPPER: ("grouped", "grouped_refusals"),
     GROUPED_FP32: ("grouped", "grouped_refusals"),
+    PRODUCT_FP16: ("products", "product_refusals"),
+    PRODUCT_FP32: ("products", "product_refusals"),
 }
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
@@ -122,7 +126,7 @@ class Variants:
         self._objects = {name: self._whole(path, folder / f"{name}.o") for name, path in self._sources.items()}
         for pick in every:
             data = folder / f"data_{pick.op}.c"
-            data.write_text(pack_data([packed_op(pick.op, pick.kernels, pick.cells)], self._cubins[pick.op], pick.arch))
+            data.write_text(pack_data([packed(pick)], self._cubins[pick.op], pick.arch))
             self._whole(data, folder / f"data_{pick.op}.o")
         client = (*LIBRARY, *(HERE / f"{program}.c" for program in PROGRAMS))
         self._client = {path.name: self._whole(path, folder / f"c_{path.name}.o", watched=True) for path in client}
@@ -211,9 +215,9 @@ class Variants:
         return ""
 
     def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
-        packed = name in {Path(one).name for one in PACK_SOURCES}
+        in_packs = name in {Path(one).name for one in PACK_SOURCES}
         made: dict[str, Path] = {}
-        if packed:
+        if in_packs:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
             objects = {**self._objects, name: mutant}
@@ -221,15 +225,15 @@ class Variants:
                 for scenario in scenarios:
                     run = partial(self._served, made, objects, pick, scenario)
                     yield Step(f"{scenario} of {pick.op}", run)
-        if packed or source.parent == CLIB:
+        if in_packs or source.parent == CLIB:
             for pick in (SIMT,) if quick else PICKS:
                 for mode in DRIVEN:
                     yield Step(f"drive_cuda {mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
         if source.parent == CLIB:
             yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
             yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
-        if packed or source.parent == CLIB:
-            for mode, pick in product(("bound", "ffi") if packed else ("bound",), (SIMT,) if quick else PICKS):
+        if in_packs or source.parent == CLIB:
+            for mode, pick in product(("bound", "ffi") if in_packs else ("bound",), (SIMT,) if quick else PICKS):
                 yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
         if name in UNITS:
             yield Step(f"drive_{UNITS[name]}", partial(self._alone, made, source))
@@ -244,7 +248,7 @@ class Variants:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
         parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
         self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
-        write_pack(pack, library, document([packed_op(pick.op, pick.kernels, pick.cells)], pick.arch), lambda _: None)
+        write_pack(pack, library, document([packed(pick)], pick.arch), lambda _: None)
         return pack
 
     def _served(self, made: dict[str, Path], objects: Mapping[str, Path], pick: Pick, scenario: str, seconds: float) -> str:

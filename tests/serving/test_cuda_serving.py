@@ -68,8 +68,8 @@ def test_one_device(folder, pick, scenario):
     run(folder, pick, scenario)
 
 
-DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_shared", "other_driver",
-           "misuses", "settings")  # fmt: skip
+DRIVERS = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_minor", "other_shared",
+           "other_driver", "misuses", "settings")  # fmt: skip
 
 
 @BOTH

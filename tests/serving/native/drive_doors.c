@@ -106,6 +106,7 @@ static void opening(const char* path, int device) {
   REFUSED(OPEN(NULL), HT_PACK_INVALID, "path is NULL");
   REFUSED((device < 0 ? ht_pack_open(path, 1, NULL, &error) : ht_pack_open_on(path, device, NULL, &error)), HT_BAD_VALUE, "out is NULL");
   REFUSED(OPEN("/"), HT_PACK_INVALID, "manifest.json: cannot read it");
+  REFUSED(OPEN("/proc/self/maps"), HT_PACK_INVALID, "no such pack (Not a directory)");
   const int tried = loads;
   spoiled = 1;
   REFUSED(OPEN(path), HT_PACK_INVALID, "sha256");

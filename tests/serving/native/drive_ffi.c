@@ -65,7 +65,7 @@ static void records(door bind, door prepare, const TVMFFIAny right[4], const DLT
   DLTensor wrong[] = {*bytes, *bytes, *bytes, *bytes, *bytes, *bytes, *bytes};
   for (int i = 0; i < 7; ++i) wrong[i].shape = shape;
   wrong[0].device.device_type = kDLCUDA, wrong[1].dtype.bits = 16, wrong[2].dtype.lanes = 2, wrong[3].ndim = 2, wrong[4].data = NULL;
-  wrong[5].byte_offset = 8, wrong[6].shape = shape + 1;
+  wrong[4].byte_offset = 128, wrong[5].byte_offset = 8, wrong[6].shape = shape + 1;
   for (int i = 0; i < 8; ++i) {
     args[3] = ready[1] = i < 7 ? tensor(&wrong[i]) : whole(3);
     RAISED(bind, args, 4, "expected (op, weight, bias or None, bytes)");
