@@ -28,11 +28,14 @@ def requests_of(text: str, dims: Sequence[str], seed: int = 0) -> list[dict[str,
     """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly."""
     if is_trace(text):
         return _rows(Path(text), dims)
-    spans = dict(ShapeRange.parse(text).spans)
+    spans = {}
+    for part in text.split(";"):  # by name: dimensions of models may be called anything
+        name, _, said = (one.strip() for one in part.partition("="))
+        spans[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"] if name in dims else None
     if set(spans) != set(dims):
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans)}; the model has the dimensions {', '.join(dims)}")
     draw = np.random.default_rng(seed)
-    samples = {name: spans[name].sample(24) for name in dims}
+    samples = {name: span.sample(24) for name, span in spans.items() if span is not None}
     most = math.prod(len(values) for values in samples.values())
     if most <= DRAWN:
         grid = np.array(np.meshgrid(*samples.values(), indexing="ij")).reshape(len(dims), -1).T

@@ -218,6 +218,7 @@ def test_a_schedule_is_plain_data(path):
 def test_a_model_is_raced_alone_in_a_process(path):
     requests = requests_of("batch=1,2;seq=3,40", ("batch", "seq"))
     assert len(requests) == 4 and {"batch": 2, "seq": 40} in requests
+    assert requests_of("Dynamic_0=5", ("Dynamic_0",)) == [{"Dynamic_0": 5}]
     with haotuner.load(path, threads=1) as pack:
         found = race(
             pack.model("encoder"), None, requests, ("onnxruntime",), threads=1, seconds=0.01, environment=dict(os.environ)
