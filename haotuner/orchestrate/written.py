@@ -13,6 +13,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
+from haotuner.orchestrate.agreements import agreements
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE
 from haotuner.orchestrate.greedy import Alias, Loops, Step
@@ -119,7 +120,9 @@ def written(name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0
     lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
+    equal = [writer.sizes.places(pair) for pair in agreements(graph)]
     document = {
+        "equal": equal,
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
     }  # fmt: skip

@@ -43,6 +43,7 @@ class Schedule:
     steps: tuple[Mapping[str, Any], ...]
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
+    equal: tuple[tuple[int, int], ...] = ()  # lines that a request must make equal
 
     @staticmethod
     def of(raw: bytes, where: str) -> Schedule:
@@ -65,6 +66,7 @@ class Schedule:
                 steps=tuple(document["steps"]),
                 inputs=tuple(_end(one) for one in document["inputs"]),
                 outputs=tuple(_end(one) for one in document["outputs"]),
+                equal=tuple((int(one), int(other)) for one, other in document.get("equal", [])),
             )
             schedule._check()
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -75,6 +77,8 @@ class Schedule:
         shapes = [shape for _, shape in self.tensors.values()] + [end.shape for end in (*self.inputs, *self.outputs)]
         if any(type(one) is not int or not 0 <= one < len(self.sizes) for shape in shapes for one in shape):
             raise ValueError("a shape names a size that is not there")
+        if any(not 0 <= one < len(self.sizes) for pair in self.equal for one in pair):
+            raise ValueError("an agreement names a size that is not there")
         for end in (*self.inputs, *self.outputs):
             if end.tensor not in self.tensors:
                 raise ValueError(f"{end.name} is no tensor")
@@ -89,6 +93,12 @@ class Schedule:
                 found.append(line[1])
             else:
                 found.append(_OPERATIONS[line[0]](found[line[1]], found[line[2]]))
+        for one, other in self.equal:
+            if found[one] != found[other]:
+                raise UsageError(
+                    f"{self.name}: {dict(dims)} make two extents {found[one]} and {found[other]} that the model joins element "
+                    "by element; it takes no such request (image sides are often multiples of 32)"
+                )
         for name, (_, shape) in self.tensors.items():
             extents = [found[place] for place in shape]
             if min(extents, default=0) < 0 or max(extents, default=0) > LARGEST_EXTENT:

@@ -21,6 +21,7 @@ from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.orchestrate.tasks import arrivals_of_model, asked_model, ops_of, spans_of
+from haotuner.orchestrate.written import written
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.op import Op
 
@@ -220,3 +221,14 @@ def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
     assert found is not None and proved and bound == pytest.approx(4.5)
     assert sorted(candidate.output for candidate in found) == ["y", "z"]
     assert solve(apart[1:], ["y", "z"])[0] is None, "x has no maker"
+
+
+def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read():
+    g = GraphBuilder()
+    x, y = g.input("x", (T,)), g.input("y", (dimension("other"),))
+    graph = g.finish(g.map("add", x, g.map("mul", y, 2.0)))
+    model = written("m", graph, Greedy(graph).steps)
+    schedule = Schedule.of(model.schedule, "m")
+    assert schedule.values({"seq": 5, "other": 5})
+    with pytest.raises(UsageError, match="two extents"):
+        schedule.values({"seq": 5, "other": 4})

@@ -1,0 +1,36 @@
+"""Extents that a request must make equal: types take them for equal where only the sizes of a request can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from haotuner.graph.extents import Extent, product, same, text
+from haotuner.graph.graph import Graph, Node
+
+
+def agreements(graph: Graph) -> list[tuple[Extent, Extent]]:
+    """Pairs of extents, each once; a request that makes one differ would read outside of a tensor."""
+    found: dict[tuple[str, str], tuple[Extent, Extent]] = {}
+    for node in graph.nodes:
+        for one, other in _pairs(graph, node):
+            if one != 1 and not same(one, other):
+                found[(text(one), text(other))] = (one, other)
+    return list(found.values())
+
+
+def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
+    shapes, out = [graph.types[name].shape for name in node.inputs], graph.types[node.output].shape
+    if node.primitive in ("map", "broadcast"):
+        for shape in shapes:
+            yield from zip(shape, out[len(out) - len(shape) :], strict=True)
+    elif node.primitive == "contract":
+        known: dict[str, Extent] = {}
+        for labels, shape in zip(node.attributes["labels"].partition("->")[0].split(","), shapes, strict=True):
+            for label, extent in zip(labels, shape, strict=True):
+                yield extent, known.setdefault(label, extent)
+    elif node.primitive == "concat":
+        axis = node.attributes["axis"] % len(out)
+        for shape in shapes[1:]:
+            yield from (pair for place, pair in enumerate(zip(shape, shapes[0], strict=True)) if place != axis)
+    elif node.primitive == "reshape":
+        yield product(shapes[0]), product(out)
