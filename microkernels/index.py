@@ -38,10 +38,11 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     """The families that compute this op on a backend; NothingLegal if none does."""
     found = tuple(family for family in FAMILIES if family.backend == backend and family.serves(op))
     if not found:
-        known = ", ".join(f"{f.name} ({f.backend})" for f in FAMILIES)
+        known = ", ".join(family.name for family in FAMILIES if family.backend == backend and op.kind in family.name)
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
         raise NothingLegal(
-            f"no family computes {op.name} on {backend}: dtype, weight layout, epilogue or dynamic axes not covered. "
-            f"Families: {known}. Write for example {example}"
+            f"no family computes {op.name} on {backend}: "
+            + (f"dtype, weight layout, epilogue or dynamic axes not covered by {known}. " if known else "none has this kind. ")
+            + f"Write for example {example}"
         )
     return found

@@ -56,7 +56,7 @@ class Speed:
 
 
 def compare(request: Request, report: Report, against: Sequence[str], *, quiet: bool) -> Speed | None:
-    """Race the new pack; None when no peer is installed but numpy was not asked for either."""
+    """Race the new pack; None when no peer is installed, and when none has such an op."""
     peers = [name for name in against if name == "numpy" or find_spec(_module(name)) is not None]
     if not peers:
         return None
@@ -84,6 +84,8 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
             weights=request.weights,
             watch=watch,
         )
+    if not found["rows"]:  # none of them computes such an op: numpy and bf16
+        return None
     return Speed(document=found, peers=peers, threads=threads, ratios=_ratios(found["rows"], peers))
 
 

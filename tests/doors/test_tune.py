@@ -111,7 +111,7 @@ def test_anything_else_in_the_way_is_exit_2_and_stays(cache: Path, tmp_path: Pat
         (["--op", "dense:n=48,k=32", "--op", "dense:n=48,k=32"], 2, "twice"),
         (["--op", "dense:n=48,k=32", "--workload", "bert_base"], 2, "exclude"),
         (["--workload", "bird"], 2, "bert_base"),
-        (["--op", "dense:n=48,k=32,dtype=fp16"], 2, "fp16"),
+        (["--op", "grouped:g=2,n=48,k=32"], 2, "grouped"),
         (["--op", "dense:n=48,k=32", "--db", "mysql://x"], 2, "mysql"),
         (["--op", "dense:n=48,k=32", "--out", "no/such/folder/pack"], 2, "does not exist"),
         (["--nonsense"], 2, "--nonsense"),
