@@ -96,8 +96,8 @@ class Schedule:
         for one, other in self.equal:
             if found[one] != found[other]:
                 raise UsageError(
-                    f"{self.name}: {dict(dims)} make {found[one]} and {found[other]} extents that the model joins element "
-                    "by element; it takes no such request (image sides are often multiples of 32)"
+                    f"{self.name}: {dict(dims)} make {found[one]} and {found[other]} extents that the model joins "
+                    "element by element; it takes no such request (image sides are often multiples of 32)"
                 )
         for name, (_, shape) in self.tensors.items():
             extents = [found[place] for place in shape]
