@@ -76,6 +76,7 @@ SCENES = (
     "tests.serving.cuda_scenarios",
     "tests.work.cuda_timing",
     "tests.work.cuda_timing_groups",
+    "tests.work.cuda_timing_batches",
     "tests.serving.cuda_warm",
 )
 HUNG = "it hung"  # as tests.standin.forking says it
@@ -235,6 +236,8 @@ class Variants:
         if in_packs or source.parent == CLIB:
             for mode, pick in product(("bound", "ffi") if in_packs else ("bound",), (SIMT,) if quick else PICKS):
                 yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+        if in_packs:
+            yield Step(f"drive_ffi of {PRODUCT_FP16.op}", partial(self._driven, made, source, PRODUCT_FP16, "ffi"))
         if name in UNITS:
             yield Step(f"drive_{UNITS[name]}", partial(self._alone, made, source))
         if name in TIMING:
@@ -243,6 +246,7 @@ class Variants:
                     yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
             for pick in (GROUPED_FP32,) if quick else (GROUPED_FP32, GROUPED_HOPPER):
                 yield Step(f"timing_groups of {pick.op}", partial(self._timed, made, name, mutant, pick, "timing_groups"))
+            yield Step(f"timing_batches of {PRODUCT_FP16.op}", partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"))
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
@@ -265,7 +269,7 @@ class Variants:
             self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
         words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
         where = self._where(pick, noise=0.0)
-        module = "tests.work.cuda_timing_groups" if scenario == "timing_groups" else "tests.work.cuda_timing"
+        module = f"tests.work.cuda_{scenario}" if scenario in ("timing_groups", "timing_batches") else "tests.work.cuda_timing"
         return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
     def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:

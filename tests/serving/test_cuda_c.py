@@ -13,7 +13,7 @@ import pytest
 
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import GROUPED_FP32, PICKS, PRODUCT_FP32, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import GROUPED_FP32, PICKS, PRODUCT_FP16, PRODUCT_FP32, SIMT, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import environment, toolchain_missing
 from tests.standin.cubins import cubin_of
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def served(folder: Path, pick: Pick) -> Path:
-    out = folder / f"pack-{pick.arch}"
+    out = folder / f"pack-{pick.op}-{pick.arch}"
     return out if out.exists() else build_pack(out, pick, folder / "code")
 
 
@@ -117,7 +117,7 @@ def test_what_a_file_promises(folder, name, sources):
     assert run(folder, [cc(sources, folder / name, *ASAN)]) == "right\n"
 
 
-@pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
+@pytest.mark.parametrize("pick", (*PICKS, PRODUCT_FP16), ids=lambda pick: f"{pick.op} on {pick.arch}")
 def test_every_argument_that_the_doors_for_tvm_ffi_do_not_take(folder, pick):
     program = cc([HERE / "drive_ffi.c", *LIBRARY], folder / "drive_ffi", f"-I{CLIB}", *ASAN, "-rdynamic")
     assert run(folder, [program, served(folder, pick), pick.op], device=pick.arch, execute=False) == "right\n"

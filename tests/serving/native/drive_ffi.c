@@ -1,4 +1,5 @@
-/* The doors of a pack's library for tvm-ffi, with every argument that they do not take: drive_ffi PACK OP, of a dense op on device 0. Prints
+/* The doors of a pack's library for tvm-ffi, with every argument that they do not take: drive_ffi PACK OP, of a dense op on device 0 or of
+ * batch_matmul_k16_fp16_nt. Prints
  * "right". Arguments are on the heap and as many as are said, so that a sanitizer sees one too far. Link with -rdynamic. */
 #define _GNU_SOURCE
 #include "framework.h"
@@ -186,13 +187,70 @@ static void calls(door call, const TVMFFIAny right[5], const DLTensor* x, CUstre
   free(nowhere);
 }
 
+/* Calls of products, whose factors both come with the call: `right` is (x, w, out, setting, stream). */
+static void products(void* library, const char* name, CUstream stream) {
+  enum { B = 2, M = 5, N = 6, K = 16 };
+  const door call = find(library, name);
+  int64_t x_shape[3] = {B, M, K}, w_shape[3] = {B, N, K}, y_shape[3] = {B, M, N};
+  DLTensor x = {place(2 * B * M * K), {kDLCUDA, 0}, 3, {kDLFloat, 16, 1}, x_shape, NULL, 0}, w = x, y = x;
+  w.shape = w_shape, w.data = place(2 * B * N * K), y.shape = y_shape, y.data = place(2 * B * M * N);
+  const TVMFFIAny right[5] = {tensor(&x), tensor(&w), tensor(&y), whole(HT_MAX_THREADS), whole((int64_t)(size_t)stream)};
+  TVMFFIAny args[6] = {right[0], right[1], right[2], right[3], right[4], none()};
+  void* const nowhere = malloc(1);
+  const char* const wanted = "expected the arguments (x, w, out, setting[, stream])";
+  TAKEN(call, args, 5);
+  CHECK(result.type_index == kTVMFFINone);
+  for (int count = 0; count < 4; ++count) RAISED(call, args, count, wanted);
+  RAISED(call, args, 6, wanted);
+  const TVMFFIAny settings[] = {real(1), none(), right[0]};
+  for (int i = 0; i < 3; ++i) {
+    args[3] = settings[i];
+    RAISED(call, args, 4, wanted);
+    RAISED(call, args, 5, wanted);
+  }
+  args[3] = whole(0);
+  RAISED(call, args, 5, "names no plan of this pack");
+  args[3] = right[3];
+  current_stream = nowhere; /* whose stream: the argument's, or that of the tensor's framework */
+  const TVMFFIAny streams[] = {right[4], opaque(stream), none(), whole((int64_t)(size_t)nowhere), opaque(nowhere), real(0), right[0]};
+  for (int i = 0; i < 7; ++i) {
+    args[4] = streams[i];
+    if (i < 2) TAKEN(call, args, 5);
+    else RAISED(call, args, 5, i < 5 ? "is the stream alive" : wanted);
+  }
+  RAISED(call, args, 4, "is the stream alive");
+  current_stream = stream, stream_device = -1, args[4] = none();
+  TAKEN(call, args, 4);
+  CHECK(stream_type == kDLCUDA && stream_device == 0);
+  stream_device = -1;
+  TAKEN(call, args, 5);
+  CHECK(stream_device == 0);
+  args[4] = right[4];
+  const TVMFFIAny no_tensors[] = {none(), whole(0), opaque(nowhere)};
+  const char* const missing[] = {"x is not a tensor: pass a tensor of a CUDA device", "w is not a tensor", "out is not a tensor"};
+  DLTensor far[] = {x, w, y};
+  const char* const apart[] = {"w lives on cuda:0, x on cuda:1", "w lives on cuda:1, x on cuda:0", "out lives on cuda:1, x on cuda:0"};
+  for (int at = 0; at < 3; ++at) {
+    for (int i = 0; i < 3; ++i) {
+      args[at] = no_tensors[i];
+      RAISED(call, args, 5, missing[at]);
+    }
+    far[at].device.device_id = 1;
+    args[at] = tensor(&far[at]);
+    RAISED(call, args, 5, apart[at]);
+    args[at] = right[at];
+  }
+  TAKEN(call, args, 5);
+  free(nowhere);
+}
+
 int main(int argc, char** argv) {
   ht_error error;
   ht_pack* pack;
   ht_door_op facts;
   CUdevice device;
   long long n, k;
-  CHECK(argc == 3 && sscanf(argv[2], "dense_n%lld_k%lld", &n, &k) == 2);
+  CHECK(argc == 3);
   if (ht_pack_open_on(argv[1], 0, &pack, &error) != HT_OK) return fprintf(stderr, "%s\n", error.text), 2;
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 #define FIND(field, symbol, parameters) *(void**)&cu.field = dlsym(driver, #symbol);
@@ -202,6 +260,12 @@ int main(int argc, char** argv) {
   pack->door->describe(0, &facts);
   CUstream stream;
   CHECK(cu.CtxPushCurrent(context) == 0 && cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING) == 0 && cu.CtxPopCurrent(&context) == 0);
+  if (strcmp(argv[2], "batch_matmul_k16_fp16_nt") == 0) {
+    products(pack->library, argv[2], stream);
+    ht_pack_close(pack);
+    return printf("right\n") < 0;
+  }
+  CHECK(sscanf(argv[2], "dense_n%lld_k%lld", &n, &k) == 2);
   int64_t w_shape[2] = {n, k}, x_shape[2] = {8, k}, y_shape[2] = {8, n}, b_shape[1] = {n}, r_shape[1] = {facts.bound_bytes};
   const DLDataType dtype = {kDLFloat, strstr(argv[2], "fp16") == NULL ? 32 : 16, 1};
   DLTensor w = {place(4 * n * k), {kDLCUDA, 0}, 2, dtype, w_shape, NULL, 0}, x = w, y = w, b = w;
