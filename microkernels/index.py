@@ -42,7 +42,11 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
         raise NothingLegal(
             f"no family computes {op.name} on {backend}: "
-            + (f"dtype, weight layout, epilogue or dynamic axes not covered by {known}. " if known else "none has this kind. ")
+            + (
+                f"dtype, weight layout, epilogue or dynamic axes not covered by {known}. "
+                if known
+                else "none has this kind. "
+            )
             + f"Write for example {example}"
         )
     return found

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 import pytest
+import tvm_ffi
 
 import haotuner
 from haotuner.errors import PackClosed
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
-from tests.serving.cuda_memory import Device
+from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
 UNTOUCHED = -7.0
 MOST_MATRICES = 65535  # of one launch
+FAR = 1 << 45  # an address apart from all that is allocated
 
 
 class Products:
@@ -158,9 +161,74 @@ def product_refusals(path: str) -> None:
     with pytest.raises(ValueError, match=r"batches \(2,\) of x and \(3,\) of w do not go together"):
         served.op.run(good[0], served.device.upload(served.factor((3,), 6, k)), stream=served.stream)
     served.right(x, w, "after the refusals")
-    before = served.pack.stats()[served.op.name]["fallbacks"]
-    if len(served.op.entry.kernels) > 1:  # off the wide loads of the planned kernel another one serves
-        skewed = served.device.upload(x, skip=1)
-        served.run(skewed, good[1], good[2])
-        found = served.device.download(good[2], served.dtype).astype(np.float64)
-        assert np.array_equal(found, served.exact(x, w)) and served.pack.stats()[served.op.name]["fallbacks"] == before + 1
+
+
+def product_faults(path: str) -> None:
+    """Strides that a kernel cannot take, and what the driver refuses, are said; the context is left as it was."""
+    served, driver = Products(path), Driver()
+    k, name = served.k or 16, served.op.name
+    x, w = served.drawn(2, 5, k), served.factor((2,), 6, k)
+    good = served.device.upload(x), served.device.upload(w), served.device.empty((2, 5, 6), served.dtype)
+    shapes = (x.shape, w.shape, (2, 5, 6))
+
+    def nowhere(place: int, *strides: int, device: int = 0) -> Any:
+        """A factor, or the output, in memory that nobody has: it is refused before it is read."""
+        return tvm_ffi.from_dlpack(Capsule(FAR + (place << 44), shapes[place], served.dtype, device, strides or None))
+
+    wide = tuple(shapes[place][-1] for place in range(3))
+    for place, wrong, words in (
+        (0, nowhere(0, 8, 1 << 31, 1), "x has the row stride 2147483648; expected one in"),
+        (0, nowhere(0, 8, -wide[0], 1), "x has the row stride -"),
+        (1, nowhere(1, 8, 1 << 31, 1), "w has the row stride 2147483648; expected one in"),
+        (1, nowhere(1, 8, 2 * wide[1], 2), "w has inner stride 2; expected 1 on a device"),
+        (2, nowhere(2, 8, 1 << 31, 1), "y has the row stride 2147483648; expected one in"),
+        (0, nowhere(0, 8, 1 << 30, 1), "holds over 2.31-1 elements"),
+        (1, nowhere(1, 8, 1 << 30, 1), "holds over 2.31-1 elements"),
+        (1, nowhere(1, device=1), "w lives on cuda:1, x on cuda:0: copy it there"),
+        (2, nowhere(2, device=1), "out lives on cuda:1, x on cuda:0: copy it there"),
+    ):
+        given: list[Any] = [*good]
+        given[place] = wrong
+        with pytest.raises(ValueError, match=words):
+            served.op.run(*given[:2], out=given[2], stream=served.stream)
+    several = served.drawn(2, 1, 2, 1, 5, k), served.factor((1, 2, 1, 2), 6, k), np.zeros((2, 2, 2, 2, 5, 6), served.dtype)
+    placed = [served.device.upload(one) for one in several]
+    with pytest.raises(ValueError, match="its batch axes fold into 4; a device takes up to 3"):
+        served.op.run(*placed[:2], out=placed[2], stream=served.stream)
+    with pytest.raises(ValueError, match="there is no device cuda:99"):
+        served.op.run(*(nowhere(place, device=99) for place in (0, 1)), out=nowhere(2, device=99), stream=served.stream)
+    current = ctypes.c_void_p(0)
+    for function in ("cuLaunchKernel", "cuCtxPushCurrent"):
+        driver.fail(function, "2", 1)
+        with pytest.raises(RuntimeError, match=r"\(2\)"):
+            served.op.run(*good[:2], out=good[2], stream=served.stream)
+        driver.fail(function, "")
+        served.right(x, w, f"after {function}")
+        served.device.call("cuCtxGetCurrent", ctypes.byref(current))
+        assert current.value is None, "the thread came without a context"
+    if len(served.op.entry.kernels) > 1:
+        skewed(served, x, w, name)
+
+
+def skewed(served: Products, x: Any, w: Any, name: str) -> None:
+    """Off the wide loads of the planned kernel another one serves, and is counted."""
+
+    def strides(values: Any, row: int, matrix: int) -> tuple[int, int, int]:
+        apart = values.shape[-1] + row
+        return (values.shape[1] * apart + matrix, apart, 1)
+
+    upload = served.device.upload
+    for what, one, other in (
+        ("an odd address of x", upload(x, skip=1), upload(w)),
+        ("odd rows of x", upload(x, strides=strides(x, 1, 3)), upload(w)),
+        ("odd matrices of x", upload(x, strides=strides(x, 0, 1)), upload(w)),
+        ("an odd address of w", upload(x), upload(w, skip=1)),
+        ("odd rows of w", upload(x), upload(w, strides=strides(w, 1, 2))),
+        ("odd matrices of w", upload(x), upload(w, strides=strides(w, 0, 1))),
+    ):
+        before = served.pack.stats()[name]["fallbacks"]
+        y = upload(np.full((*x.shape[:-1], 6), UNTOUCHED, served.dtype))
+        served.run(one, other, y)
+        found = served.device.download(y, served.dtype).astype(np.float64)
+        assert np.array_equal(found, served.exact(x, w)), what
+        assert served.pack.stats()[name]["fallbacks"] == before + 1, what

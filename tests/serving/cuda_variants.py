@@ -51,8 +51,8 @@ MORE = {
     KN_HOPPER: ("stored",),
     GROUPED_HOPPER: ("grouped", "grouped_refusals"),
     GROUPED_FP32: ("grouped", "grouped_refusals"),
-    PRODUCT_FP16: ("products", "product_refusals"),
-    PRODUCT_FP32: ("products", "product_refusals"),
+    PRODUCT_FP16: ("products", "product_refusals", "product_faults"),
+    PRODUCT_FP32: ("products", "product_refusals", "product_faults"),
 }
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
@@ -246,7 +246,10 @@ class Variants:
                     yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
             for pick in (GROUPED_FP32,) if quick else (GROUPED_FP32, GROUPED_HOPPER):
                 yield Step(f"timing_groups of {pick.op}", partial(self._timed, made, name, mutant, pick, "timing_groups"))
-            yield Step(f"timing_batches of {PRODUCT_FP16.op}", partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"))
+            yield Step(
+                f"timing_batches of {PRODUCT_FP16.op}",
+                partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"),
+            )
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
@@ -269,7 +272,9 @@ class Variants:
             self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
         words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
         where = self._where(pick, noise=0.0)
-        module = f"tests.work.cuda_{scenario}" if scenario in ("timing_groups", "timing_batches") else "tests.work.cuda_timing"
+        module = (
+            f"tests.work.cuda_{scenario}" if scenario in ("timing_groups", "timing_batches") else "tests.work.cuda_timing"
+        )
         return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
     def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:

@@ -13,7 +13,17 @@ import pytest
 
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
-from tests.serving.cuda_packs import GROUPED_FP32, PICKS, PRODUCT_FP16, PRODUCT_FP32, SIMT, Pick, build_pack, document, packed_op
+from tests.serving.cuda_packs import (
+    GROUPED_FP32,
+    PICKS,
+    PRODUCT_FP16,
+    PRODUCT_FP32,
+    SIMT,
+    Pick,
+    build_pack,
+    document,
+    packed_op,
+)
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import environment, toolchain_missing
 from tests.standin.cubins import cubin_of

@@ -107,7 +107,7 @@ def test_rows_in_groups_are_served_in_one_launch(folder, pick):
 
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
-    run(folder, pick, "several", "products", "product_refusals")
+    run(folder, pick, "several", "products", "product_refusals", "product_faults")
 
 
 @BOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def timing_batches(cubin: str, op: str, library: str = "") -> None:
         assert timed.once_us(call) > 0
         timed.prepare(call, LAUNCHES)
         assert timed.replay_us() > 0
-        for act in (lambda call=call: timed.run(call), lambda call=call: timed.prepare(call, LAUNCHES)):
+        for act in (partial(timed.run, call), partial(timed.prepare, call, LAUNCHES)):
             driver.fail("cuLaunchKernel", "2", 1)
             with pytest.raises(Refusal, match=r"\(2\)"):
                 act()
