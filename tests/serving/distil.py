@@ -36,6 +36,7 @@ def fuzzer(folder: Path) -> Path:
     """The fuzzers of native/fuzz.c under ASan and UBSan."""
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     native = ("check.c", "pool.c", "kinds/dense.c", "kinds/dense_plan.c", "kinds/dense_run.c", "kinds/sliced.c")
+    native += ("kinds/typed_run.c", "kinds/typed_pack.c")
     return cc([HERE / "fuzz.c", *(NATIVE / name for name in native), CLIB / "manifest.c"], folder / "fuzz", *flags)
 
 
