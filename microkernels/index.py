@@ -40,13 +40,6 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     if not found:
         known = ", ".join(family.name for family in FAMILIES if family.backend == backend and op.kind in family.name)
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
-        raise NothingLegal(
-            f"no family computes {op.name} on {backend}: "
-            + (
-                f"dtype, weight layout, epilogue or dynamic axes not covered by {known}. "
-                if known
-                else "none has this kind. "
-            )
-            + f"Write for example {example}"
-        )
+        why = f"dtype, weight layout, epilogue or dynamic axes not covered by {known}" if known else "none has this kind"
+        raise NothingLegal(f"no family computes {op.name} on {backend}: {why}. Write for example {example}")
     return found

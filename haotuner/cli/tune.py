@@ -36,7 +36,7 @@ def tune(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[MODEL.onnx]", help="A whole model; --shapes then names its dimensions: batch=1..8;seq=1..512."
+            metavar="MODEL.onnx", help="A whole model; --shapes then names its dimensions: batch=1..8;seq=1..512."
         ),
     ] = None,
     op: Annotated[

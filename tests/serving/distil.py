@@ -35,8 +35,9 @@ WORDS = (
 def fuzzer(folder: Path) -> Path:
     """The fuzzers of native/fuzz.c under ASan and UBSan."""
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    native = ("check.c", "pool.c", "kinds/dense.c", "kinds/dense_plan.c", "kinds/dense_run.c", "kinds/sliced.c")
-    return cc([HERE / "fuzz.c", *(NATIVE / name for name in native), CLIB / "manifest.c"], folder / "fuzz", *flags)
+    kinds = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c")
+    native = [NATIVE / "check.c", NATIVE / "pool.c", *(NATIVE / "kinds" / name for name in kinds)]
+    return cc([HERE / "fuzz.c", *native, CLIB / "manifest.c"], folder / "fuzz", *flags)
 
 
 def damaged(text: bytes, seed: int) -> bytes:

@@ -68,8 +68,9 @@ def test_cold_weights_exceed_the_l2_three_times():
 
 
 def test_each_field_has_its_peers_and_types():
-    half = Op.parse("dense:n=64,k=64,dtype=bf16")
-    assert GPU.raceable(half) and not HOST.raceable(half) and field_of(1) is GPU and field_of(None) is HOST
+    half, bytewise = Op.parse("dense:n=64,k=64,dtype=bf16"), Op.parse("dense:n=64,k=64,dtype=int8")
+    assert GPU.raceable(half) and HOST.raceable(half) and field_of(1) is GPU and field_of(None) is HOST
+    assert HOST.raceable(bytewise) and not GPU.raceable(bytewise)
     assert list(GPU.named(["cublaslt16", "torch"])) == ["cublaslt16", "torch"]
     with pytest.raises(UsageError, match="no such peer; known are torch, cublaslt, cublaslt16, triton, inductor"):
         GPU.named(["numpy"])

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.native_builds import HERE, cc, run
+from tests.serving.native_builds import HERE, NATIVE, cc, run
 
 ROWS = 5  # of every row tile
 
 
 @pytest.fixture(scope="module")
 def shares(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cc([HERE / "shares.c"], tmp_path_factory.mktemp("shares") / "shares", "-O1")
+    typed = [NATIVE / "kinds" / name for name in ("typed_run.c", "typed_pack.c")]
+    return cc([HERE / "shares.c", *typed], tmp_path_factory.mktemp("shares") / "shares", "-O1")
 
 
 def work(shares: Path, split: str, n: int, threads: int, regions: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

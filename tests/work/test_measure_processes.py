@@ -85,7 +85,7 @@ def test_a_library_that_does_not_load_is_a_failed_job_in_the_same_child(worker: 
 def test_memory_that_is_not_there_is_a_failed_job(worker: Child, sound: Path) -> None:
     child = _child_of(worker, sound)
     with pytest.raises(Refused) as error:
-        worker.ask(job(sound, n=1 << 20, panels=1 << 18, k=1 << 20), LIMIT_S)  # 4 TiB of weights
+        worker.ask(job(sound, n=1 << 20, panels=1 << 18, k=1 << 20, floats=1 << 40), LIMIT_S)  # 4 TiB of weights
     assert (error.value.stage, error.value.reason) == ("run", "memory")
     assert _child_of(worker, sound) == child
 
