@@ -87,7 +87,8 @@ def tests() -> str:
     """The state of what may notice."""
     here = Path(__file__).parent
     programs = [
-        here / "native" / f"drive_{name}.c" for name in ("cuda", "doors", "bound", "ffi", "checks", "workspace", "grouped")
+        here / "native" / f"drive_{name}.c"
+        for name in ("cuda", "doors", "bound", "ffi", "checks", "workspace", "grouped", "products")
     ]
     looked = [*here.glob("cuda_*.py"), *programs, *(ROOT / "tests" / "work").glob("cuda_timing*.py")]
     return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))

@@ -68,6 +68,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
     "drive_bound": DOORS_FLAGS,
     "drive_ffi": ("-rdynamic",),
     "drive_grouped": (),
+    "drive_products": (),
 }
 DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
 TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
@@ -238,6 +239,7 @@ class Variants:
                 yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
         if in_packs:
             yield Step(f"drive_ffi of {PRODUCT_FP16.op}", partial(self._driven, made, source, PRODUCT_FP16, "ffi"))
+            yield Step("drive_products", partial(self._driven, made, source, PRODUCT_FP32, "products"))
         if name in UNITS:
             yield Step(f"drive_{UNITS[name]}", partial(self._alone, made, source))
         if name in TIMING:
@@ -292,9 +294,12 @@ class Variants:
             objects = self._watched | (changed if in_pack else {})
             made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
         words: dict[str, list[str | Path]] = {one: [made[key], pick.op] for one in ("grouped", "ffi")}
+        words["products"] = [made[key]]
         if mode in ("doors", "bound"):
             words[mode] = [made[key], pick.op, self._host_with(made, changed if in_pack else {})]
-        where = self._where(pick, bare=mode not in ("grouped", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, ""))
+        where = self._where(
+            pick, bare=mode not in ("grouped", "products", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, "")
+        )
         return _ran([made[name], *words.get(mode, [mode, made[key], pick.op])], seconds, **where)
 
     def _alone(self, made: dict[str, Path], source: Path, seconds: float) -> str:

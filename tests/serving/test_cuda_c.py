@@ -88,7 +88,7 @@ def test_rows_in_groups_from_c(folder):
 
 
 def test_products_of_a_calls_own_factors_from_c(folder):
-    program = cc([HERE / "drive_products.c", *LIBRARY], folder / "drive_products", "-O1", "-fvisibility=hidden")
+    program = cc([HERE / "drive_products.c", *LIBRARY], folder / "drive_products", f"-I{CLIB}", *ASAN)
     pack = build_pack(folder / "pack-products", PRODUCT_FP32, folder / "code")
     assert run(folder, [program, pack], device=PRODUCT_FP32.arch) == "worst=0\n"
 
