@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -63,25 +63,16 @@ def grouped(asked: Asked, family: Told) -> Demand:
     filled = np.minimum(m, groups)
     one = demand(replace(asked, extents={**asked.extents, "m": np.ceil(m / filled)}), family)
     assert one.matmul is not None
-    work = one.work
-    return replace(
-        one,
-        work=Work(
-            flops={kind: flops * filled for kind, flops in work.flops.items()},
-            least_bytes=work.least_bytes * filled,
-            far_bytes=work.far_bytes * filled,
-            mid_bytes=work.mid_bytes * filled,
-            near_bytes=work.near_bytes * filled,
-        ),
-        tiles=replace(one.tiles, count=one.tiles.count * filled),
-        matmul=replace(one.matmul, rows=m),
-    )
+    return replace(_side_by_side(one, filled), matmul=replace(one.matmul, rows=m))
 
 
 def batched(asked: Asked, family: Told) -> Demand:
     """So many products, whose blocks run side by side."""
-    count = asked.extents["b"]
-    one = demand(asked, family)
+    return _side_by_side(demand(asked, family), asked.extents["b"])
+
+
+def _side_by_side(one: Demand, count: Any) -> Demand:
+    """The demand of so many equal products in one launch."""
     work = one.work
     return replace(
         one,
