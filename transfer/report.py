@@ -34,7 +34,9 @@ from haotuner.transfer.opinions import SHARES
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 
-SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs
+# A few seconds of work, which is what an interruption costs. First seeds come first on every target, so what a long report
+# has kept when it is interrupted is the whole of a report of fewer seeds.
+SEEDS_A_JOB = 2
 Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
 Settings: TypeAlias = dict[tuple[str, str], Calibration]  # by target and split
 Given = TypeVar("Given")
@@ -96,7 +98,8 @@ def report(
             + (f"; left out: {left}" if left else "")
         )
     settings = _settings(read, shared, splits, processes=processes, tell=tell, kept=kept, keep=keep)
-    jobs = {job.key: job for job in _jobs(read, shared, splits, tuple(counts), seeds, settings, tell)}
+    todo = sorted(_jobs(read, shared, splits, tuple(counts), seeds, settings, tell), key=lambda job: job.seeds)
+    jobs = {job.key: job for job in todo}
     answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
     curves = {
         f"learning curve {t.family} {t.device.id}": (t.family, t.device.id) for name in shared for t in _ranked(read, name)
