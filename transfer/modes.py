@@ -74,7 +74,7 @@ class Pool:
         )
 
     def zero_shot(self, seed: int = 0) -> Scores:
-        """The blend of the sources in log efficiency; each task's head is a portfolio of all opinions and what they agree on.
+        """The blend of the sources in log efficiency; each head is a portfolio of all opinions and what they agree on.
 
         The nearest profile, or whatever opinion is believed most, can be far off at the very top (W6600 from W7800: best@10
         0.48), and before any sample nothing tells.
