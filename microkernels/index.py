@@ -9,6 +9,8 @@ from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
+from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
+from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -19,8 +21,10 @@ FAMILIES: tuple[Family, ...] = (
     CpuDense(),
     *TYPED_FAMILIES,
     CpuProduct(),
+    *TYPED_PRODUCT_FAMILIES,
     CpuConvDirect(),
     CpuConv(),
+    *TYPED_CONV_FAMILIES,
     *CUDA_FAMILIES,
     *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
 )

@@ -38,12 +38,12 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
         call(setting, image, packed, out, *(() if bias is None else (bias,)))
 
     def fresh(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        out = x.new_empty(size(x))
+        out = x.new_empty(size(x), dtype=kind)
         into(x, packed, bias, out=out)
         return out
 
     def shape(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return x.new_empty(size(x), dtype=torch.float32)
+        return x.new_empty(size(x), dtype=kind)
 
     def nothing(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
         size(x)
