@@ -9,4 +9,4 @@ OUTPUT_TYPE = Option(default="own", choices=("own", "fp32", "bf16", "fp16", "int
 # int8: bytes that come in have a sign, as the weight's do; of ops in int8 only.
 INPUT_TYPE = Option(default="own", choices=("own", "int8"), said=True)
 
-PRODUCT_OPTIONS = {"out": OUTPUT_TYPE, "x": INPUT_TYPE}
+PRODUCT_OPTIONS = {"out": OUTPUT_TYPE, "in": INPUT_TYPE}

@@ -81,26 +81,13 @@ class ConvBound:
 
         call, setting = pack.entry(op, threads)
         meaning = Op.parse(op.name)
-        place, function = pack.place(op), pack.library().function("ht_pack")
         wanted = [one.name for one in op.extra if one.role == "constant"]
         optional = {one.name for one in op.operands if one.optional}
         if set(given) != set(wanted) and (wanted or not set(given) <= optional):
             names = ("weight", *wanted, *(f"perhaps a {name}" for name in sorted(optional)))
             raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *given))}")
-        kept = DTYPES[op.operands[1].dtype].numpy
-        plain = kept == "float32"
-        values = array_of(op, "weight", weight) if plain else typed_array(op, "weight", weight, {kept})
-        shape = weight_shape(meaning)
-        if values.shape != shape:
-            raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
         rows = {name: _row(op, name, given[name], meaning["f"]) for name in wanted or given}
-        packed = pack.arena.take((int(op.operands[1].packed["floats"]),))
-
-        def packed_of(values: NDArray[Any], out: NDArray[np.float32]) -> None:
-            whole = np.ascontiguousarray(values)
-            function(place, whole if whole.flags.writeable else whole.copy(), out)
-
-        packed_of(values, packed)
+        values, packed = _checked(op, weight), packed_of(pack, op, weight)
         return ConvBound(
             op=op,
             meaning=meaning,
@@ -108,7 +95,9 @@ class ConvBound:
             call=call,
             setting=setting,
             packed=tvm_ffi.from_dlpack(packed),
-            unpack=_unpacking(packed, shape, packed_of) if plain else _keeping(values, op),
+            unpack=_unpacking(packed, values.shape, _packing(pack, op))
+            if values.dtype == np.float32
+            else _keeping(values, op),
             constants={name: tvm_ffi.from_dlpack(row) for name, row in rows.items()},
             packed_bytes=packed.nbytes,
         )
@@ -263,6 +252,33 @@ def _row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:
         return np.full(count, value, np.float32)
     plain = op.operands[1].dtype == "fp32"
     return channel_row(op, name, value, count) if plain else channel_values(op, name, value, count)
+
+
+def packed_of(pack: Pack, op: PackOp, weight: Any) -> NDArray[np.float32]:
+    """A weight as the loops read it, in the pack's arena; TypeError and ValueError as ``bind``."""
+    values = _checked(op, weight)
+    packed = pack.arena.take((int(op.operands[1].packed["floats"]),))
+    _packing(pack, op)(values, packed)
+    return packed
+
+
+def _checked(op: PackOp, weight: Any) -> NDArray[Any]:
+    kept = DTYPES[op.operands[1].dtype].numpy
+    values = array_of(op, "weight", weight) if kept == "float32" else typed_array(op, "weight", weight, {kept})
+    shape = weight_shape(Op.parse(op.name))
+    if values.shape != shape:
+        raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
+    return values
+
+
+def _packing(pack: Pack, op: PackOp) -> Callable[[NDArray[Any], NDArray[np.float32]], None]:
+    place, function = pack.place(op), pack.library().function("ht_pack")
+
+    def into(values: NDArray[Any], out: NDArray[np.float32]) -> None:
+        whole = np.ascontiguousarray(values)
+        function(place, whole if whole.flags.writeable else whole.copy(), out)
+
+    return into
 
 
 def _unpacking(packed: Any, shape: tuple[int, ...], packed_of: Callable[[Any, Any], None]) -> Callable[[], NDArray[Any]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
@@ -18,7 +19,7 @@ from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.demand import Asked, Column, Demand, Expectation
+from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
 from haotuner.words.kernel import Footprint, MicroKernel, Tile
@@ -116,7 +117,7 @@ class CpuConv:
         """That of the product: pixels times features over a group's channels and taps."""
         return self.product_demand(asked, asked.param("cl") > 0)
 
-    def product_demand(self, asked: Asked, last: Column) -> Demand:
+    def product_demand(self, asked: Asked, last: NDArray[np.bool_]) -> Demand:
         """``last``: where rows are pixels; elsewhere they are features."""
         e = asked.extents
         one = np.ones_like(e["b"])

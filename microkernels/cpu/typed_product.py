@@ -52,7 +52,11 @@ class CpuTypedProduct(CpuProduct):
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Whole tiles: what is beyond the output is computed and dropped."""
-        return Tile(extent={"b": 1, "m": kernel["mr"], "n": kernel["nr"]}, edge={"b": "masked", "m": "tail", "n": "tail"}, step={"k": 1})
+        return Tile(
+            extent={"b": 1, "m": kernel["mr"], "n": kernel["nr"]},
+            edge={"b": "masked", "m": "tail", "n": "tail"},
+            step={"k": 1},
+        )
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles of rows and columns."""

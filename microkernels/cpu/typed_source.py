@@ -45,7 +45,8 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
         made = [("dot", 1, f'__attribute__((target("{dot.feature}")))')] if dot else []
         for way, number, target in made if made and ways == "dot" else [("wide", 0, ""), *made]:
             words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
-                     "TYPE": terms, "DOT": number, "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
+                     "TYPE": terms, "DOT": number,
+                     "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
             text += [f"#define HT_{name} {value}" for name, value in words.items()]
             text.append(f"#define HT_NAME(part) {symbol}_{way}_##part")
             text.append(f'#define HT_UNROLL _Pragma("GCC unroll {kernel["ku"]}")')
@@ -65,7 +66,9 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
         )
     for dtype in TAPPED:
         arguments = "void* s, int64_t n, const char* const* x, const float* const* w, int64_t step, int64_t taps"
-        text.append(f"void {taps_symbol(dtype, lanes)}({arguments}) {{ ht_vl{lanes}_taps_{dtype}(s, n, x, w, step, taps); }}")
+        text.append(
+            f"void {taps_symbol(dtype, lanes)}({arguments}) {{ ht_vl{lanes}_taps_{dtype}(s, n, x, w, step, taps); }}"
+        )
     return "\n".join([*text, ""])
 
 

@@ -93,7 +93,11 @@ class PackedConv:
         ]
         found["axes"] += [{"name": axis, "derived": True} for axis in self.op.meaning.derived]
         weight = self.op.meaning.operands[1]
-        found["operands"][1] |= {"dtype": self.op.dtype_of(weight), "dims": list(weight.axes(options)), "packed": {"floats": self.packed_floats}}
+        found["operands"][1] |= {
+            "dtype": self.op.dtype_of(weight),
+            "dims": list(weight.axes(options)),
+            "packed": {"floats": self.packed_floats},
+        }
         return found
 
     def tables(self, index: int) -> list[str]:

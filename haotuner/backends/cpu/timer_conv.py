@@ -37,7 +37,8 @@ class ConvTimer:
         """Samples and looks in microseconds of one kernel at one shape; the weight is cold or hot, images are hot."""
         op, shape = Op.parse(job["op"]), Shape.of(job["shape"])
         x, y = (
-            self._buffer(o.name, op.operand_shape(o, shape), op.dtype_of(o)) for o in (op.meaning.operands[0], op.meaning.output)
+            self._buffer(o.name, op.operand_shape(o, shape), op.dtype_of(o))
+            for o in (op.meaning.operands[0], op.meaning.output)
         )
         floats = self._packed(job, op, NONE).size
         copies = max(2, -(-int(job["cold_bytes"]) // (4 * floats))) if job["cold_bytes"] else 1

@@ -190,7 +190,9 @@ def packed_panels(op: Op, weight: Any, panels: int, pw: int) -> np.ndarray[Any, 
     word = WORDS.get(op.dtype)
     terms = 1 if word is None else word.terms
     depth = -(-weight.shape[1] // terms)
-    begun = [-128 * np.pad(weight.astype(np.int32).sum(1), (0, panels * pw - len(weight)))] if op.option("x") != "own" else []
+    begun = (
+        [-128 * np.pad(weight.astype(np.int32).sum(1), (0, panels * pw - len(weight)))] if op.option("in") != "own" else []
+    )
     room = np.zeros((panels * pw, depth * terms), weight.dtype)
     room[: weight.shape[0], : weight.shape[1]] = weight
     found = np.ascontiguousarray(bits(room).reshape(panels, pw, depth, terms).transpose(0, 2, 1, 3)).reshape(-1)

@@ -63,7 +63,9 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
             stores = (output_of(kernel), "fp32", "floats")
             if has_program(kernel):
                 lines.append(f"extern void {program_of(kernel).name}(const ht_typed_tile*);")
-            lines.append(f"extern void {_taps(kernel)}(void*, int64_t, const char* const*, const float* const*, int64_t, int64_t);")
+            lines.append(
+                f"extern void {_taps(kernel)}(void*, int64_t, const char* const*, const float* const*, int64_t, int64_t);"
+            )
             lines += [
                 f"extern void {store_symbol(out, kernel['vl'])}(const void*, int64_t, char*, int64_t, int64_t, int64_t);"
                 for out in stores
