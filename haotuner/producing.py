@@ -32,6 +32,7 @@ from haotuner.scratch import scratch_folder
 from haotuner.trace import arrivals_of
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
+from haotuner.words.cold import state_of
 from haotuner.words.device import Device
 from haotuner.words.op import Op
 from haotuner.words.record import Record
@@ -135,7 +136,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 op=op,
                 traffic=request.traffic(op),
                 threads=threads,
-                cache=request.weights if _has_weights(op) else "hot",
+                cache=state_of(op, request.weights),
                 budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
                 seed=request.seed,
                 one_order=request.batch_invariant,
@@ -184,11 +185,6 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         document=report,
         start=start.words,
     )
-
-
-def _has_weights(op: Op) -> bool:
-    """Whether the op is timed as weights are: by matrices that only wait for it. What comes with a call was just written."""
-    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
 
 
 @contextmanager
@@ -355,10 +351,11 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
 
 def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
-    limit = VERIFY_LIMIT_S * max(1, len(read_manifest(pack).ops))
+    ops = read_manifest(pack).ops
+    limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "haotuner.pack", "verify", str(pack), *options],
+            [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
             capture_output=True,
             text=True,
             errors="backslashreplace",  # the path may be any bytes
