@@ -67,7 +67,7 @@ def tune(
         str | None,
         typer.Option(
             "--budget",
-            help=f"Time for all ops, e.g. 60s or 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
+            help=f"Time for all ops: 60s, 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The pack's directory; an earlier pack there is replaced.")] = Path(
