@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Choice
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Backend, Choice
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.initial_model import Start, start_of
@@ -42,6 +42,7 @@ MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fift
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
 SIGNAL = "signal"  # why a run stopped that was told to
+_OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
 
 Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
@@ -149,8 +150,10 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            groups = _groups_of(request)
-            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object, groups)
+            groups, objects = _groups_of(request), None if request.cache is None else request.cache / _OBJECTS
+            document |= backend.write_library(
+                [_choice(t) for t in tuned], device, library, lab.compile_object, groups, objects
+            )
             watch("", "checking what it computes", None)
             hurried = _stopped(tuned) == SIGNAL
             write_pack(
@@ -197,6 +200,7 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
         environment[CACHE_WORD] = str(request.cache / "device-code")
+        environment[OBJECTS_WORD] = str(request.cache / _OBJECTS)
     if request.zero_measure:
         with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:
             yield nothing
