@@ -145,6 +145,8 @@ def lowered(
 
 def is_symbolic(value: Any) -> bool:
     """Whether a value is an expression of dimensions."""
+    import sympy
+
     return isinstance(value, sympy.Expr)
 
 
