@@ -7,6 +7,7 @@ from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
@@ -22,7 +23,8 @@ FAMILIES: tuple[Family, ...] = (
     CpuConvDirect(),
     CpuConv(),
     *CUDA_FAMILIES,
-    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
+    *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind) and not CpuOnline.covers(kind)),
 )
 
 

@@ -100,6 +100,14 @@ class Counted:
                 raise IndexError(f"{tensor}: index {place} of axis {axis}, which has {array.shape[axis]} elements")
         return array[where]
 
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """An array more."""
+        self.arrays = {**self.arrays, name: np.full(count, np.nan, numpy_dtype(dtype))}
+
+    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+        """Rounded twice: numpy has no other."""
+        return self.apply("add", [self.apply("mul", [one, other], dtype, lanes), more], dtype, lanes)
+
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function, as numpy computes it in the arguments' own types."""
         with np.errstate(all="ignore"):

@@ -83,14 +83,15 @@ class TallyCell:
     value: Any
     depth: int
     tally: Tally
-    fresh: bool = True
+    index: bool = False  # whether it is one that was never changed
 
     def get(self) -> Any:
-        """Its value, which is data."""
-        return UNKNOWN
+        """Its value: of an index that was never changed the one it was made with; else it is data."""
+        return self.value if self.index else UNKNOWN
 
     def set(self, value: Any) -> None:
         """Another value: if made from its own in a loop that it outlives, each round waits for the one before."""
+        self.index = False
         here, joined = self.tally.here, self.tally.joined
         if here.depth > self.depth and joined is not None:
             here.joins.append(joined.function)
@@ -118,8 +119,10 @@ class Tally:
         return self._sized[extent]
 
     def loop(self, count: Any, body: Callable[[Any], None]) -> None:
-        """The body, once, with all values of its variable."""
-        if not int(count):
+        """The body, once, with all values of its variable; as often as on the average where loops around decide."""
+        if isinstance(count, np.ndarray):
+            count = -(-int(np.sum(np.maximum(count, 0))) // count.size)
+        if int(count) <= 0:
             return
         outer, depth = self.here, self.here.depth + 1
         if depth >= DEEPEST - 1:
@@ -175,6 +178,16 @@ class Tally:
             self._shapes[tensor] = tuple(int(self.size(extent)) for extent in self.types[tensor].shape)
         return self._shapes[tensor]
 
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """A tensor more."""
+        self.types = {**self.types, name: TensorType((count,), dtype)}
+
+    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+        """One instruction; the variable that takes it in waits for its own value."""
+        self.joined = Work("add", lanes, dtype, waited=True)
+        self.here.body.append(self.joined)
+        return UNKNOWN
+
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function: of indices its values, of data that it is computed."""
         if dtype != INDEX or lanes > 1:
@@ -196,7 +209,7 @@ class Tally:
 
     def cell(self, dtype: str, lanes: int, start: Any) -> TallyCell:
         """A variable."""
-        return TallyCell(start, self.here.depth, self)
+        return TallyCell(start, self.here.depth, self, index=dtype == INDEX)
 
     def neutral(self, how: str, dtype: str) -> Any:
         """What changes nothing."""

@@ -78,7 +78,9 @@ class _Known:
 def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> Count:
     top = tally(known.plan, dict(sizes))
     loaded, stored = register_bytes(top)
-    plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
+    plain = known
+    if isinstance(known.plan, Plan):
+        plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
     least, l1, l2, l3 = _moved(plain, sizes, levels)
     return Count(cycles(top, Core(levels.vector)), sum(loaded.values()) + sum(stored.values()), least, l1, l2, l3)
 

@@ -51,6 +51,7 @@ class Tir:
 
         self.plan, self.buffers, self.dimensions = plan, buffers, dimensions
         self.tirx, self.T = tirx, T
+        self._scratch: dict[str, str] = {}
 
     def number(self, value: float, dtype: str) -> Any:
         """A constant."""
@@ -58,6 +59,16 @@ class Tir:
             return self.tirx.IntImm("bool", int(value))
         name = TVM_NAMES[dtype]
         return self.tirx.FloatImm(name, float(value)) if dtype in ("fp32", "fp64") else self.tirx.IntImm(name, int(value))
+
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """An array on the stack: TVM would ask a runtime for one of this size."""
+        self.buffers = {**self.buffers, name: stack_array(name, count, TVM_NAMES[dtype])}
+        self._scratch[name] = dtype
+
+    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+        """One instruction where the CPU has it."""
+        given = [self._wide(value, lanes) for value in (one, other, more)]
+        return self.tirx.call_llvm_pure_intrin(_typed(dtype, lanes), "llvm.fmuladd", *given)
 
     def size(self, extent: Extent) -> Any:
         """An extent's size, in terms of the tensors' dimensions."""
@@ -234,7 +245,22 @@ class Tir:
         return self.tirx.Broadcast(value, lanes) if lanes > 1 and _lanes(value) == 1 else value
 
     def _dtype(self, tensor: str) -> str:
-        return self.plan.graph.types[tensor].dtype
+        return self._scratch.get(tensor) or self.plan.graph.types[tensor].dtype
+
+
+def stack_array(name: str, count: int, dtype: str) -> Buffer:
+    """An array of a known number of four-byte elements in the function's own frame."""
+    import tvm
+    from tvm import tirx
+    from tvm.ir import PointerType, PrimType
+    from tvm.script.ir_builder import tirx as T
+
+    where = PointerType(PrimType(dtype), "global")
+    data = tirx.Var(name.replace(" ", "_"), where)
+    words = T.tvm_stack_alloca("shape", -(-count // 2))  # of eight bytes each
+    T.bind(tvm.ir.Call(words.op, list(words.args), ret_ty=where), var=data)
+    made = T.decl_buffer((tirx.IntImm("int64", count),), dtype, data=data, align=4)
+    return Buffer(made, made, [tirx.IntImm("int64", 1)])
 
 
 def _typed(dtype: str, lanes: int) -> str:
