@@ -43,5 +43,8 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
         known = ", ".join(family.name for family in FAMILIES if family.backend == backend and op.kind in family.name)
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
         why = f"dtype, weight layout, epilogue or dynamic axes not covered by {known}" if known else "none has this kind"
+        unknown = sorted({axis for family in FAMILIES if op.kind in family.name for axis in getattr(family, "known", ())})
+        if set(unknown) - {axis for axis, _ in op.static}:
+            why, example = f"it asks for a known {', '.join(unknown)}", op.meaning.example
         raise NothingLegal(f"no family computes {op.name} on {backend}: {why}. Write for example {example}")
     return found

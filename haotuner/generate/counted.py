@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
-from haotuner.generate.schedule import Plan
+from haotuner.generate.emit import AnyPlan, emit
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.functions import COMPARISONS, FUNCTIONS
@@ -146,7 +145,7 @@ class Counted:
         return found
 
 
-def run(plan: Plan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
+def run(plan: AnyPlan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
     """The output of a plan's program for these inputs, and the machine that counted."""
     graph = plan.graph
     sizes = graph.sizes(inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from haotuner.generate.expressions import (
     INDEX,
@@ -43,7 +43,10 @@ class Sink:
     indices: tuple[Expression, ...] = ()
 
 
-def emit(plan: Plan | OnlinePlan, machine: Machine) -> None:
+AnyPlan: TypeAlias = Plan | OnlinePlan
+
+
+def emit(plan: AnyPlan, machine: Machine) -> None:
     """Say the program of a plan to a machine."""
     if isinstance(plan, OnlinePlan):
         emit_online(plan, machine)

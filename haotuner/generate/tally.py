@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
+from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.expressions import INDEX
-from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.ops.functions import FUNCTIONS
@@ -235,7 +234,7 @@ def _spread(value: Any) -> Places:
     return found.reshape((1,) * (DEEPEST - found.ndim) + found.shape)
 
 
-def tally(plan: Plan, sizes: Mapping[str, int]) -> Loop:
+def tally(plan: AnyPlan, sizes: Mapping[str, int]) -> Loop:
     """What a plan's program does at these sizes of its dimensions."""
     graph = plan.graph
     machine = Tally(sizes, graph.types)

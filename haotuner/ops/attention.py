@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.ops.kind import Arrays, Extents, Operand, OpKind, Option, Options, plain, sum_rounding
+from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, sum_rounding
 
 _OPTIONS = {
     "causal": Option(default="none", choices=("none", "end", "start"), said=True),
@@ -82,16 +82,8 @@ def _kind(causal: str, mask: str) -> OpKind:
         reference=_attention,
         tolerance=_tolerance,
         own_options=_OPTIONS,
-        objection=_objection,
         example="attention:d=64,causal=end",
     )
 
 
-def _objection(static: Extents, options: Options) -> str:
-    if "d" not in static:
-        return "the depth of a head must be known, write for example d=64"
-    return "" if static["d"] <= MOST_DEPTH else f"d={static['d']} is more than {MOST_DEPTH}, which no program keeps near"
-
-
-MOST_DEPTH = 512
 ATTENTION = replace(_kind("none", "none"), variant=lambda options: _kind(options["causal"], options["mask"]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
+from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.schedule import Plan, merges
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES, TensorType
@@ -45,7 +45,7 @@ class TirCell:
 class Tir:
     """Values are TVM expressions; a loop's body is said once."""
 
-    def __init__(self, plan: Plan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
+    def __init__(self, plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
@@ -284,7 +284,7 @@ def lowered_extent(extent: Extent, dimensions: dict[str, Any]) -> Any:
                    floordiv=tirx.floordiv, mod=tirx.floormod, maximum=tirx.max, minimum=tirx.min)  # fmt: skip
 
 
-def program(plan: Plan, symbol: str) -> Any:
+def program(plan: AnyPlan, symbol: str) -> Any:
     """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
@@ -316,12 +316,12 @@ def program(plan: Plan, symbol: str) -> Any:
     return builder.get()
 
 
-def _emit(plan: Plan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
+def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
     """The program; of one that merges twice, first for tensors without gaps."""
     from tvm import tirx
     from tvm.script.ir_builder import tirx as T
 
-    if not merges(plan):
+    if not isinstance(plan, Plan) or not merges(plan):
         emit(plan, Tir(plan, buffers, dimensions))
         return
     names = [str(extent) for extent in plan.graph.types[plan.output].shape]
