@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from haotuner import __version__
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Choice
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
+from haotuner.every_op import SIGNAL, Watch, stopped_of, tune_every
 from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
@@ -26,25 +27,19 @@ from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from haotuner.plan_facts import plan_facts
 from haotuner.records import open_store
-from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.request import Request, ops_asked
 from haotuner.runtime.host import missing_flags
 from haotuner.scratch import scratch_folder
 from haotuner.trace import arrivals_of
-from haotuner.tuning import Task, Tuned
-from haotuner.tuning import tune as tune_op
+from haotuner.tuning import Tuned
 from haotuner.words.device import Device
 from haotuner.words.op import Op
-from haotuner.words.record import Record
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fifty: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
-SIGNAL = "signal"  # why a run stopped that was told to
-ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
-
-Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,27 +119,9 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
-    budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
     start = start_of(request.model, device, backend.searched(request.ops[0], device)[0].name, seed=request.seed)
     with _laboratory(request, backend, device) as lab:
-        ready = time.monotonic()
-        tuned: list[Tuned] = []
-        for place, op in enumerate(request.ops):
-            left = budget - (time.monotonic() - ready)
-            task = Task(
-                op=op,
-                traffic=request.traffic(op),
-                threads=threads,
-                cache=request.weights if _has_weights(op) else "hot",
-                budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
-                seed=request.seed,
-                one_order=request.batch_invariant,
-                search=request.search,
-                # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
-                among=tuned[-1].kernels if _stopped(tuned) == SIGNAL else (),
-            )
-            found = tune_op(task, lab, backend.searched(op, device), _named(watch, op), start.model)
-            tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
+        tuned, turns = tune_every(request, lab, threads, start.model, watch)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
@@ -152,7 +129,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             groups = _groups_of(request)
             document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object, groups)
             watch("", "checking what it computes", None)
-            hurried = _stopped(tuned) == SIGNAL
+            hurried = stopped_of(tuned) == SIGNAL
             write_pack(
                 request.out,
                 library,
@@ -162,7 +139,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             )
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
-    stopped = _stopped(tuned)
+    stopped = stopped_of(tuned)
     report = {
         "pack": str(request.out),
         "device": device.id,
@@ -174,6 +151,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         "unverified": document["unverified"],
         "verification": document["verification"],
         "ops": ops,
+        **({"turns": [[request.ops[one.task].name, round(one.seconds, 3), one.us] for one in turns]} if turns else {}),
     }
     return Report(
         pack=request.out,
@@ -184,11 +162,6 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         document=report,
         start=start.words,
     )
-
-
-def _has_weights(op: Op) -> bool:
-    """Whether the op is timed as weights are: by matrices that only wait for it. What comes with a call was just written."""
-    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
 
 
 @contextmanager
@@ -269,15 +242,6 @@ def _lacking(backend: Backend, device: Device) -> str:
     return backend.lacking(device) if flags is None else " ".join(flags)
 
 
-def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
-    return lambda phase, record: watch(op.name, phase, record)
-
-
-def _stopped(tuned: Sequence[Tuned]) -> str:
-    reasons = {t.stopped for t in tuned}
-    return next((r for r in (SIGNAL, ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
-
-
 def _choice(tuned: Tuned) -> Choice:
     shapes = tuned.task.traffic.shapes()
     ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
@@ -304,14 +268,14 @@ def _document(
             "seed": request.seed,
             "effort": asdict(tuned[0].task.effort),
             "seconds": round(seconds, 3),
-            "stopped": _stopped(tuned),
+            "stopped": stopped_of(tuned),
             "session": lab.session.id,
             "fingerprint": lab.fingerprint,
             "started_from": start.document,
         },
         # True: nothing was measured on the device, plans and times are predictions.
         "unverified": request.zero_measure,
-        "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=_stopped(tuned) == SIGNAL)},
+        "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=stopped_of(tuned) == SIGNAL)},
         "contract": {"dtype": dtype.numpy, "alignment": dtype.size, "aliasing": "out must not overlap x", "inner_stride": 1},
         # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
         "batch_invariant": request.batch_invariant,

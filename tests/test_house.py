@@ -36,7 +36,7 @@ FLOORS = {
     2: ("select", "cost", "plan", "transfer"),
     3: ("tuning", "initial_model", "backends", "measure", "records", "search", "orchestrate"),
     4: ("runtime", "pack", "bench", "torch", "capture"),
-    5: ("cli", "entry", "producing", "request", "whole_model", "plan_facts", "bundle", "__main__"),
+    5: ("cli", "entry", "producing", "every_op", "request", "whole_model", "plan_facts", "bundle", "__main__"),
 }
 SERVING = ("runtime", "pack", "judge")  # what a server loads
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
