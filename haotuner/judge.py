@@ -139,8 +139,10 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
 
 
 def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64] | float) -> Verdict:
-    """Element by element; NaN and infinities where finite numbers are wanted are wrong."""
+    """Element by element; NaN and infinities where finite numbers are wanted are wrong, NaN where NaN is wanted is right."""
     error = np.abs(np.asarray(found, np.float64) - want)
+    meant = np.isnan(want) & np.isnan(np.asarray(found, np.float64))
+    error, allowed = np.where(meant, 0.0, error), np.where(meant, 0.0, allowed)
     wrong = ~(error <= allowed)
     if not wrong.any():
         shares = error / np.maximum(allowed, np.finfo(np.float64).tiny)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,16 @@ def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any
 
 
 def building(told: Mapping[str, Any]) -> Program:
-    """Compiles kernels. It pays for the compiler's start once, before the first request's clock runs."""
+    """Compiles kernels; ``told["objects"]``: a folder of the compiled runtime, or None.
+
+    It pays for the compiler's start once, before the first request's clock runs.
+    """
     _without_torch()
     from haotuner.backends.cpu.compile import warm
 
     warm()
-    return Program(verbs={"build": build, "object": compile_object})
+    objects = told.get("objects")
+    return Program(verbs={"build": partial(build, None if objects is None else Path(objects)), "object": compile_object})
 
 
 def timing(told: Mapping[str, Any]) -> Program:
@@ -46,7 +51,7 @@ def timing(told: Mapping[str, Any]) -> Program:
     return Program(verbs={**verbs, "time_sliced": sliced.time, "verify_sliced": sliced.verify})
 
 
-def build(job: Job) -> Job:
+def build(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into a library that times them."""
     from haotuner.backends.cpu.measuring import measuring_library
     from haotuner.backends.toolchain import Toolchain
@@ -54,7 +59,7 @@ def build(job: Job) -> Job:
 
     kernels = [MicroKernel.parse(name) for name in job["kernels"]]
     try:
-        measuring_library(kernels, job["arch"], Toolchain.find(), Path(job["out"]))
+        measuring_library(kernels, job["arch"], Toolchain.find(objects), Path(job["out"]))
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}
