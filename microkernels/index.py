@@ -9,6 +9,7 @@ from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
@@ -25,7 +26,8 @@ FAMILIES: tuple[Family, ...] = (
     CpuConvDirect(),
     CpuConv(),
     *CUDA_FAMILIES,
-    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
+    *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind) and not CpuOnline.covers(kind)),
 )
 
 
@@ -55,5 +57,8 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
         named = ", ".join(family.name for family in known if family.backend == backend and op.kind in family.name)
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
         why = f"dtype, weight layout, epilogue or dynamic axes not covered by {named}" if named else "none has this kind"
+        unknown = sorted({axis for family in FAMILIES if op.kind in family.name for axis in getattr(family, "known", ())})
+        if set(unknown) - {axis for axis, _ in op.static}:
+            why, example = f"it asks for a known {', '.join(unknown)}", op.meaning.example
         raise NothingLegal(f"no family computes {op.name} on {backend}: {why}. Write for example {example}")
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from haotuner.generate.windows import GRAPHS
+from haotuner.generate.attention import attention
+from haotuner.generate.windows import GRAPHS as WINDOWS
 from haotuner.graph.composites import extent_value
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -10,6 +11,8 @@ from haotuner.graph.group import graph_named
 from haotuner.ops.formula import Formula, Load, Number, Reduce, Size
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.kind import OpKind, Options
+
+GRAPHS = {**WINDOWS, "attention": attention}
 
 
 def has_graph(kind: OpKind) -> bool:
