@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.device_table import DeviceTable
@@ -113,6 +114,7 @@ def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str]
     """What the folds choose for one target; told of each."""
     found: dict[Fold, list[float]] = {}
     for fold in folds_for(read, target, split):
-        found[fold] = scores_of(read, fold)
+        with threadpool_limits(1):  # as in reports
+            found[fold] = scores_of(read, fold)
         tell(f"how far opinions are believed: {fold.family} on {fold.target} held out")
     return chosen(found)

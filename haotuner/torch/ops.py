@@ -28,6 +28,7 @@ from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.operators import define_operator
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.placed_residual import ResidualCall
 from haotuner.torch.products import define_product
 
 
@@ -68,7 +69,9 @@ class Registered:
         Packed for a CPU; on a device it is the weight itself, which was checked.
         """
         if name in self._placed:
-            self._placed[name].bind(weight.detach())
+            call = self._placed[name]
+            if not call.entry.extra:  # else a call checks it, with what the epilogue reads
+                call.bind(weight.detach())
             return weight.detach()
         entry = self._pack.op_entry(name)
         if is_convolution(entry.kind):
@@ -138,7 +141,9 @@ class Registered:
 
 
 def _placed(pack: Pack, name: str) -> PlacedCall:
-    return GroupedCall(pack, name) if pack.op_entry(name).kind == "grouped" else PlacedCall(pack, name)
+    entry = pack.op_entry(name)
+    adds = any(one.role == "input" for one in entry.extra)
+    return (GroupedCall if entry.kind == "grouped" else ResidualCall if adds else PlacedCall)(pack, name)
 
 
 def _refuse_grad(name: str) -> None:
