@@ -32,6 +32,7 @@ FOLDED = {
     "reduce_prod:": {"n": "prod"},
 }
 THREADS = 4
+SIZES = ((1, 1), (1, 4099), (3, 517), (2, 8), (5, 40), (700, 300), (1, PARTIAL_FLOATS), (PARTIAL_FLOATS, 33))
 
 
 def packed(spec: str) -> PackedSliced:
@@ -66,7 +67,7 @@ def test_parts_are_joined_right_and_to_the_same_bits_on_any_threads(path, spec):
     found: dict[tuple[int, int], list[Any]] = {}
     for threads in (1, 2, THREADS):
         with haotuner.load(path, threads=threads) as pack:
-            for m, n in ((1, 1), (1, 4099), (3, 517), (2, 8), (5, 40), (700, 300), (1, PARTIAL_FLOATS), (PARTIAL_FLOATS, 33)):
+            for m, n in SIZES:
                 arrays = drawn(op, m, n)
                 out = judge.Guarded(op.operand_shape(op.meaning.output, Shape.of(m=m, n=n)))
                 pack.op(op.name).run(judge.spaced(arrays["x"], 3), out=out.inner)
