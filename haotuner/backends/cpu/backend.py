@@ -23,6 +23,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
+from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
@@ -151,7 +152,8 @@ class CpuBackend:
         if op.kind == "dense":
             return ways.ways(op, threads, one_order=one_order)
         axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
-        return (SERIAL,) if threads == 1 else (*axes, SERIAL)
+        folded = () if one_order or is_convolution(op.kind) else tuple(joins_of(self.families(op)[0], op))
+        return (SERIAL,) if threads == 1 else (*axes, *folded, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""

@@ -19,6 +19,7 @@ from haotuner.backends.cpu.pack_sliced import kernel_row
 from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
@@ -115,6 +116,7 @@ def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Fam
     for kernel in kernels:
         family = family_of(kernel.family)
         tile = family.tile(kernel)
-        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes)))
+        joins = family.joins(kernel) if isinstance(family, CpuGenerated) else {}
+        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes), joins))
     lines += ["};", "static const ht_sliced data = {kernels};"]
     return "\n".join([*lines, *timed("ht_sliced_kind", "data", len(kernels)), ""])

@@ -48,7 +48,7 @@ class SlicedTimer:
         """Check one kernel against the reference at several shapes, whole and cut along each axis of the output."""
         op, rng = Op.parse(job["op"]), np.random.default_rng(int(job["seed"]))
         worst = 0.0
-        cuts = [WHOLE, *(op.axes.index(axis) for axis in op.parallel if axis in op.axes)]
+        cuts = [WHOLE, *(op.axes.index(axis) for axis in (*op.parallel, *job.get("folded", ())) if axis in op.axes)]
         for place, shape in enumerate(_shapes(op, job["tile"], rng)):
             whole = op.meaning.exact and place % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
