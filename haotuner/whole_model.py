@@ -29,11 +29,11 @@ CHECKS = 3
 CHECK_LIMIT_S = 300.0
 
 
-def model_of(path: str | Path, shapes: str) -> AskedModel:
+def model_of(path: str | Path, shapes: str, first_group: int = 0) -> AskedModel:
     """The model of an ONNX file, ready to be tuned; errors as of ``importing.read``."""
     place = Path(path)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", place.stem)[:60].lstrip(".-") or "model"
-    return asked_model(name, read(place), shapes, place)
+    return asked_model(name, read(place), shapes, place, first_group)
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from haotuner.microkernels.cuda import dense_demand, dense_laws
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.fused import fused
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.demand import Asked, Demand, Expectation
@@ -102,12 +103,15 @@ class CudaDense(ABC):
         self.batched = batched
 
     def serves(self, op: Op) -> bool:
-        """Its kind of product, of this dtype with something left to know at run time, no epilogue; X stored (m, k)."""
+        """Its kind of product, of this dtype with something left to know at run time; X stored (m, k).
+
+        A dense op may have an epilogue that the kernels have built in (``fused.py``).
+        """
         kind = "batch_matmul" if self.batched else "grouped" if self.grouped else "dense"
         return (
             op.kind == kind
             and op.dtype == self.dtype
-            and not op.epilogue
+            and (not op.epilogue or (kind == "dense" and fused(op.epilogue) is not None))
             and "out" not in dict(op.options)
             and bool(op.dynamic)
             and not (self.batched and op.option("layout") == "tn")
@@ -211,8 +215,8 @@ class CudaDense(ABC):
         return None
 
     def fuses(self, step: str) -> bool:
-        """None so far."""
-        return False
+        """Those that the kernels have built in; in which order, :meth:`serves` knows."""
+        return not (self.grouped or self.batched) and fused((step,)) is not None
 
     def bytes_per_element(self) -> int:
         """Size of one element of X, W and Y."""

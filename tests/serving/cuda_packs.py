@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,9 @@ WGMMA = Pick(  # tensor maps and over 48 KB of shared memory, and a kernel witho
     dtype="float16",
 )
 PICKS = (SIMT, WGMMA)
+FUSED_FP32 = replace(SIMT, op="dense_n72_k52_bias_residual_gelu")
+FUSED_FP16 = replace(WGMMA, op="dense_n72_k136_fp16_residual_silu")
+FUSED_PICKS = (FUSED_FP32, FUSED_FP16)
 _SHORT, _BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16"), CudaMma("cuda_mma_bf16", "bf16")
 KN_HOPPER = Pick(
     arch="sm_90a",

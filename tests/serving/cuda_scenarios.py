@@ -34,6 +34,7 @@ from tests.serving.cuda_doors import (
     settings,
 )
 from tests.serving.cuda_framework import allocating
+from tests.serving.cuda_fused import fused, fused_refusals, torch_fused
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, PICKS, WGMMA
@@ -347,6 +348,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         numbers, alignment, looked, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch,
         cannot, forked, grouped, grouped_refusals, products, product_refusals, product_faults, frameworks, counted, failing,
         preparing,
+        fused, fused_refusals, torch_fused,
         torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,
         other_major, other_minor, other_shared, other_driver, misuses, settings, extents, lost, captures,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.serving.cuda_packs import (
+    FUSED_PICKS,
     GROUPED_HOPPER,
     GROUPED_PICKS,
     KN_HOPPER,
@@ -103,6 +104,11 @@ def test_weights_stored_kn_are_served(folder, pick):
 @pytest.mark.parametrize("pick", GROUPED_PICKS, ids=lambda pick: pick.op)
 def test_rows_in_groups_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "grouped", "grouped_refusals")
+
+
+@pytest.mark.parametrize("pick", FUSED_PICKS, ids=lambda pick: pick.op)
+def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
+    run(folder, pick, "several", "fused", "fused_refusals")
 
 
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
@@ -200,6 +206,12 @@ def test_torch_gives_offsets_of_groups(folder):
     pytest.importorskip("torch")
     run(folder, GROUPED_HOPPER, "torch_groups")
     run(folder, PRODUCT_FP16, "torch_products")
+
+
+@pytest.mark.parametrize("pick", FUSED_PICKS, ids=lambda pick: pick.op)
+def test_torch_gives_what_an_epilogue_reads(folder, pick):
+    pytest.importorskip("torch")
+    run(folder, pick, "torch_fused")
 
 
 @pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)

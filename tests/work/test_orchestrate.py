@@ -20,7 +20,7 @@ from haotuner.orchestrate.exact import Candidate, Exact, solve
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
-from haotuner.orchestrate.tasks import arrivals_of_model, asked_model, ops_of, spans_of
+from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of, spans_of
 from haotuner.orchestrate.written import written
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.op import Op
@@ -122,7 +122,7 @@ def test_an_op_gets_the_shapes_that_requests_bring_it():
     model = asked_model("m", attention(), "batch=1..4;seq=2..64", Path("m.onnx"))
     names = [op.name for op in ops_of([model])]
     assert names[0] == "dense_n32_k32" and len(names) == 4
-    rows = arrivals_of_model(model, "text").rows
+    rows = arrivals_of_models([model], "text").rows
     assert set(rows) == set(names)
     assert {shape["m"] for shape in rows["dense_n32_k32"]} >= {2, 256}
     assert all(shape["m"] == shape["n"] and shape["b"] % 2 == 0 for shape in rows["batch_matmul_k16_nt"])
@@ -150,11 +150,12 @@ def test_shapes_may_be_given_by_input():
     assert {name: str(span) for name, span in found.items()} == {"batch": "1..4", "seq": "2..64"}
 
 
-def test_what_no_kernel_computes_is_said():
+def test_an_ordered_primitive_is_a_group_of_its_own_with_its_operands_in_memory():
     g = GraphBuilder()
     x = g.input("x", (B, 4))
-    with pytest.raises(UsageError, match="no kernels are made yet of arg_sort"):
-        Greedy(g.finish(g.add("arg_sort", x, axis=1)))
+    graph = g.finish(g.map("add", g.add("arg_sort", g.map("exp", x), axis=1), 1))
+    steps: Any = Exact(graph, Prices([{"batch": 3}])).steps
+    assert [[node.primitive for node in step.graph.nodes] for step in steps] == [["map"], ["arg_sort"], ["map"]]
 
 
 def softmax_of_rows() -> Graph:

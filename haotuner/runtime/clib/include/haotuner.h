@@ -72,12 +72,12 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
  * images in the layout of the op, and out as large as the convolution makes them. */
 void ht_linear_free(ht_linear* linear);
 
-/* As ht_bind, of an op with an epilogue on a CPU: `constants` are what it reads with one value a channel, float32 (n), in the order of
- * its steps: bias, scale, low and high of a clamp. They are copied. */
+/* As ht_bind, of an op with an epilogue: `constants` are what it reads with one value a channel, float32 (n), in the order of its steps:
+ * bias, scale, low and high of a clamp. They are copied. On a device there is a bias at most, of the op's type, which stays the caller's. */
 ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const* constants, int count, ht_linear** out, ht_error* error);
 
 /* As ht_call; `inputs` are what the epilogue reads like out (the residual), apart from it, of its shape and, where that is no integer,
- * of its type, else float32. */
+ * of its type, else float32. On a device its rows are as far apart as those of out, and it may be out itself. */
 ht_status ht_call_fused(const ht_linear* linear, const DLTensor* x, const DLTensor* const* inputs, int count, const DLTensor* out,
                         void* stream, ht_error* error);
 

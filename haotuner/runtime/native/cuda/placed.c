@@ -1,6 +1,7 @@
 /* The doors of a pack's library for tvm-ffi, for ops whose weight stays on a device and whose calls are queued there.
  *
- * call(x, bound, out, setting[, stream[, offsets]]): as in ffi.c, with what `ht_bind` filled for a weight; offsets of a grouped op.
+ * call(x, bound, out, setting[, stream[, more]]): as in ffi.c, with what `ht_bind` filled for a weight; more: offsets of a grouped op,
+ * or what the epilogue adds of out's shape.
  * Without a stream (or with None) it is the one that tvm-ffi was told for x's device: that of x's framework, or of tvm_ffi.use_raw_stream. */
 #include <stdio.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -20,14 +21,14 @@ static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void**
 }
 
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  static const char* const names[4] = {"x", "weight", "out", "offsets"};
+  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "the last"};
   const ht_op* op = &ht_ops[index];
   const DLTensor* given[4] = {NULL};
   TVMFFIAny made = {.type_index = kTVMFFINone};
   void* stream = NULL;
   if (count_args < 4 || count_args > 6 || args[3].type_index != kTVMFFIInt ||
       (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets]])");
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets or residual]])");
   const DLTensor* x = ht_ffi_tensor(&args[0]);
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCUDA, x, &made) != 0) return -1;
   const int tensors = count_args == 6 ? 4 : 3;
