@@ -21,7 +21,7 @@ static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void**
 }
 
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "the last"};
+  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "offsets"};
   const ht_op* op = &ht_ops[index];
   const DLTensor* given[4] = {NULL};
   TVMFFIAny made = {.type_index = kTVMFFINone};
