@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Choice
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Backend, Choice
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.every_op import SIGNAL, Watch, stopped_of, tune_every
@@ -40,6 +40,7 @@ HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for
 MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fifty: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
+_OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +127,10 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            groups = _groups_of(request)
-            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object, groups)
+            groups, objects = _groups_of(request), None if request.cache is None else request.cache / _OBJECTS
+            document |= backend.write_library(
+                [_choice(t) for t in tuned], device, library, lab.compile_object, groups, objects
+            )
             watch("", "checking what it computes", None)
             hurried = stopped_of(tuned) == SIGNAL
             write_pack(
@@ -170,6 +173,7 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
         environment[CACHE_WORD] = str(request.cache / "device-code")
+        environment[OBJECTS_WORD] = str(request.cache / _OBJECTS)
     if request.zero_measure:
         with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:
             yield nothing
@@ -319,10 +323,11 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
 
 def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
-    limit = VERIFY_LIMIT_S * max(1, len(read_manifest(pack).ops))
+    ops = read_manifest(pack).ops
+    limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "haotuner.pack", "verify", str(pack), *options],
+            [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
             capture_output=True,
             text=True,
             errors="backslashreplace",  # the path may be any bytes

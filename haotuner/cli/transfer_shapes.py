@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from haotuner.cli.markdown import markdown_table
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import telling
 from haotuner.cli.transfer_input import device_tables, known_families
-from haotuner.cli.transfer_page import markdown_table
 
 
 def shapes(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from haotuner.cli.markdown import markdown_table
 from haotuner.cli.output import say, tell
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import telling
-from haotuner.cli.transfer_page import markdown_table
 from haotuner.errors import HaotunerError, UsageError
 
 if TYPE_CHECKING:  # LightGBM and pandas take a second to import

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import Choice, CompileObject, Follow
+from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
 from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, PRODUCT_SERVING, SLICED_SERVING
@@ -48,7 +48,7 @@ _MEASURING = (
     "typed_library.py",
 )
 _TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
-_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
+_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "online.py", "vector_math.py", "conv.py",
             "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py")  # fmt: skip
 
 
@@ -121,8 +121,8 @@ class CpuBackend:
         return Toolchain.find().words()
 
     def builder(self, environment: Mapping[str, str]) -> Child:
-        """A process that compiles."""
-        return process(BUILDING, environment)
+        """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""
+        return process(BUILDING, environment, {"objects": environment.get(OBJECTS_WORD)})
 
     def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
         """For a library that times kernels."""
@@ -169,9 +169,15 @@ class CpuBackend:
         return packing.packed_ratio(choice, device)
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
+        self,
+        choices: Sequence[Choice],
+        device: Device,
+        out: Path,
+        compile_object: CompileObject,
+        groups: str = "",
+        objects: Path | None = None,
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
         packed = [self.packed(one, device) for one in choices]
-        pack_library(packed, device.arch, Toolchain.find(), out, compile_object, groups)
+        pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, groups)
         return {}

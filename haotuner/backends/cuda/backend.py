@@ -183,13 +183,19 @@ class CudaBackend:
         return 1.0
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
+        self,
+        choices: Sequence[Choice],
+        device: Device,
+        out: Path,
+        compile_object: CompileObject,
+        groups: str = "",
+        objects: Path | None = None,
     ) -> dict[str, Any]:
         """Cubins, plan tables and the serving runtime in one library. UsageError for whole models."""
         if groups:
             raise UsageError("whole models are tuned for CPUs alone so far; leave --device out")
         return pack_library(
-            [self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object
+            [self.packed(one, device) for one in choices], device.arch, Toolchain.find(objects), out, compile_object
         )
 
     def family_of(self, kernel: MicroKernel) -> Family:
