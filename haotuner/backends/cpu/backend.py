@@ -50,7 +50,8 @@ _MEASURING = (
 )
 _TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "online.py", "vector_math.py", "conv.py",
-            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py")  # fmt: skip
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py",
+            "typed_conv.py", "typed_product.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
