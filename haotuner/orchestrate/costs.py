@@ -15,6 +15,7 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_o
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
+from haotuner.orchestrate.c_ordered import ordered_node
 
 STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool
 BYTES_A_US = 15_000.0  # of one core that streams
@@ -33,6 +34,11 @@ class Prices:
 
     def loops_us(self, graph: Graph) -> float:
         """Microseconds of a group with one output, the mean over the requests."""
+        ordered = ordered_node(graph)
+        if ordered is not None:  # no plan has another kernel of it
+            names = (*ordered.inputs, ordered.output)
+            moved = [sum(self._bytes(graph, one, place) for one in names) for place in range(len(self.requests))]
+            return STEP_US + float(np.mean(moved)) / BYTES_A_US
         accesses = Accesses(graph)
         shape = graph.types[graph.outputs[0]].shape
         variables = tuple(accesses.variable("i") for _ in shape)

@@ -44,6 +44,7 @@ LOST = 3.0  # times the best time, at every shape so far and at two of them at l
 TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
 LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
 EXPLORED = 4  # shapes at which a policy's programs are timed
+BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
 
@@ -207,7 +208,7 @@ class Race:
         self.lab.prepare([composition.parts[0].kernel for composition in ready])
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
         while True:
-            self.lab.prepare([composition.parts[0].kernel for composition in left])
+            self.lab.prepare([composition.parts[0].kernel for composition in left], self.clock.within(BUILDING))
             self._time(left, self.shapes[:count], 1)
             if self.clock.expired or self.clock.given_up:
                 return "budget"

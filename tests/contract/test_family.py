@@ -10,6 +10,7 @@ import pytest
 
 from haotuner.generate.kinds import has_graph
 from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import program_name, programs
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.index import FAMILIES, families_for, family_named
@@ -36,7 +37,8 @@ OPS += [
     for dtype in ("fp16", "bf16")
 ]
 OPS += [Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1,groups=64")]
-OPS += [Op(kind=kind.name, static=()) for kind in KINDS.values() if has_graph(kind)]  # generated
+OPS += [Op.parse("attention:d=16")]
+OPS += [Op(kind=kind.name, static=()) for kind in KINDS.values() if has_graph(kind) and not CpuOnline.covers(kind)]
 OPS += [Op.parse("dense:n=100,k=33,dtype=int8")]
 OPS += [Op.parse("conv_transpose1d:c=6,f=10,s=4,stride=2,groups=2")]
 

@@ -150,11 +150,12 @@ def test_shapes_may_be_given_by_input():
     assert {name: str(span) for name, span in found.items()} == {"batch": "1..4", "seq": "2..64"}
 
 
-def test_what_no_kernel_computes_is_said():
+def test_an_ordered_primitive_is_a_group_of_its_own_with_its_operands_in_memory():
     g = GraphBuilder()
     x = g.input("x", (B, 4))
-    with pytest.raises(UsageError, match="no kernels are made yet of arg_sort"):
-        Greedy(g.finish(g.add("arg_sort", x, axis=1)))
+    graph = g.finish(g.map("add", g.add("arg_sort", g.map("exp", x), axis=1), 1))
+    steps: Any = Exact(graph, Prices([{"batch": 3}])).steps
+    assert [[node.primitive for node in step.graph.nodes] for step in steps] == [["map"], ["arg_sort"], ["map"]]
 
 
 def softmax_of_rows() -> Graph:

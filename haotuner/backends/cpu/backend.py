@@ -48,7 +48,7 @@ _MEASURING = (
     "typed_library.py",
 )
 _TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
-_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
+_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "online.py", "vector_math.py", "conv.py",
             "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py")  # fmt: skip
 
 
