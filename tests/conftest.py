@@ -15,10 +15,13 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import run_folder
 
 GOLDEN = Path(__file__).parent / "golden"
+settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
+settings.load_profile("no clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
