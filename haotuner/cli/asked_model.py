@@ -32,7 +32,18 @@ class Asked:
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form: ``model`` is the first, ``models`` are all."""
-        every = [_document(one, self.ops, report) for one in self.models]
+        from haotuner.orchestrate.predicted import predicted_us
+
+        every = [
+            {
+                **_document(one, self.ops, report),
+                "predicted_us": {
+                    str(table.threads): predicted_us(one, report.tuned, report.device, table.threads)
+                    for table in report.tuned[0].tables
+                },
+            }
+            for one in self.models
+        ]
         return {"model": every[0], "models": every}
 
 

@@ -34,11 +34,15 @@ class Prices:
 
     def loops_us(self, graph: Graph) -> float:
         """Microseconds of a group with one output, the mean over the requests."""
+        return float(np.mean(self.each_us(graph)))
+
+    def each_us(self, graph: Graph) -> list[float]:
+        """Microseconds of a group at each request."""
         ordered = ordered_node(graph)
         if ordered is not None:  # no plan has another kernel of it
             names = (*ordered.inputs, ordered.output)
             moved = [sum(self._bytes(graph, one, place) for one in names) for place in range(len(self.requests))]
-            return STEP_US + float(np.mean(moved)) / BYTES_A_US
+            return [STEP_US + one / BYTES_A_US for one in moved]
         accesses = Accesses(graph)
         shape = graph.types[graph.outputs[0]].shape
         variables = tuple(accesses.variable("i") for _ in shape)
@@ -48,7 +52,7 @@ class Prices:
         for part in found:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
-        return float(np.mean([self._one(graph, found, extents, place) for place in range(len(self.requests))]))
+        return [self._one(graph, found, extents, place) for place in range(len(self.requests))]
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
         moved = self._bytes(graph, graph.outputs[0], place)
