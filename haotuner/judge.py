@@ -139,11 +139,12 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
 
 
 def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64] | float) -> Verdict:
-    """Element by element; NaN and infinities where finite numbers are wanted are wrong, NaN where NaN is wanted is right."""
-    error = np.abs(np.asarray(found, np.float64) - want)
-    meant = np.isnan(want) & np.isnan(np.asarray(found, np.float64))
-    error, allowed = np.where(meant, 0.0, error), np.where(meant, 0.0, allowed)
-    wrong = ~(error <= allowed)
+    """Element by element; NaN and infinities where finite numbers are wanted are wrong, and the other way round."""
+    given = np.asarray(found, np.float64)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        error = np.abs(given - want)
+    error = np.where((given == want) | (np.isnan(given) & np.isnan(want)), 0.0, error)
+    wrong = ~(error <= allowed) & ~np.isposinf(allowed)
     if not wrong.any():
         shares = error / np.maximum(allowed, np.finfo(np.float64).tiny)
         return Verdict(worst=float(np.max(shares, initial=0.0, where=error > 0)), wrong=0)
