@@ -10,6 +10,7 @@ import contextlib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,7 +77,8 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
     for name, axes in op.epilogue_operands.items():
         values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
         if name == "scale" and op.sums == "int32" and not whole:  # sums of bytes are that large
-            values = values / np.float32(BYTE_SUMS * np.sqrt(extents["k"]))
+            terms = op.flops(shape) / 2 / max(1, prod(op.operand_shape(op.meaning.output, shape)))
+            values = values / np.float32(BYTE_SUMS * np.sqrt(max(1, terms)))
         found[name] = values.astype(numpy_dtype(op.extra_dtype(name)))
     if "low" in found:  # the ends of a clamp, in their order
         found["low"], found["high"] = np.minimum(found["low"], found["high"]), np.maximum(found["low"], found["high"])

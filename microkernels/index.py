@@ -12,6 +12,8 @@ from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
+from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
+from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
@@ -23,8 +25,10 @@ FAMILIES: tuple[Family, ...] = (
     CpuDense(),
     *TYPED_FAMILIES,
     CpuProduct(),
+    *TYPED_PRODUCT_FAMILIES,
     CpuConvDirect(),
     CpuConv(),
+    *TYPED_CONV_FAMILIES,
     *CUDA_FAMILIES,
     *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
     *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind) and not CpuOnline.covers(kind)),

@@ -46,6 +46,7 @@ class Operand:
 
     ``layouts``: names of layouts, each with the axes that are its dimensions, outermost first; the first is the default.
     ``option``: the option of a spec that names the layout; empty: the operand's own name. ``dtype``: None for the op's.
+    ``own``: of the op's own type, as a constant is, though it comes with the call.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Operand:
     layouts: Mapping[str, tuple[str, ...]]
     option: str = ""
     dtype: str | None = None
+    own: bool = False
 
     def layout_option(self) -> str:
         """The option that chooses the layout."""

@@ -73,6 +73,8 @@ class Op:
             if not known[name].allows(value):
                 allowed = ", ".join(known[name].choices) or "whole numbers"
                 raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {allowed}")
+        if given.get("in", "own") != "own" and self.dtype != "int8":
+            raise UsageError(f"op {self.kind}: in={given['in']} is for ops in int8, not in {self.dtype}; leave it out")
         told = tuple(
             (name, given[name]) for name, option in known.items() if given.get(name, option.default) != option.default
         )
@@ -148,7 +150,9 @@ class Op:
         """Element type of one operand."""
         if operand.role == "output" and (asked := dict(self.options).get("out")):
             return asked
-        return operand.dtype or DTYPES[self.dtype].of(operand.role)
+        if operand.role == "input" and not operand.own and operand.dtype is None and (asked := dict(self.options).get("in")):
+            return asked
+        return operand.dtype or DTYPES[self.dtype].of("constant" if operand.own else operand.role)
 
     @property
     def sums(self) -> str:
