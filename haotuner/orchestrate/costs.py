@@ -36,6 +36,14 @@ class Prices:
         """Microseconds of a group with one output, the mean over the requests."""
         return float(np.mean(self.each_us(graph)))
 
+    def measure(self, graphs: Sequence[Graph]) -> bool:
+        """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
+        return False
+
+    def knows(self, output: str, nodes: frozenset[str]) -> bool:
+        """Whether a kernel's price is a time."""
+        return False
+
     def each_us(self, graph: Graph) -> list[float]:
         """Microseconds of a group at each request."""
         ordered = ordered_node(graph)
