@@ -30,11 +30,13 @@ CHECKS = 3
 CHECK_LIMIT_S = 300.0
 
 
-def model_of(path: str | Path, shapes: str, first_group: int = 0) -> AskedModel:
+def model_of(path: str | Path, shapes: str, first_group: int = 0, measure_s: float = 0.0) -> AskedModel:
     """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers."""
     place = Path(path)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", place.stem)[:60].lstrip(".-") or "model"
-    return asked_model(name, (read_exported if place.suffix == SUFFIX else read)(place), shapes, place, first_group)
+    return asked_model(
+        name, (read_exported if place.suffix == SUFFIX else read)(place), shapes, place, first_group, measure_s
+    )
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:

@@ -30,6 +30,7 @@ class Prices:
 
     def __init__(self, requests: Sequence[Mapping[str, int]]) -> None:
         self.requests = requests
+        self.count = 0  # kernels whose price is a time
         self._extents: dict[Extent, tuple[int, ...]] = {}
 
     def loops_us(self, graph: Graph) -> float:
@@ -43,6 +44,10 @@ class Prices:
     def knows(self, output: str, nodes: frozenset[str]) -> bool:
         """Whether a kernel's price is a time."""
         return False
+
+    def expected_us(self, graph: Graph) -> list[float]:
+        """What a group is expected to take at each request: a time, where prices are times."""
+        return self.each_us(graph)
 
     def each_us(self, graph: Graph) -> list[float]:
         """Microseconds of a group at each request."""

@@ -123,6 +123,7 @@ class Exact(Greedy):
                     else one
                     for one in window.candidates
                 ]
+        self.told.measured = self.prices.count
         for window, (_, bound, proved) in zip(windows, solved, strict=True):
             self.told.unproved += not (window.whole and proved)
             self.told.bound_us += bound if window.whole else 0.0

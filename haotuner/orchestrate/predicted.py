@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from haotuner.graph.extents import evaluate
-from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Loops
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.tasks import PRICED, AskedModel, requests
+from haotuner.orchestrate.tasks import AskedModel
 from haotuner.search.call_times import calls_us
 from haotuner.search.task import Tuned
 from haotuner.words.device import Device
@@ -18,14 +17,13 @@ from haotuner.words.shape import Shape
 
 def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
     """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all."""
-    sizes = requests(model.spans, PRICED)
+    sizes = model.prices.requests
     by_name = {one.task.op.name: one for one in tuned}
     products, groups = [0.0] * len(sizes), [0.0] * len(sizes)
-    prices = Prices(sizes)
     shapes: dict[str, list[tuple[int, Shape]]] = {}
     for step in model.steps:
         if isinstance(step, Loops):
-            groups = [sum(pair) for pair in zip(groups, prices.each_us(step.graph), strict=True)]
+            groups = [sum(pair) for pair in zip(groups, model.prices.expected_us(step.graph), strict=True)]
         elif isinstance(step, Product):
             for place, one in enumerate(sizes):
                 extents = {axis: evaluate(extent, one) for axis, extent in step.extents.items()}
