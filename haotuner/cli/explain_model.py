@@ -34,9 +34,9 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
         f"({how}), {document['status']}")  # fmt: skip
     apart = [one for one in document["regions"] if every or _said(one["chosen"]) != _said(one["greedy"])]
     for one in apart:
-        rows = [(who, kernel["output"], f"{one_group['us']:.1f}", _short(kernel["primitives"]))
+        rows = [(who, one_group["output"], f"{one_group['us']:.1f}", _short(one_group["primitives"]))
                 for who in ("chosen", "greedy") for one_group in one[who]]  # fmt: skip
-        totals = [sum(kernel["us"] for one_group in one[who]) for who in ("chosen", "greedy")]
+        totals = [sum(one_group["us"] for one_group in one[who]) for who in ("chosen", "greedy")]
         say(f"\nregion of {one['outputs'][0]}: {totals[0]:.1f} us, greedily {totals[1]:.1f}")
         say(columns([("plan", "makes", "us", "of"), *rows]))
     if not apart:
@@ -44,11 +44,11 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
 
 
 def _tensors(region: dict[str, Any]) -> set[str]:
-    return {*region["outputs"], *(kernel["output"] for who in ("chosen", "greedy") for one_group in region[who])}
+    return {*region["outputs"], *(one_group["output"] for who in ("chosen", "greedy") for one_group in region[who])}
 
 
 def _said(kernels: list[dict[str, Any]]) -> list[Any]:
-    return sorted((kernel["output"], len(kernel["primitives"])) for one_group in kernels)
+    return sorted((one_group["output"], len(one_group["primitives"])) for one_group in kernels)
 
 
 def _short(primitives: list[str]) -> str:
