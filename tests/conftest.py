@@ -9,13 +9,33 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests import run_folder
 
 GOLDEN = Path(__file__).parent / "golden"
+# Files of half a minute of a core and more.
+LONG = (
+    "doors/test_tune_cuda.py",
+    "doors/test_bundle_run.py",
+    "doors/test_toys.py",
+    "doors/test_bench.py",
+    "serving/test_cuda_serving.py",
+    "doors/test_tune.py",
+    "doors/test_kill.py",
+    "serving/test_bench_race.py",
+    "doors/test_transfer.py",
+    "serving/test_c_library.py",
+    "doors/test_pack_verbs.py",
+)
+settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
+settings.load_profile("no clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,10 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # Containers often forbid bytecode. Some hundred processes would compile all our sources again, 0.4 s each.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    if run_folder.WORD not in os.environ:  # not in a worker, which has its parent's
+        shared = os.environ[run_folder.WORD] = tempfile.mkdtemp(prefix="haotuner-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests produce to tests/golden")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that no process ends a run with one alone; Makefile asks xdist to keep the order."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(LONG)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
