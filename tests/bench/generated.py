@@ -26,6 +26,7 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.bench.generated_peers import ONNX, TORCH, onnxruntime_call, openvino_call, torch_call
+from tests.bench.sections import sections_of_others
 
 LARGEST = 2**24  # elements of an input: 64 MB
 BLOCK_S, ROUNDS = 0.02, 7
@@ -152,7 +153,7 @@ def main() -> None:
     command = "python -m tests.bench.generated --pack DIR --page docs/results/generated.md"
     told = page(rows, command, find_device("cpu", measure=False).id)
     if given.page:
-        given.page.write_text(told, encoding="utf-8")
+        given.page.write_text(told + sections_of_others(given.page), encoding="utf-8")
     print(told)
 
 
