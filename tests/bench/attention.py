@@ -2,7 +2,7 @@
 
 Tunes attention of three depths, causal or not, into DIR where there is no pack, then races at heads, tokens and keys drawn
 log-uniformly by seed: all tokens against all, the same causal, and one token against many keys (decode); one and two
-threads, data in place from call to call. All take turns. Needs torch, onnxruntime, onnx, openvino. Run it on a quiet machine.
+threads, data in place from call to call. All take turns. Needs torch, onnxruntime, onnx and openvino, and a quiet machine.
 """
 
 from __future__ import annotations
