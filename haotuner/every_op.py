@@ -14,6 +14,7 @@ from haotuner.search.task_scheduler import Scheduler
 from haotuner.search.turns import Turn, shared
 from haotuner.tuning import Task, Tuned
 from haotuner.tuning import tune as tune_op
+from haotuner.words.cold import state_of
 from haotuner.words.op import Op
 from haotuner.words.record import Record
 
@@ -35,7 +36,7 @@ def tune_every(
             op=op,
             traffic=request.traffic(op),
             threads=threads,
-            cache=request.weights if _has_weights(op) else "hot",
+            cache=state_of(op, request.weights),
             budget_s=seconds,
             seed=request.seed,
             one_order=request.batch_invariant,
@@ -65,11 +66,6 @@ def stopped_of(tuned: Sequence[Tuned]) -> str:
     """Why a run ended: the first of the reasons of its ops that says most."""
     reasons = {t.stopped for t in tuned}
     return next((r for r in (SIGNAL, ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
-
-
-def _has_weights(op: Op) -> bool:
-    """Whether the op is timed as weights are: by matrices that only wait for it. What comes with a call was just written."""
-    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
 
 
 def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:

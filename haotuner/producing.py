@@ -323,10 +323,11 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
 
 def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
-    limit = VERIFY_LIMIT_S * max(1, len(read_manifest(pack).ops))
+    ops = read_manifest(pack).ops
+    limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "haotuner.pack", "verify", str(pack), *options],
+            [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
             capture_output=True,
             text=True,
             errors="backslashreplace",  # the path may be any bytes

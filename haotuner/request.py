@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from haotuner.backends.index import check_served
 from haotuner.errors import UsageError
+from haotuner.ops.groups import PREFIX
 from haotuner.pack.write import check_destination
 from haotuner.search.policies.names import NAMES
 from haotuner.search.task_objectives import Objective
@@ -32,10 +33,27 @@ BUDGET_OF_MODELS_S = 600.0  # at most, whatever models have ops
 SEED_MOST = 2**31 - 1  # what every library that draws takes
 
 
+def ops_of(text: str) -> tuple[Op, ...]:
+    """The op of a spec or a name; of ``group:FILE``, an ONNX file of primitives, one for each of its outputs.
+
+    UsageError says what is wrong with the file, EnvironmentMissing that the package onnx is not there.
+    """
+    kind, _, file = text.partition(":")
+    if kind.strip() != PREFIX:
+        return (Op.parse(text),)
+    if not file.strip():
+        raise UsageError(f"--op {text}: name the file behind it, for example --op {PREFIX}:softmax.onnx")
+    from haotuner.generate.group import kinds_of
+    from haotuner.importing.read import read
+
+    path = Path(file.strip())
+    return tuple(Op.parse(kind.name) for kind in kinds_of(read(path), path.stem))
+
+
 def ops_asked(ops: Sequence[str | Op] | None, workload_name: str | None, arrivals: Arrivals) -> tuple[Op, ...]:
     """The ops to tune: those named; else those of the workload named; else those a trace names; else the default ones."""
     if ops is not None:
-        return tuple(one if isinstance(one, Op) else Op.parse(one) for one in ops)
+        return tuple(found for one in ops for found in ((one,) if isinstance(one, Op) else ops_of(one)))
     if workload_name is None and arrivals.ops:
         return tuple(map(Op.parse, arrivals.ops))
     return workload(workload_name or DEFAULT)

@@ -24,8 +24,9 @@ from haotuner.transfer.target_scores import TargetScores
 
 KEY = "best@10"
 # Coarse, as a dozen devices cannot tell finer ones apart; the first is the default, and it wins ties.
+_DIVERSE = replace(SHARES, agreed=0.0)
 CANDIDATES: tuple[Shares, ...] = (
-    SHARES, replace(SHARES, analysis=0.5), replace(SHARES, halving=4.0), replace(SHARES, halving=16.0),
+    SHARES, _DIVERSE, replace(_DIVERSE, analysis=0.5), replace(_DIVERSE, halving=4.0), replace(_DIVERSE, halving=16.0),
 )  # fmt: skip
 DRAWS = 3  # portfolios of each fold and candidate: one alone moves by 0.02
 PROOF = 0.005  # by which another candidate must beat the default in the mean of the folds
@@ -107,7 +108,7 @@ def chosen(found: Mapping[Fold, Sequence[float]]) -> Calibration:
 
 
 def _named(shares: Shares) -> str:
-    return f"halving {shares.halving:g}, analysis {shares.analysis:g}"
+    return f"halving {shares.halving:g}, analysis {shares.analysis:g}, agreed {shares.agreed:g}"
 
 
 def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:

@@ -32,7 +32,18 @@ class Asked:
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form: ``model`` is the first, ``models`` are all."""
-        every = [_document(one, self.ops, report) for one in self.models]
+        from haotuner.orchestrate.predicted import predicted_us
+
+        every = [
+            {
+                **_document(one, self.ops, report),
+                "predicted_us": {
+                    str(table.threads): predicted_us(one, report.tuned, report.device, table.threads)
+                    for table in report.tuned[0].tables
+                },
+            }
+            for one in self.models
+        ]
         return {"model": every[0], "models": every}
 
 
@@ -63,7 +74,7 @@ def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str,
         "orchestration": {
             "windows": told.windows,
             "candidates": told.candidates,
-            "measured": 0,
+            "measured": told.measured,
             "status": told.status,
             "bound": told.bound_us,
             "greedy_us": told.greedy_us,
@@ -77,7 +88,8 @@ def _orchestration(model: AskedModel) -> str:
     told = model.told
     return (
         f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, {told.chosen_us:,.0f} us by "
-        f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}"
+        f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}; "
+        f"{told.measured or 'none'} of them measured"
     )
 
 
@@ -88,8 +100,11 @@ def _steps(model: AskedModel) -> Counter[str]:
     return found
 
 
-def read_models(files: Sequence[Path], shapes: Sequence[str], *, quiet: bool) -> Asked:
-    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong."""
+def read_models(files: Sequence[Path], shapes: Sequence[str], *, measure_s: float, quiet: bool) -> Asked:
+    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
+
+    ``measure_s``: for timing groups of each, where a plan wants them.
+    """
     if len(shapes) not in (1, len(files)):
         raise UsageError(
             f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
@@ -103,7 +118,7 @@ def read_models(files: Sequence[Path], shapes: Sequence[str], *, quiet: bool) ->
             raise UsageError(
                 f"say with --shapes how large {file.name}'s dimensions may be, for example batch=1..8;seq=1..512"
             )
-        model = model_of(file, said, sum(len(one.written.functions) for one in found))
+        model = model_of(file, said, sum(len(one.written.functions) for one in found), measure_s)
         found.append(model)
         if not quiet:
             steps = _steps(model)

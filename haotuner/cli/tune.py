@@ -26,6 +26,7 @@ from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.trace import arrivals_of
 from haotuner.workloads import DEFAULT, WORKLOADS, workload_shapes
 
+GROUPS_SHARE = 0.1  # of the budget, beside it: for timing kernels of generated groups
 PEERS_HERE = "torch,onnxruntime,numpy"
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
@@ -125,7 +126,10 @@ def tune(
         raise UsageError("a model brings its own ops; leave --op and --workload out")
     peers = peers_of(PEERS_HERE if against is None else against)
     said = shapes or ["dynamic"]
-    asked = read_models(file, said, quiet=quiet) if file else None
+    seconds = None if budget is None else seconds_of(budget)
+    groups_s = GROUPS_SHARE * (seconds or BUDGET_OF_MODELS_S) / len(file or [0])
+    groups_s = 0.0 if zero_measure or device != "cpu" else groups_s
+    asked = read_models(file, said, measure_s=groups_s, quiet=quiet) if file else None
     if asked is None and len(said) > 1:
         raise UsageError("--shapes is given twice; a trace may give each op shapes of its own")
     arrivals = arrivals_of(said[0]) if asked is None else asked.arrivals
@@ -137,7 +141,7 @@ def tune(
         arrivals=arrivals,
         device=device,
         threads=() if threads is None else threads_of(threads),
-        budget_s=None if budget is None else seconds_of(budget),
+        budget_s=seconds,
         out=out,
         db=db,
         seed=seed,

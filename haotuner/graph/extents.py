@@ -143,6 +143,18 @@ def lowered(
     return walk(extent)
 
 
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is an expression of dimensions."""
+    import sympy
+
+    return isinstance(value, sympy.Expr)
+
+
+def renamed(extent: Extent, names: Mapping[str, str]) -> Extent:
+    """The same extent of dimensions with other names."""
+    return extent.subs({dimension(old): dimension(new) for old, new in names.items()}, simultaneous=True)
+
+
 def text(extent: Extent) -> str:
     """The extent as ``parse`` reads it."""
     if isinstance(extent, int):

@@ -14,6 +14,7 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact, Told
 from haotuner.orchestrate.greedy import Step
+from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, written
 from haotuner.search.task_scheduler import Shared
@@ -34,6 +35,7 @@ class AskedModel:
     steps: tuple[Step, ...]
     written: WrittenModel
     told: Told  # how the plan was found
+    prices: Prices  # of its groups, at some requests
     file: Path
     shapes: str
 
@@ -43,18 +45,25 @@ class AskedModel:
         return Counter(Op.parse(one.op).name for one in self.steps if isinstance(one, Product))
 
 
-def asked_model(name: str, graph: Graph, shapes: str, file: Path, first_group: int = 0) -> AskedModel:
+def asked_model(
+    name: str, graph: Graph, shapes: str, file: Path, first_group: int = 0, measure_s: float = 0.0
+) -> AskedModel:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
-    ``first_group``: how many groups the models before it in the same pack have.
+    ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
+    timed on this host wherever a plan wants them; 0: prices are expectations.
     """
     spans = spans_of(graph, shapes)
-    plan = Exact(graph, Prices(requests(spans, PRICED)))
+    priced = requests(spans, PRICED)
+    prices = Measured(priced, measure_s) if measure_s else Prices(priced)
+    plan = Exact(graph, prices)
     steps = plan.steps
     if not any(isinstance(one, Product) for one in steps):
         raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
     whole = written(name, graph, steps, first_group)
-    return AskedModel(graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, file=file, shapes=shapes)
+    return AskedModel(
+        graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, prices=prices, file=file, shapes=shapes
+    )
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:

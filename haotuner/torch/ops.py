@@ -14,7 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
-from haotuner.runtime.convolution import Convolution
+from haotuner.runtime.convolution import Convolution, packed_of
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.operator import Operator
@@ -30,7 +30,6 @@ from haotuner.torch.operators import define_operator
 from haotuner.torch.placed import PlacedCall, define
 from haotuner.torch.placed_residual import ResidualCall
 from haotuner.torch.products import define_product
-from haotuner.words.op import Op
 
 
 class Registered:
@@ -54,8 +53,6 @@ class Registered:
             elif placed is not None:
                 define(self._library, placed)
             elif is_convolution(pack.op_entry(name).kind):
-                if pack.op_entry(name).extra or Op.parse(name).epilogue:
-                    continue  # served by `pack.op(name).bind` alone
                 conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp | PlacedProductOp):
                 define_product(self._library, op)
@@ -78,7 +75,7 @@ class Registered:
             return weight.detach()
         entry = self._pack.op_entry(name)
         if is_convolution(entry.kind):
-            return packed_tensor(self._pack.op(name).bind(weight))
+            return torch.from_numpy(packed_of(self._pack, entry, weight))
         if is_typed(entry):
             return torch.from_numpy(typed_weight(self._pack, entry, weight))
         return torch.from_numpy(pack_weight(entry, weight, self._pack.arena))

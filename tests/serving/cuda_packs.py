@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.cpu.pack_op import axes_of, operands_of
+from haotuner.backends.cpu.pack_op import axes_of
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
-from haotuner.backends.cuda.pack_product import PackedCudaProduct
+from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.backends.toolchain import Toolchain
@@ -174,7 +174,7 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
         name=name,
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
-        operands=operands_of(op),
+        operands=placed_operands(op),
         kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
         launches=[family(one).launch(one) for one in kernels],

@@ -113,7 +113,7 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
 
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
-    run(folder, pick, "several", "products", "product_refusals", "product_faults")
+    run(folder, pick, "several", "products", "products_beside", "product_refusals", "product_faults")
 
 
 @BOTH

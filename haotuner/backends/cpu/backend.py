@@ -23,6 +23,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
+from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
@@ -49,7 +50,8 @@ _MEASURING = (
 )
 _TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "online.py", "vector_math.py", "conv.py",
-            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py")  # fmt: skip
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py",
+            "typed_conv.py", "typed_product.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -150,7 +152,8 @@ class CpuBackend:
         if op.kind == "dense":
             return ways.ways(op, threads, one_order=one_order)
         axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
-        return (SERIAL,) if threads == 1 else (*axes, SERIAL)
+        folded = () if one_order or is_convolution(op.kind) else tuple(joins_of(self.families(op)[0], op))
+        return (SERIAL,) if threads == 1 else (*axes, *folded, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""

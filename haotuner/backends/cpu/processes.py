@@ -12,6 +12,7 @@ from haotuner.isolate.answers import Job, Refusal
 from haotuner.isolate.child import Child
 from haotuner.isolate.limits import Limits
 from haotuner.isolate.program import Program, described
+from haotuner.ops.groups import definitions
 
 BUILDING = "haotuner.backends.cpu.processes:building"
 TIMING = "haotuner.backends.cpu.processes:timing"
@@ -20,6 +21,7 @@ TIMING = "haotuner.backends.cpu.processes:timing"
 def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any] | None = None) -> Child:
     """A process that builds or times, not yet started."""
     # Without this tvm_ffi imports torch for its tensors, which costs a second.
+    told = {**(told or {}), "groups": definitions()}
     return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, limits=Limits())
 
 
@@ -29,6 +31,7 @@ def building(told: Mapping[str, Any]) -> Program:
     It pays for the compiler's start once, before the first request's clock runs.
     """
     _without_torch()
+    _learn(told)
     from haotuner.backends.cpu.compile import warm
 
     warm()
@@ -39,6 +42,7 @@ def building(told: Mapping[str, Any]) -> Program:
 def timing(told: Mapping[str, Any]) -> Program:
     """Verifies and times kernels that were built."""
     _without_torch()
+    _learn(told)
     from haotuner.backends.cpu.timed_libraries import Libraries
     from haotuner.backends.cpu.timer_conv import ConvTimer
     from haotuner.backends.cpu.timer_process import TimerProcess
@@ -75,6 +79,15 @@ def compile_object(job: Job) -> Job:
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}
+
+
+def _learn(told: Mapping[str, Any]) -> None:
+    """Know the kinds that files brought to the parent."""
+    if told.get("groups"):
+        from haotuner.graph.group import learned
+
+        for definition in told["groups"]:
+            learned(definition)
 
 
 def _without_torch() -> None:

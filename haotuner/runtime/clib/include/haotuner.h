@@ -104,7 +104,8 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * may call; nothing may call while or after the pack is closed. Allocates nothing.
  * batch_matmul takes x, w, y and after them, each NULL or left out where it is not wanted, bias, scale and mask:
  * y = (x . w) * scale + bias + mask. Matrices are the last two axes; those before count them and are broadcast, at any strides.
- * On a device it takes x, w and y alone, whose last axis is contiguous, and is queued on `stream`; on a CPU that is NULL. */
+ * On a device the last axis of x, w and y is contiguous, bias and mask are of their type, scale is float32 there, or one float32 of the
+ * host, which is read before this returns; and the call is queued on `stream`. On a CPU that is NULL. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
 /* Counts since the library was mapped, over all handles of this process. */

@@ -21,7 +21,7 @@ static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void**
 }
 
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "the last"};
+  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "offsets"};
   const ht_op* op = &ht_ops[index];
   const DLTensor* given[4] = {NULL};
   TVMFFIAny made = {.type_index = kTVMFFINone};
@@ -52,15 +52,18 @@ int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny
 }
 
 int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  static const char* const names[3] = {"x", "w", "out"};
+  enum { MOST = 6 };
+  static const char* const names[MOST] = {"x", "w", "out", "bias", "scale", "mask"};
   const ht_op* op = &ht_ops[index];
-  const DLTensor* given[3];
+  const DLTensor* given[MOST];
   void* stream = NULL;
-  if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt ||
-      (count_args == 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, w, out, setting[, stream])");
-  for (int i = 0; i < 3; ++i) {
-    if ((given[i] = ht_ffi_tensor(&args[i])) != NULL) continue;
+  if (count_args < 4 || count_args > 8 || args[3].type_index != kTVMFFIInt ||
+      (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, w, out, setting[, stream[, bias[, scale[, mask]]]])");
+  const int tensors = count_args < 5 ? 3 : count_args - 2;
+  for (int i = 0; i < tensors; ++i) {
+    const TVMFFIAny* arg = &args[i < 3 ? i : i + 2];
+    if ((given[i] = ht_ffi_tensor(arg)) != NULL || (i >= 3 && arg->type_index == kTVMFFINone)) continue;
     char text[128];
     snprintf(text, sizeof text, "%s is not a tensor: pass a tensor of a CUDA device", names[i]);
     return ht_ffi_raise("TypeError", op->name, text);
@@ -68,7 +71,7 @@ int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count_args, TVMFF
   if ((count_args == 4 || args[4].type_index == kTVMFFINone) && TVMFFIEnvGetStream != NULL)
     stream = TVMFFIEnvGetStream((int32_t)given[0]->device.device_type, given[0]->device.device_id);
   ht_error error;
-  if (ht_call_op(index, given, 3, args[3].v_int64, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  if (ht_call_op(index, given, tensors, args[3].v_int64, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   result->type_index = kTVMFFINone;
   return 0;
 }

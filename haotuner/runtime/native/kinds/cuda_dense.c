@@ -14,7 +14,9 @@ static const char* place_name(int device_type) {
 }
 
 int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
-  const ht_operand* x = &op->operands[0];
+  const ht_operand* x = &op->operands[0]; /* out is of its type; others are as the op says */
+  for (int i = 0; i < op->operand_count + op->optional_count; ++i)
+    if (strcmp(op->operands[i].name, name) == 0) x = &op->operands[i];
   if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
   if (t->device.device_type != kDLCUDA)
     return ht_refuse(error, "ValueError", "%s lives on %s; this pack computes on CUDA devices: copy it to one first", name,
@@ -22,12 +24,11 @@ int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, i
   if (device >= 0 && t->device.device_id != device)
     return ht_refuse(error, "ValueError", "%s lives on cuda:%d, the weight on cuda:%d: copy it there, or bind a weight on its device",
                      name, (int)t->device.device_id, device);
-  const int counts = strcmp(name, "offsets") == 0;
-  const int code = counts ? kDLInt : x->code, bits = counts ? 32 : x->bits;
+  const int code = x->code, bits = x->bits;
   if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1)
     return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
                      (int)t->dtype.bits, (int)t->dtype.lanes,
-                     counts ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
+                     code == kDLInt ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
   if (t->ndim < 1 || t->ndim > HT_MAX_RANK || t->shape == NULL)
     return ht_refuse(error, "ValueError", "%s has rank %d; expected 1 to %d axes", name, (int)t->ndim, HT_MAX_RANK);
   return 0;
