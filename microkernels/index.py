@@ -38,7 +38,8 @@ FAMILIES: tuple[Family, ...] = (
 @cache
 def _group_families(kind: str) -> tuple[Family, ...]:
     """The families of a kind that a file brought."""
-    return (CpuGenerated(GROUPS[kind]),)
+    found = GROUPS[kind]
+    return (CpuOnline(found) if CpuOnline.covers(found) else CpuGenerated(found),)
 
 
 def family_named(name: str) -> Family:

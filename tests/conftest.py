@@ -9,13 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests import run_folder
 
 GOLDEN = Path(__file__).parent / "golden"
+settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
+settings.load_profile("no clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Containers often forbid bytecode. Some hundred processes would compile all our sources again, 0.4 s each.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    if run_folder.WORD not in os.environ:  # not in a worker, which has its parent's
+        shared = os.environ[run_folder.WORD] = tempfile.mkdtemp(prefix="haotuner-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

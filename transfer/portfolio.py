@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.special import ndtri
-from sklearn.gaussian_process.kernels import Matern
 
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import NOTHING, Rows
@@ -217,6 +216,8 @@ class Portfolio:
 
     def _alike(self, rows: Rows) -> Scores:
         """How an error of size 1 at some rows hangs together with that at the measured ones, ``(rows, measured)``."""
+        from sklearn.gaussian_process.kernels import Matern  # a second to import: not of a portfolio that is never told
+
         return np.asarray(Matern(LENGTH, nu=2.5)(self._places[rows], self._places[self.rows]), dtype=np.float64)
 
     def _factor(self, error: float) -> tuple[Scores, bool]:

@@ -83,13 +83,16 @@ def _ends(node: Node, given: list[tuple[Array, Array]], found: Array, sizes: Siz
     for place, (value, error) in enumerate(given):
         if value.dtype.kind == "b" or not error.any():
             continue
+        worst = np.zeros(found.shape)
         for sign in (-1.0, 1.0):
             moved = [one for one, _ in given]
             moved[place] = (value + sign * error).astype(value.dtype)
             there = np.asarray(compute(moved, node.attributes, sizes))
             same = (there == found) | (np.isnan(there) & np.isnan(found)) if found.dtype.kind == "f" else there == found
-            off = off + np.where(same, 0.0, np.abs(there.astype(np.float64) - found.astype(np.float64))) / 2
-    return 2 * off  # both ends were added: twice their mean is at least the larger one
+            gap = np.where(same, 0.0, np.abs(there.astype(np.float64) - found.astype(np.float64)))
+            worst = np.fmax(worst, np.where(np.isnan(gap), np.inf, gap))
+        off = off + worst
+    return off
 
 
 def _map(node: Node, given: list[tuple[Array, Array]], found: Array, sizes: Sizes) -> Array:

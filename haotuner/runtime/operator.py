@@ -51,6 +51,13 @@ class Operator:
         """
         if not self._pack.is_open:
             self._pack.library()
+        if out is not None and not self._derived and len(operands) + len(named) == len(self._names):
+            # What nearly every call of a server is: half of a small call's time was spent on names.
+            try:
+                self._call(self._setting, *(operands if not named else [named[name] for name in self._names]), out)
+                return out
+            except (KeyError, *REFUSED):  # said below
+                pass
         given = self._given(operands, named)
         if out is None:
             out = self._empty(given)

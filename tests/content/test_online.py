@@ -15,6 +15,7 @@ from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.generate.attention import attention
 from haotuner.generate.counted import run
+from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.online import Online, online
 from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
 from haotuner.generate.tally import register_bytes, tally
@@ -22,8 +23,9 @@ from haotuner.graph.composites import softmax
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cpu.online import COVERED, CpuOnline
 from haotuner.ops.attention import ATTENTION
+from haotuner.ops.index import KINDS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
@@ -160,3 +162,14 @@ def test_compiled_programs_agree_with_the_reference(spec: str) -> None:
         library[kernel.name](*(tvm_ffi.from_dlpack(one) for one in (*views, out.inner)))
         verdict = judge.check(op, inputs, out.inner)
         assert not verdict.wrong and not out.touched(), f"{kernel.name} {b}x{t}x{s}: {verdict}"
+
+
+def test_the_kinds_that_are_known_to_be_covered_are_those_of_the_rule():
+    ruled = []
+    for name, kind in KINDS.items():
+        if (
+            has_graph(kind)
+            and online(graph_of(kind, {word: option.default for word, option in kind.options.items()})) is not None
+        ):
+            ruled.append(name)
+    assert ruled == [name for name, kind in KINDS.items() if CpuOnline.covers(kind)] == list(COVERED)

@@ -13,7 +13,6 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -25,6 +24,7 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES,
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from tests.run_folder import toolchain
 from tests.standin.cubins import cubin_of
 
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
@@ -194,7 +194,7 @@ def make_pack(out: Path, ops: Sequence[PackedOnDevice], arch: str, cubin: Path, 
     def compile_object(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin.read_bytes())
 
-    told = pack_library(ops, arch, Toolchain.find(), library, compile_object)
+    told = pack_library(ops, arch, toolchain(), library, compile_object)
     write_pack(out, library, document(ops, arch, **device) | told, lambda _: None)
     library.unlink()
     return out

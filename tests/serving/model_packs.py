@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
@@ -14,6 +13,7 @@ from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import source_of, written
 from haotuner.pack.write import write_pack
+from tests.run_folder import toolchain
 from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
 
@@ -33,7 +33,7 @@ def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact
     packed = [online_op(name) if name.startswith("attention") else packed_op(name, LANES[level], LANES[level], (1, 2))
               for name in ops]  # fmt: skip
     library = out.with_suffix(".so")
-    pack_library(packed, level, Toolchain.find(), library, groups=source_of(models))
+    pack_library(packed, level, toolchain(), library, groups=source_of(models))
     write_pack(
         out, library, document(packed, level), lambda _: None, {one.name: (one.schedule, one.weights) for one in models}
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import typed_params
 from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
@@ -17,6 +16,7 @@ from haotuner.microkernels.index import families_for
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from tests.run_folder import toolchain
 from tests.serving.packs import document
 
 BOUNDS = (4, 9, 40)  # of n, or of m: the largest extent of each cell; the last goes on
@@ -53,7 +53,7 @@ def product_pack(out: Path, specs: Sequence[str], lanes: int, arch: str) -> Path
     """A pack of these ops with real micro-kernels."""
     ops = [packed_product(spec, lanes) for spec in specs]
     library = out.with_suffix(".so")
-    pack_library(ops, arch, Toolchain.find(), library)
+    pack_library(ops, arch, toolchain(), library)
     write_pack(out, library, document(ops, arch), lambda _: None)
     library.unlink()
     return out

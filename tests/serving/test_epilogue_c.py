@@ -11,10 +11,10 @@ import pytest
 
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import PackedAny, pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.write import write_pack
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.native_builds import LIBRARY, cc
 from tests.serving.packs import LANES, best_level, document, packed_op
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lanes = LANES[level]
     ops: list[PackedAny] = [packed_op(FP32, lanes, 2 * lanes), packed_conv(CONV, lanes)]
     ops += [typed_op(name, lanes) for name in (BF16, INT8, PLAIN)]
-    pack_library(ops, level, Toolchain.find(), out / "pack.so")
+    pack_library(ops, level, toolchain(), out / "pack.so")
     write_pack(out / "pack", out / "pack.so", document(ops, level), lambda _: None)
     return out / "pack"
 

@@ -10,6 +10,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 import haotuner  # noqa: E402, after the skip
+from haotuner import judge  # noqa: E402
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.backends.toolchain import Toolchain  # noqa: E402
@@ -18,12 +19,14 @@ from haotuner.graph.interpret import interpret  # noqa: E402
 from haotuner.held_groups import learn_from, meaning_of  # noqa: E402
 from haotuner.importing.read import read  # noqa: E402
 from haotuner.microkernels.cpu.generated import CpuGenerated  # noqa: E402
-from haotuner.microkernels.index import families_for  # noqa: E402
+from haotuner.microkernels.cpu.online import CpuOnline  # noqa: E402
+from haotuner.microkernels.index import families_for, family_named  # noqa: E402
 from haotuner.ops.groups import digest_of, learn  # noqa: E402
 from haotuner.pack.verify import not_verified, verify  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
 from haotuner.request import ops_of  # noqa: E402
 from haotuner.words.op import Op  # noqa: E402
+from haotuner.words.shape import Shape  # noqa: E402
 from tests.serving.packs import document  # noqa: E402
 
 helper, FLOAT, INT32, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT32, onnx.TensorProto.INT64
@@ -165,3 +168,19 @@ def test_a_name_means_one_definition():
     with pytest.raises(ValueError, match="hash of its definition"):
         learn(Op.parse("softmax:").meaning, "{}")
     assert digest_of("a") != digest_of("b")
+
+
+def test_attention_written_as_a_group_gets_online_sums(tmp_path):
+    file = saved(tmp_path / "att.onnx", [
+        node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]), node("MatMul", ["q", "kt"], ["scores"]),
+        node("Mul", ["scores", "scale"], ["scaled"]), node("Softmax", ["scaled"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+    ], {"q": ["b", "t", 16], "k": ["b", "s", 16], "v": ["b", "s", 16]}, ["y"], scale=np.float32(0.25))  # fmt: skip
+    (op,) = ops_of(f"group:{file}")
+    (family,) = families_for(op, "cpu")
+    assert isinstance(family, CpuOnline) and op.parallel == ("b", "t") and family_named(family.name) is family
+    rng = np.random.default_rng(0)
+    given = judge.draw(op, Shape.of(b=2, t=3, s=5), rng)
+    want = next(iter(interpret(read(file), given).values()))
+    np.testing.assert_allclose(judge.reference(op, given), want, rtol=1e-5, atol=1e-6)
+    assert judge.check(op, given, want).wrong == 0 and judge.check(op, given, want * np.float32(1.001)).wrong > 0

@@ -15,8 +15,8 @@ torch: Any = pytest.importorskip("torch")
 import haotuner  # noqa: E402
 import haotuner.torch as adapter  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
-from haotuner.backends.toolchain import Toolchain  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
+from tests.run_folder import toolchain  # noqa: E402
 from tests.serving.conv_packs import packed_conv  # noqa: E402
 from tests.serving.packs import LANES, best_level, document, packed_op  # noqa: E402
 from tests.serving.typed_packs import typed_op  # noqa: E402
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: Any) -> Path:
     ops += [typed_op(name, lanes) for name in ("dense_n24_k8_bf16_bias_gelu", "dense_n8_k24_bf16", "dense_n24_k8_int8")]
     ops.append(packed_conv("conv2d:c=3,f=5,r=3,s=3,pad=1,epilogue=bias+hardswish", lanes))
     ops.append(packed_conv("conv2d:c=5,f=4,r=1,s=1,layout=nhwc,epilogue=relu", lanes))
-    pack_library(ops, level, Toolchain.find(), out / "pack.so")
+    pack_library(ops, level, toolchain(), out / "pack.so")
     write_pack(out / "pack", out / "pack.so", document(ops, level), lambda _: None)
     return out / "pack"
 
