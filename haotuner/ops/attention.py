@@ -65,7 +65,7 @@ def _tolerance(inputs: Arrays, options: Options) -> Any:
         moved = scores - scores.max(axis=-1, keepdims=True, initial=-np.inf)
     far = np.where(np.isfinite(moved), np.abs(moved), 0.0)
     each = 2.0 * off.max(axis=-1, keepdims=True, initial=0.0) + far + 8.0 + 2.0 * sum_rounding(max(1, scores.shape[-1]))
-    return (_weights(scores) * each) @ np.abs(inputs["v"]) + 2.0**-100
+    return (np.nan_to_num(_weights(scores)) * each) @ np.abs(inputs["v"]) + 2.0**-100
 
 
 @cache
