@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch: Any = pytest.importorskip("torch")
@@ -17,6 +18,7 @@ from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.backends.toolchain import Toolchain  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
 from tests.serving.conv_packs import packed_conv  # noqa: E402
+from tests.serving.odd_tensors import ODD, odd  # noqa: E402
 from tests.serving.packs import LANES, best_level, document  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -166,6 +168,34 @@ def test_a_fused_convolution_is_an_operator_of_torch(pack: Any) -> None:
             getattr(torch.ops.haotuner, name)(x.double(), packed, layer.bias)
         with pytest.raises(ValueError, match="bias has last extent 3"):
             getattr(torch.ops.haotuner, name)(x, packed, layer.bias[:3])
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_odd_tensors_are_right_or_refused_by_the_operator(pack: Any, kind: Any) -> None:
+    layer = nn.Conv2d(8, 12, 1).to(kind)
+    name = f"conv2d_c8_f12_r1_s1_{'bf16_' if kind is torch.bfloat16 else ''}bias_hardswish"
+    rng, right = np.random.default_rng(0), 0
+    with torch.inference_mode(), adapter.register(pack) as handle:
+        packed, call = handle.pack_weight(name, layer.weight), getattr(torch.ops.haotuner, name)
+        given = {"x": torch.randn(2, 8, 5, 6).numpy(), "packed": packed.numpy(), "bias": layer.bias.float().numpy()}
+        for _ in range(150):
+            at, way = rng.choice(list(given)), rng.choice([way for way in ODD if way != "backwards"])
+            made: dict[str, Any] = dict(given)
+            made[at] = odd(rng, made[at], way)
+            tensors = {key: torch.from_numpy(value) for key, value in made.items()}
+            if tensors["x"].dtype is torch.float32:
+                tensors["x"] = tensors["x"].to(kind) if way != "overlapping" else tensors["x"]
+            try:
+                found = call(*tensors.values())
+            except (RuntimeError, TypeError, ValueError) as error:
+                assert name in str(error), (at, way, str(error))
+                continue
+            if at == "packed" and way not in ("none", "apart", "turned"):
+                continue  # other numbers of the right size are another weight
+            want = nn.functional.hardswish(nn.functional.conv2d(tensors["x"].float(), layer.weight.float(), tensors["bias"]))
+            assert found.shape == want.shape and close(found, want.to(kind)), (at, way)
+            right += 1
+    assert right > 30
 
 
 @pytest.mark.slow
