@@ -117,7 +117,8 @@ def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
-    eps = DTYPES[op.dtype_of(op.meaning.output)].eps
+    kept = DTYPES[op.dtype_of(op.meaning.output)]
+    eps = kept.eps
     if not eps and not op.epilogue:
         return np.zeros(want.shape)  # sums of integers
     # Sums are kept in fp32 at least, whatever the operands' type.
@@ -136,7 +137,7 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
     if not eps:  # what lies so near to a half may be either
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:
-        allowed = allowed + eps * np.abs(want)
+        allowed = allowed + eps * np.abs(want) + kept.least
     return np.broadcast_to(allowed, want.shape)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Backend, Choice
@@ -34,6 +34,9 @@ from haotuner.trace import arrivals_of
 from haotuner.tuning import Tuned
 from haotuner.words.device import Device
 from haotuner.words.op import Op
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
@@ -277,6 +280,7 @@ def _document(
             "session": lab.session.id,
             "fingerprint": lab.fingerprint,
             "started_from": start.document,
+            **({"models": {one.written.name: _plan_of(one) for one in request.models}} if request.models else {}),
         },
         # True: nothing was measured on the device, plans and times are predictions.
         "unverified": request.zero_measure,
@@ -285,6 +289,17 @@ def _document(
         # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
         "batch_invariant": request.batch_invariant,
         "ops": [_op_document(t, lab) for t in tuned],
+    }
+
+
+def _plan_of(model: AskedModel) -> dict[str, Any]:
+    """How a model's groups were chosen, for `haotuner explain`."""
+    told = model.told
+    return {
+        "status": told.status,
+        "measured": told.measured,
+        "requests": len(model.prices.requests),
+        "regions": [one for one in told.regions if one["chosen"]],
     }
 
 

@@ -15,6 +15,7 @@ from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_cell import cell_document, placed_cell_document, print_cell
 from haotuner.cli.explain_device import device_document, print_device
+from haotuner.cli.explain_model import model_document, print_model
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
@@ -30,13 +31,23 @@ from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
 def explain(
     pack: PackFolder,
-    op: Annotated[str, typer.Option("--op", help="Name or spec of an op in the pack.")],
-    shape: Annotated[str, typer.Option("--shape", help="One shape, for example m=37.")],
+    op: Annotated[str, typer.Option("--op", help="Name or spec of an op in the pack.")] = "",
+    shape: Annotated[str, typer.Option("--shape", help="One shape, for example m=37.")] = "",
+    only: Annotated[
+        str, typer.Option("--only", metavar="MODEL", help="A whole model: its groups beside greedy fusion's.")
+    ] = "",
+    region: Annotated[str, typer.Option("--region", metavar="TENSOR", help="Of a model: the region that makes it.")] = "",
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     manifest = read_manifest(pack)
+    if only:
+        told = model_document(manifest, only, region)
+        say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
+        return
+    if not op or not shape:
+        raise UsageError("name an op and a shape, --op dense_n768_k768 --shape m=37, or a whole model, --only MODEL")
     name = _named(op, [entry.name for entry in manifest.ops if entry.group])
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)

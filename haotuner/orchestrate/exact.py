@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -21,6 +22,7 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Greedy, Step
+from haotuner.orchestrate.products import Product
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate
@@ -48,6 +50,7 @@ class Told:
     chosen_us: float = 0.0
     bound_us: float = 0.0
     measured: int = 0  # kernels that were timed, of the candidates
+    regions: list[dict[str, Any]] = field(default_factory=list)  # of each window its kernels beside greedy fusion's
 
     @property
     def status(self) -> str:
@@ -69,9 +72,18 @@ class Exact(Greedy):
     """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
 
     def __init__(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> None:
-        super().__init__(graph, tuned=tuned)
         self.prices, self.told = prices, Told()
+        super().__init__(graph, tuned=tuned)
         self.order = {node.output: place for place, node in enumerate(graph.nodes)}
+
+    def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
+        """Whether the one kernel is priced below the products and the loops that they leave."""
+        covered = {name for part in parts for name in part.nodes}
+        between = [name for name in one.nodes if name not in covered]
+        apart = sum(self.prices.product_us(part, self.graph) for part in parts)
+        stored = [name for name in between if any(r.output in covered for r in self.finder.readers.get(name, []))]
+        apart += sum(self.prices.loops_us(self.subgraph(name, between)) for name in stored)
+        return self.prices.product_us(one, self.graph) < apart
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -88,7 +100,9 @@ class Exact(Greedy):
             base_us = sum(self.prices.loops_us(group) for group in window.base.values())
             self.told.windows += 1
             self.told.greedy_us += base_us
-            if found is None or sum(one.us for one in found) > base_us:  # candidates were left out
+            lost = found is None or sum(one.us for one in found) > base_us  # candidates were left out
+            self.told.regions.append(self._region(window, None if lost else found))
+            if found is None or lost:
                 groups |= window.base
                 stored |= {name for name in greedy_stored if name in window.inside}
                 self.told.chosen_us += base_us
@@ -98,6 +112,18 @@ class Exact(Greedy):
                 stored.add(one.output)
                 groups[one.output] = self.subgraph(one.output, one.nodes)
         return self._ordered(stored, groups)
+
+    def _region(self, window: _Window, found: list[Candidate] | None) -> dict[str, Any]:
+        """The window's kernels, for people, beside greedy fusion's; None: the plan has those, too."""
+        greedy = [
+            {"output": name, "primitives": [node.primitive for node in group.nodes], "us": self.prices.loops_us(group)}
+            for name, group in window.base.items()
+        ]
+        chosen = greedy if found is None else [
+            {"output": one.output, "us": one.us,
+             "primitives": [self.made[name].primitive for name in self.order if name in one.nodes]} for one in found
+        ]  # fmt: skip
+        return {"outputs": window.outputs, "chosen": chosen, "greedy": greedy}
 
     def _opened(self, window: _Window, required: set[str], groups: Mapping[str, Graph]) -> _Window:
         """The window with its candidates, its outputs and what greedy fusion makes of it."""

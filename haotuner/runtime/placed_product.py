@@ -96,8 +96,8 @@ class PlacedProductOp:
             raise ValueError(
                 f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
             ) from None
-        n_at = self.entry.inputs[1].dims.index("n") - 3
-        size = (*batch, shapes[0][-2], shapes[1][n_at])
+        m_at, n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(self.entry.inputs, "mn", strict=True))
+        size = (*batch, shapes[0][m_at], shapes[1][n_at])
         if hasattr(x, "new_empty"):
             return x.new_empty(size)
         cupy = sys.modules.get("cupy")

@@ -73,9 +73,11 @@ def test_batches_have_the_tiles_without_tensor_maps_and_are_one_launch_each():
         of = {
             layout: Op.parse(f"batch_matmul:n=64,k=64,layout={layout},dtype={family.dtype}") for layout in ("nn", "nt", "tn")
         }
-        assert [family.serves(op) for op in of.values()] == [True, True, False]
-        nn, nt = (next(iter(family.points(of[layout], device("sm_90a")))) for layout in ("nn", "nt"))
-        assert (nn["kn"], nt["kn"]) == (1, 0) and family.launch(nn).batch
+        assert all(family.serves(op) for op in of.values())
+        nn, nt, tn = (next(iter(family.points(op, device("sm_90a")))) for op in of.values())
+        assert (nn["kn"], nt["kn"], tn["kn"]) == (1, 0, 2) and family.launch(nn).batch
+        assert family.launch(tn).across and not family.launch(nn).across
+        assert tn["v"] == 1, "nothing is known of m, along which x lies"
         assert not family.launch(nn).splits and not family.launch(nn).maps
     free = Op.parse("batch_matmul:layout=nt")  # nothing is known of the rows' ends
     assert {point["v"] for point in BATCHED_FAMILIES[-1].points(free, device("sm_80"))} == {1}

@@ -139,7 +139,20 @@ PRODUCT_BF16 = Pick(
     kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=2, v=1, kn=1),),  # type: ignore[attr-defined]
     dtype="bfloat16",
 )
+PRODUCT_TN = Pick(  # x stored (k, m), of a type that ldmatrix turns
+    arch="sm_80",
+    op="batch_matmul_fp16_tn",
+    kernels=(_BATCHED["cuda_batched_mma_fp16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1, kn=2),),  # type: ignore[attr-defined]
+    dtype="float16",
+)
+PRODUCT_TN_FP32 = Pick(
+    arch="sm_80",
+    op="batch_matmul_tn",
+    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1, kn=2),),  # type: ignore[attr-defined]
+    dtype="float32",
+)
 PRODUCT_PICKS = (PRODUCT_FP16, PRODUCT_FP32, PRODUCT_BF16)
+TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
 def family(kernel: MicroKernel) -> CudaDense:

@@ -115,6 +115,25 @@ def products(path: str) -> None:
     graphs(served, k)
 
 
+def turned(path: str) -> None:
+    """x as (k, m): any extents and strides of its rows, a batch of it that is broadcast, and a mask beside."""
+    served = Products(path)
+    device = served.device
+    for b, m, n, k in ((1, 1, 1, 1), (3, 7, 7, 13), (2, 33, 70, 40), (5, 70, 20, 5)):
+        x, w, mask = served.drawn(1, k, m), served.drawn(b, k, n, seed=1), served.drawn(m, 1, seed=2)
+        want = served.exact(x.swapaxes(-1, -2), w)
+        for gap in (0, 5):
+            y = served.placed(np.full(want.shape, UNTOUCHED, served.dtype), gap)
+            served.op.run(
+                served.placed(x, gap), served.placed(w, gap), out=y, stream=served.stream, mask=device.upload(mask)
+            )
+            device.wait(served.stream)
+            assert np.array_equal(device.download(y, served.dtype).astype(np.float64), want + mask), (b, m, n, k, gap)
+    skewed = device.empty((2, 5, 6), served.dtype, strides=(100, 12, 2))
+    with pytest.raises(ValueError, match=f"^{served.op.name}: x has inner stride 2"):
+        served.op.run(skewed, device.empty((2, 5, 3), served.dtype), out=device.empty((2, 6, 3), served.dtype), stream=0)
+
+
 def products_beside(path: str) -> None:
     """Scale, bias and mask in the launch of the products: for each matrix or for all, broadcast along any axis."""
     served = Products(path)

@@ -21,6 +21,7 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_PICKS,
     SIMT,
+    TURNED_PICKS,
     WGMMA,
     Pick,
     build_pack,
@@ -114,6 +115,11 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "products", "products_beside", "product_refusals", "product_faults")
+
+
+@pytest.mark.parametrize("pick", TURNED_PICKS, ids=lambda pick: pick.op)
+def test_a_first_factor_stored_the_other_way_is_served(folder, pick):
+    run(folder, pick, "turned")
 
 
 @BOTH

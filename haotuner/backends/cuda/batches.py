@@ -29,11 +29,12 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]
     Then the op's own extents, cut short.
     """
     step, free = launch.vector, replace(op, static=())
-    wide = step if op.option("layout") == "nn" else 1
+    wide = 1 if op.option("layout") == "nt" else step
+    high = step if op.option("layout") == "tn" else 1
     last = step * (max(depth // step, 1) - 1) or step
-    yield free, Shape.of(b=3, m=launch.tile_m + 1, n=launch.tile_n + wide, k=2 * depth + last), True
-    yield free, Shape.of(b=1, m=1, n=wide, k=step), False
-    yield free, Shape.of(b=2, m=max(1, launch.tile_m - 1), n=launch.tile_n, k=depth), False
+    yield free, Shape.of(b=3, m=launch.tile_m + high, n=launch.tile_n + wide, k=2 * depth + last), True
+    yield free, Shape.of(b=1, m=high, n=wide, k=step), False
+    yield free, Shape.of(b=2, m=max(high, launch.tile_m - high), n=launch.tile_n, k=depth), False
     own = dict(op.static)
     deep = {
         "b": 2,
@@ -128,7 +129,7 @@ class BatchOperands:
         self._native = native
         self.count = 1  # of weights that take turns: what comes with a call was just written
         self.b, self.m, self.n, self.k = (int(extents[axis]) for axis in OWN)
-        self._kn = op.option("layout") == "nn"
+        self._kn, self._across = op.option("layout") != "nt", op.option("layout") == "tn"
         self._held: list[int] = []
         dtype = judge.numpy_dtype(op.dtype)
         try:
@@ -148,7 +149,15 @@ class BatchOperands:
         """All matrices, in one launch."""
         x, w, y = self._held
         args = ArgsWords(
-            x=x, y=y, m=self.m, n=self.n, k=self.k, ldx=self.k, ldy=self.n, ldw=self.n if self._kn else self.k, splits=1
+            x=x,
+            y=y,
+            m=self.m,
+            n=self.n,
+            k=self.k,
+            ldx=self.m if self._across else self.k,
+            ldy=self.n,
+            ldw=self.n if self._kn else self.k,
+            splits=1,
         )
         self.weights = np.array([w], np.uint64)  # outlives the call
         call = call_words([(loaded, self.m)], 0, args, self.weights)

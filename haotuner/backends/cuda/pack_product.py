@@ -44,7 +44,7 @@ class PackedCudaProduct(PackedSliced):
     @property
     def reads_kn(self) -> bool:
         """Whether w lies as (k, n)."""
-        return Op.parse(self.name).option("layout") == "nn"
+        return Op.parse(self.name).option("layout") != "nt"
 
     def declarations(self) -> str:
         """Nothing: kernels are found in the device code by their names."""
@@ -55,7 +55,8 @@ class PackedCudaProduct(PackedSliced):
         for plan in self.plans:
             self._check(plan)
         own = ", ".join(str(places[name]) for name in self.kernel_names)
-        across = f"NULL, 0, 0, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
+        x_across = int(Op.parse(self.name).option("layout") == "tn")
+        across = f"NULL, 0, {x_across}, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
             f"static const ht_cuda_product data_{index} = {{{{{across}}}, {DTYPES.index(self.dtype)}, kernels_{index}}};",

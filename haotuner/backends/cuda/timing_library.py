@@ -229,7 +229,7 @@ def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWo
         shared_bytes=launch.shared_bytes, vector=launch.vector, maps=len(launch.maps),
         box_x=(ctypes.c_int32 * 2)(*((x.rows, x.columns) if x else (0, 0))),
         box_w=(ctypes.c_int32 * 2)(*((w.rows, w.columns) if w else (0, 0))),
-        swizzle=x.swizzle_bytes if x else 0, kn=int(kn), dtype=DTYPES.index(dtype),
+        swizzle=x.swizzle_bytes if x else 0, kn=int(kn) + int(launch.across), dtype=DTYPES.index(dtype),
         splits_max=MOST_SPLITS if launch.splits else 1, groups=int(launch.groups),
         batch=int(launch.batch),
     )  # fmt: skip

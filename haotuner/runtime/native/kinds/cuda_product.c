@@ -59,7 +59,8 @@ static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, h
   const int64_t m = call->extents[HT_PRODUCT_M], n = call->extents[HT_PRODUCT_N], k = call->extents[HT_PRODUCT_K];
   int64_t ldx, ldw, ldy;
   const int across = data->product.w_across; /* w lies (n, k); its view is that of (k, n) */
-  if (row_stride("x", m, k, x->strides[0], x->strides[1], &ldx, error) != 0 ||
+  const int x_across = data->product.x_across; /* x lies (k, m); its view is that of (m, k) */
+  if (row_stride("x", x_across ? k : m, x_across ? m : k, x->strides[x_across], x->strides[!x_across], &ldx, error) != 0 ||
       row_stride("w", across ? n : k, across ? k : n, w->strides[across], w->strides[!across], &ldw, error) != 0 ||
       row_stride("y", m, n, y->strides[0], y->strides[1], &ldy, error) != 0)
     return -1;
