@@ -55,7 +55,9 @@ def files(folder: Path) -> list[Path]:
         ], {"x": ["m", "n"], "r": ["m", "n"]}, ["mean", "c"], axes=np.array([1])),
         saved(folder / "looked-up.onnx", [
             node("Gather", ["table", "at"], ["g"], axis=0), node("ReduceL2", ["g", "axes"], ["l"], keepdims=1),
-            node("Div", ["g", "l"], ["d"]), node("Slice", ["d", "from", "to", "along", "by"], ["Y out"]),
+            node("Div", ["g", "l"], ["e"]), node("Sign", ["e"], ["sign"]), node("Mul", ["e", "sign"], ["f"]),
+            node("Round", ["g"], ["whole"]), node("Add", ["f", "whole"], ["d"]),
+            node("Slice", ["d", "from", "to", "along", "by"], ["Y out"]),
         ], {"table": ["v", 24], "at": ["m"]}, ["Y out"], axes=np.array([1]), **{
             "from": np.array([1]), "to": np.array([24]), "along": np.array([1]), "by": np.array([2]),
         }),
@@ -154,6 +156,8 @@ def test_files_that_make_no_group(tmp_path):
     assert "room for" in refused(tmp_path, [node("Sum", list(nine), ["y"])], nine, ["y"])
     empty = [node("ReduceMax", ["x", "axes"], ["y"])]
     assert "reduces over nothing" in refused(tmp_path, empty, {"x": ["m", 0]}, ["y"], axes=np.array([1]))
+    rest = [node("Mod", ["x", "x"], ["y"], fmod=1)]
+    assert "a remainder of fp32" in refused(tmp_path, rest, x, ["y"])
     mixed = [node("Add", ["x", "at"], ["y"])]
     assert "different element types" in refused(tmp_path, mixed, x | {"at": ["m", "n"]}, ["y"])
     with pytest.raises(UsageError, match="name the file"):
