@@ -43,7 +43,7 @@ tune-model: $(VENV)/.installed
 
 # Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.
 test: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # Every variant, fuzzers and soaks: up to an hour.
 test-all: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)

@@ -34,6 +34,8 @@ def touched(step: Mapping[str, Any]) -> list[str]:
         return [step["of"]]
     if step["do"] == "loops":
         return list(step["tensors"])
+    if step["do"] == "online":
+        return [*(one["of"] for one in step["views"].values()), step["out"]]
     views = [one["of"] if isinstance(one, dict) else one for one in (step["x"], step.get("w")) if one is not None]
     return [*views, *step["passed"].values(), step["out"]]
 

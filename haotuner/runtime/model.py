@@ -102,7 +102,7 @@ class Model:
         if step["do"] in ("alias", "loops"):
             return None
         op = self.pack.op(step["op"])
-        if step["do"] == "product":
+        if step["do"] in ("product", "online"):
             return op
         constants = {name: self._weights[one] for name, one in step["constants"].items()}
         return op.bind(self._weights[step["weight"]], **constants)
@@ -165,6 +165,14 @@ def _call_product(m: Model, step: Mapping[str, Any], bound: Any, arrays: Mapping
     return _nothing if not out.size else lambda: bound.run(x, w, out=out, **beside)
 
 
+def _call_online(m: Model, step: Mapping[str, Any], bound: Any, arrays: Mapping[str, Any], sizes: list[int], _: Any) -> Any:
+    given = {name: _seen(arrays[one["of"]], one, sizes) for name, one in step["views"].items()}
+    order, out = step["order"], arrays[step["out"]]
+    if order:  # as of a product
+        out = out.transpose([order.index(axis) for axis in range(len(order))])
+    return _nothing if not out.size else lambda: bound.run(**given, out=out)
+
+
 def _call_loops(
     m: Model, step: Mapping[str, Any], bound: Any, arrays: Mapping[str, Any], sizes: list[int], table: Any
 ) -> Any:
@@ -184,6 +192,7 @@ _CALLS: Mapping[str, Callable[..., Callable[[], Any]]] = {
     "dense": _call_dense,
     "conv": _call_conv,
     "product": _call_product,
+    "online": _call_online,
     "loops": _call_loops,
 }
 

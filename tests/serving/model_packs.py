@@ -14,6 +14,7 @@ from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import source_of, written
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
 
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
@@ -29,7 +30,8 @@ def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact
         ops |= {one.op: None for one in steps if isinstance(one, Product)}
         models.append(written(name, graph, steps, sum(len(one.functions) for one in models)))
     level = best_level()
-    packed = [packed_op(name, LANES[level], LANES[level], (1, 2)) for name in ops]
+    packed = [online_op(name) if name.startswith("attention") else packed_op(name, LANES[level], LANES[level], (1, 2))
+              for name in ops]  # fmt: skip
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of(models))
     write_pack(
