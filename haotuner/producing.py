@@ -18,7 +18,7 @@ from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Bac
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.every_op import SIGNAL, Watch, stopped_of, tune_every
-from haotuner.initial_model import Start, start_of
+from haotuner.initial_model import Start, Starts
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
@@ -123,9 +123,10 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
-    start = start_of(request.model, device, backend.searched(request.ops[0], device)[0].name, seed=request.seed)
+    starts = Starts(request.model, device, seed=request.seed)
+    start = starts.of(backend.searched(request.ops[0], device)[0].name)
     with _laboratory(request, backend, device) as lab:
-        tuned, turns = tune_every(request, lab, threads, start.model, watch)
+        tuned, turns = tune_every(request, lab, threads, starts.model, watch)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
@@ -166,7 +167,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         seconds=seconds,
         stopped=stopped,
         document=report,
-        start=start.words,
+        start=starts.words,
     )
 
 
