@@ -18,6 +18,8 @@ __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "P
 CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
+MODEL = ("entry", "lives", "place", "plan", "read", "run", "sizes", "weights")
+MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
@@ -65,7 +67,7 @@ def pack_library(
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
 
-    ``groups``: C of whole models' loops. ``compile_object`` turns kernels into one object file; a tuner has it done by a
+    ``groups``: C of whole models' loops and schedules. ``compile_object`` turns kernels into one object file; a tuner has it done by a
     process that TVM is loaded in already.
     """
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
@@ -78,5 +80,5 @@ def pack_library(
             loops.write_text(groups)
             objects.append(loops.with_suffix(".o"))
             toolchain.object(loops, [RUNTIME_SOURCES], objects[-1], (*GROUP_FLAGS, f"-march={mcpu}"))
-            sources.append("loops.c")
+            sources += MODEL_SOURCES
         toolchain.link(objects, [data, *(RUNTIME_SOURCES / name for name in sources)], [RUNTIME_SOURCES], out)
