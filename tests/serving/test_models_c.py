@@ -11,15 +11,33 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackInvalid
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.runtime.mapped import Mapped
 from haotuner.words.schedule_words import schedule_words
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
-from tests.serving.test_models import GRAPHS
+from tests.serving.test_models import numbers
 
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("ht_group_run", "malloc", "calloc", "mmap"))
 LANES = 4
-GRAPH = {"encoder": GRAPHS["encoder"]}
+B, T = dimension("batch"), dimension("seq")
+
+
+def encoder() -> Graph:
+    """A norm, dense layers without an epilogue (their kernels are plain C here), softmax over tokens, a mask, a transpose."""
+    g = GraphBuilder()
+    x, mask = g.input("x", (B, T, 8)), g.input("mask", (B, T), "int64")
+    up = g.add("contract", composites.normalise(g, x, (2,), 1e-5), g.constant(numbers(8, 12)), labels="btk,kn->btn")
+    y = g.add("contract", composites.softmax(g, up, 2), g.constant(numbers(12, 8)), labels="btk,kn->btn")
+    shown = g.add("reshape", g.add("cast", mask, dtype="fp32"), shape=(B, T, 1))
+    weights = composites.softmax(g, g.map("mul", y, shown), 1)
+    pooled = g.add("reduce", g.map("mul", y, weights), how="sum", axes=(1,))
+    return g.finish(pooled, g.add("transpose", y, order=(2, 0, 1)))
+
+
+GRAPH = {"encoder": encoder()}
 
 
 @pytest.fixture(scope="module")
