@@ -10,6 +10,7 @@ import contextlib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,7 +77,8 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
     for name, axes in op.epilogue_operands.items():
         values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
         if name == "scale" and op.sums == "int32" and not whole:  # sums of bytes are that large
-            values = values / np.float32(BYTE_SUMS * np.sqrt(extents["k"]))
+            terms = op.flops(shape) / 2 / max(1, prod(op.operand_shape(op.meaning.output, shape)))
+            values = values / np.float32(BYTE_SUMS * np.sqrt(max(1, terms)))
         found[name] = values.astype(numpy_dtype(op.extra_dtype(name)))
     if "low" in found:  # the ends of a clamp, in their order
         found["low"], found["high"] = np.minimum(found["low"], found["high"]), np.maximum(found["low"], found["high"])
@@ -115,7 +117,8 @@ def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
-    eps = DTYPES[op.dtype_of(op.meaning.output)].eps
+    kept = DTYPES[op.dtype_of(op.meaning.output)]
+    eps = kept.eps
     if not eps and not op.epilogue:
         return np.zeros(want.shape)  # sums of integers
     # Sums are kept in fp32 at least, whatever the operands' type.
@@ -134,14 +137,17 @@ def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) ->
     if not eps:  # what lies so near to a half may be either
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:
-        allowed = allowed + eps * np.abs(want)
+        allowed = allowed + eps * np.abs(want) + kept.least
     return np.broadcast_to(allowed, want.shape)
 
 
 def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64] | float) -> Verdict:
-    """Element by element; NaN and infinities where finite numbers are wanted are wrong."""
-    error = np.abs(np.asarray(found, np.float64) - want)
-    wrong = ~(error <= allowed)
+    """Element by element; NaN and infinities where finite numbers are wanted are wrong, and the other way round."""
+    given = np.asarray(found, np.float64)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        error = np.abs(given - want)
+    error = np.where((given == want) | (np.isnan(given) & np.isnan(want)), 0.0, error)
+    wrong = ~(error <= allowed) & ~np.isposinf(allowed)
     if not wrong.any():
         shares = error / np.maximum(allowed, np.finfo(np.float64).tiny)
         return Verdict(worst=float(np.max(shares, initial=0.0, where=error > 0)), wrong=0)

@@ -9,14 +9,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, Choice
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Backend, Choice
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
+from haotuner.every_op import SIGNAL, Watch, stopped_of, tune_every
 from haotuner.initial_model import Start, start_of
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
@@ -26,25 +27,23 @@ from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import write_pack
 from haotuner.plan_facts import plan_facts
 from haotuner.records import open_store
-from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.request import Request, ops_asked
 from haotuner.runtime.host import missing_flags
 from haotuner.scratch import scratch_folder
 from haotuner.trace import arrivals_of
-from haotuner.tuning import Task, Tuned
-from haotuner.tuning import tune as tune_op
+from haotuner.tuning import Tuned
 from haotuner.words.device import Device
 from haotuner.words.op import Op
-from haotuner.words.record import Record
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fifty: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
-SIGNAL = "signal"  # why a run stopped that was told to
-ZERO_MEASURE = "zero-measure"  # why a run stopped that was told to measure nothing
-
-Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
+_OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,35 +123,19 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
-    budget = 0.0 if request.zero_measure else request.budget_s or BUDGET_PER_OP_S * len(request.ops)
     start = start_of(request.model, device, backend.searched(request.ops[0], device)[0].name, seed=request.seed)
     with _laboratory(request, backend, device) as lab:
-        ready = time.monotonic()
-        tuned: list[Tuned] = []
-        for place, op in enumerate(request.ops):
-            left = budget - (time.monotonic() - ready)
-            task = Task(
-                op=op,
-                traffic=request.traffic(op),
-                threads=threads,
-                cache=request.weights if _has_weights(op) else "hot",
-                budget_s=max(0.0, left) / (len(request.ops) - place),  # time an op saves is the next one's
-                seed=request.seed,
-                one_order=request.batch_invariant,
-                search=request.search,
-                # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
-                among=tuned[-1].kernels if _stopped(tuned) == SIGNAL else (),
-            )
-            found = tune_op(task, lab, backend.searched(op, device), _named(watch, op), start.model)
-            tuned.append(replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found)
+        tuned, turns = tune_every(request, lab, threads, start.model, watch)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
             library = scratch / "pack.so"
-            groups = _groups_of(request)
-            document |= backend.write_library([_choice(t) for t in tuned], device, library, lab.compile_object, groups)
+            groups, objects = _groups_of(request), None if request.cache is None else request.cache / _OBJECTS
+            document |= backend.write_library(
+                [_choice(t) for t in tuned], device, library, lab.compile_object, groups, objects
+            )
             watch("", "checking what it computes", None)
-            hurried = _stopped(tuned) == SIGNAL
+            hurried = stopped_of(tuned) == SIGNAL
             write_pack(
                 request.out,
                 library,
@@ -162,7 +145,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             )
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
-    stopped = _stopped(tuned)
+    stopped = stopped_of(tuned)
     report = {
         "pack": str(request.out),
         "device": device.id,
@@ -174,6 +157,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         "unverified": document["unverified"],
         "verification": document["verification"],
         "ops": ops,
+        **({"turns": [[request.ops[one.task].name, round(one.seconds, 3), one.us] for one in turns]} if turns else {}),
     }
     return Report(
         pack=request.out,
@@ -186,17 +170,13 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     )
 
 
-def _has_weights(op: Op) -> bool:
-    """Whether the op is timed as weights are: by matrices that only wait for it. What comes with a call was just written."""
-    return any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
-
-
 @contextmanager
 def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Laboratory]:
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
         environment[CACHE_WORD] = str(request.cache / "device-code")
+        environment[OBJECTS_WORD] = str(request.cache / _OBJECTS)
     if request.zero_measure:
         with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:
             yield nothing
@@ -269,15 +249,6 @@ def _lacking(backend: Backend, device: Device) -> str:
     return backend.lacking(device) if flags is None else " ".join(flags)
 
 
-def _named(watch: Watch, op: Op) -> Callable[[str, Record | None], bool]:
-    return lambda phase, record: watch(op.name, phase, record)
-
-
-def _stopped(tuned: Sequence[Tuned]) -> str:
-    reasons = {t.stopped for t in tuned}
-    return next((r for r in (SIGNAL, ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
-
-
 def _choice(tuned: Tuned) -> Choice:
     shapes = tuned.task.traffic.shapes()
     ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
@@ -304,18 +275,30 @@ def _document(
             "seed": request.seed,
             "effort": asdict(tuned[0].task.effort),
             "seconds": round(seconds, 3),
-            "stopped": _stopped(tuned),
+            "stopped": stopped_of(tuned),
             "session": lab.session.id,
             "fingerprint": lab.fingerprint,
             "started_from": start.document,
+            **({"models": {one.written.name: _plan_of(one) for one in request.models}} if request.models else {}),
         },
         # True: nothing was measured on the device, plans and times are predictions.
         "unverified": request.zero_measure,
-        "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=_stopped(tuned) == SIGNAL)},
+        "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=stopped_of(tuned) == SIGNAL)},
         "contract": {"dtype": dtype.numpy, "alignment": dtype.size, "aliasing": "out must not overlap x", "inner_stride": 1},
         # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
         "batch_invariant": request.batch_invariant,
         "ops": [_op_document(t, lab) for t in tuned],
+    }
+
+
+def _plan_of(model: AskedModel) -> dict[str, Any]:
+    """How a model's groups were chosen, for `haotuner explain`."""
+    told = model.told
+    return {
+        "status": told.status,
+        "measured": told.measured,
+        "requests": len(model.prices.requests),
+        "regions": [one for one in told.regions if one["chosen"]],
     }
 
 
@@ -355,10 +338,11 @@ def _row(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
 
 def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
     """In a process of its own: a kernel that crashes must not take the tuner along."""
-    limit = VERIFY_LIMIT_S * max(1, len(read_manifest(pack).ops))
+    ops = read_manifest(pack).ops
+    limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "haotuner.pack", "verify", str(pack), *options],
+            [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
             capture_output=True,
             text=True,
             errors="backslashreplace",  # the path may be any bytes

@@ -11,8 +11,11 @@ from urllib.parse import quote
 
 from haotuner.backends.index import check_served
 from haotuner.errors import UsageError
+from haotuner.ops.groups import PREFIX
 from haotuner.pack.write import check_destination
 from haotuner.search.policies.names import NAMES
+from haotuner.search.task_objectives import Objective
+from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.trace import Arrivals, arrivals_of
 from haotuner.words.device import Device
 from haotuner.words.op import Op
@@ -24,15 +27,33 @@ if TYPE_CHECKING:
     from haotuner.orchestrate.tasks import AskedModel
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
+BUDGET_OF_MODELS_S = 600.0  # at most, whatever models have ops
 
 
 SEED_MOST = 2**31 - 1  # what every library that draws takes
 
 
+def ops_of(text: str) -> tuple[Op, ...]:
+    """The op of a spec or a name; of ``group:FILE``, an ONNX file of primitives, one for each of its outputs.
+
+    UsageError says what is wrong with the file, EnvironmentMissing that the package onnx is not there.
+    """
+    kind, _, file = text.partition(":")
+    if kind.strip() != PREFIX:
+        return (Op.parse(text),)
+    if not file.strip():
+        raise UsageError(f"--op {text}: name the file behind it, for example --op {PREFIX}:softmax.onnx")
+    from haotuner.generate.group import kinds_of
+    from haotuner.importing.read import read
+
+    path = Path(file.strip())
+    return tuple(Op.parse(kind.name) for kind in kinds_of(read(path), path.stem))
+
+
 def ops_asked(ops: Sequence[str | Op] | None, workload_name: str | None, arrivals: Arrivals) -> tuple[Op, ...]:
     """The ops to tune: those named; else those of the workload named; else those a trace names; else the default ones."""
     if ops is not None:
-        return tuple(one if isinstance(one, Op) else Op.parse(one) for one in ops)
+        return tuple(found for one in ops for found in ((one,) if isinstance(one, Op) else ops_of(one)))
     if workload_name is None and arrivals.ops:
         return tuple(map(Op.parse, arrivals.ops))
     return workload(workload_name or DEFAULT)
@@ -59,11 +80,20 @@ class Request:
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # of the measuring processes
     models: tuple[AskedModel, ...] = ()  # whole models that the pack serves with these ops
+    objective: str = "sum"  # what their budget is spent for (search/task_objectives.py)
+    strategy: str = GRADIENT  # how it is shared among their tasks
+    early_stopping: int = 0  # turns without a better time, after which a task gets no more; 0: never
 
     @property
     def shapes(self) -> str:
         """What was asked for, printable: of a range its text, of a trace its name."""
         return self.arrivals.text if self.arrivals.text.isprintable() else ascii(self.arrivals.text)[1:-1]
+
+    @property
+    def seconds(self) -> float:
+        """The whole budget."""
+        usual = BUDGET_PER_OP_S * len(self.ops)
+        return self.budget_s or (min(BUDGET_OF_MODELS_S, usual) if self.models else usual)
 
     @property
     def records(self) -> str:
@@ -102,6 +132,14 @@ class Request:
             raise UsageError(f"--search {self.search!r}: write one of {', '.join(NAMES)}")
         if self.search and self.zero_measure:
             raise UsageError("--search and --zero-measure exclude each other: a policy learns from measurements")
+        if self.strategy not in STRATEGIES:
+            raise UsageError(f"--strategy {self.strategy!r}: write one of {', '.join(STRATEGIES)}")
+        if self.early_stopping < 0:
+            raise UsageError(f"--early-stopping {self.early_stopping}: give a number of turns, or 0 for never")
+        Objective.parse(self.objective).check(max(1, len(self.models)))
+        names = [one.written.name for one in self.models]
+        if len(set(names)) < len(names):
+            raise UsageError(f"two models are called {max(names, key=names.count)}; rename one of the files")
         if not 0 <= self.seed <= SEED_MOST:
             raise UsageError(f"--seed {str(self.seed)[:40]}: give a whole number in 0..{SEED_MOST}")
         for op in self.ops:

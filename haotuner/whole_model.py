@@ -19,6 +19,7 @@ from haotuner.errors import HaotunerError, PackInvalid
 from haotuner.graph.extents import evaluate, product
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
 from haotuner.orchestrate.tasks import AskedModel, asked_model, requests
 from haotuner.runtime.pack import Pack
@@ -29,11 +30,13 @@ CHECKS = 3
 CHECK_LIMIT_S = 300.0
 
 
-def model_of(path: str | Path, shapes: str) -> AskedModel:
-    """The model of an ONNX file, ready to be tuned; errors as of ``importing.read``."""
+def model_of(path: str | Path, shapes: str, first_group: int = 0, measure_s: float = 0.0) -> AskedModel:
+    """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers."""
     place = Path(path)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", place.stem)[:60].lstrip(".-") or "model"
-    return asked_model(name, read(place), shapes, place)
+    return asked_model(
+        name, (read_exported if place.suffix == SUFFIX else read)(place), shapes, place, first_group, measure_s
+    )
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:

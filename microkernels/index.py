@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
+from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
+from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
 from haotuner.words.op import Op
@@ -19,11 +25,21 @@ FAMILIES: tuple[Family, ...] = (
     CpuDense(),
     *TYPED_FAMILIES,
     CpuProduct(),
+    *TYPED_PRODUCT_FAMILIES,
     CpuConvDirect(),
     CpuConv(),
+    *TYPED_CONV_FAMILIES,
     *CUDA_FAMILIES,
-    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind)),
+    *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
+    *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind) and not CpuOnline.covers(kind)),
 )
+
+
+@cache
+def _group_families(kind: str) -> tuple[Family, ...]:
+    """The families of a kind that a file brought."""
+    found = GROUPS[kind]
+    return (CpuOnline(found) if CpuOnline.covers(found) else CpuGenerated(found),)
 
 
 def family_named(name: str) -> Family:
@@ -31,15 +47,23 @@ def family_named(name: str) -> Family:
     for family in FAMILIES:
         if family.name == name:
             return family
+    for kind in GROUPS:
+        for family in _group_families(kind):
+            if family.name == name:
+                return family
     raise KeyError(f"no family {name!r}; known: {', '.join(f.name for f in FAMILIES)}")
 
 
 def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     """The families that compute this op on a backend; NothingLegal if none does."""
-    found = tuple(family for family in FAMILIES if family.backend == backend and family.serves(op))
+    known = _group_families(op.kind) if op.kind in GROUPS else FAMILIES
+    found = tuple(family for family in known if family.backend == backend and family.serves(op))
     if not found:
-        known = ", ".join(family.name for family in FAMILIES if family.backend == backend and op.kind in family.name)
+        named = ", ".join(family.name for family in known if family.backend == backend and op.kind in family.name)
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
-        why = f"dtype, weight layout, epilogue or dynamic axes not covered by {known}" if known else "none has this kind"
+        why = f"dtype, weight layout, epilogue or dynamic axes not covered by {named}" if named else "none has this kind"
+        unknown = sorted({axis for family in FAMILIES if op.kind in family.name for axis in getattr(family, "known", ())})
+        if set(unknown) - {axis for axis, _ in op.static}:
+            why, example = f"it asks for a known {', '.join(unknown)}", op.meaning.example
         raise NothingLegal(f"no family computes {op.name} on {backend}: {why}. Write for example {example}")
     return found

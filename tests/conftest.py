@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests import run_folder
 
 GOLDEN = Path(__file__).parent / "golden"
+settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
+settings.load_profile("no clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell's background job starts with Ctrl-C ignored, and its children inherit that: tests of Ctrl-C would hang."""
+    """What the tests' own processes inherit."""
+    # A shell's background job starts with Ctrl-C ignored, and so would its children: tests of Ctrl-C would hang.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Containers often forbid bytecode. Some hundred processes would compile all our sources again, 0.4 s each.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    if run_folder.WORD not in os.environ:  # not in a worker, which has its parent's
+        shared = os.environ[run_folder.WORD] = tempfile.mkdtemp(prefix="haotuner-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,23 +20,17 @@ SIBLINGS = ("microkernels", "transfer", "hw_profiles")  # sources beside haotune
 
 # A module belongs to the longest prefix named here; a new one must be put on a floor.
 FLOORS = {
-    0: ("errors", "files", "scratch", "ops", "words", "control_groups"),
-    1: (
-        "microkernels",
-        "hw_profiles",
-        "workloads",
-        "workload_images",
-        "trace",
-        "judge",
-        "isolate",
-        "graph",
-        "generate",
-        "importing",
-    ),
-    2: ("select", "cost", "plan", "transfer"),
-    3: ("tuning", "initial_model", "backends", "measure", "records", "search", "orchestrate"),
-    4: ("runtime", "pack", "bench", "torch", "capture"),
-    5: ("cli", "entry", "producing", "request", "whole_model", "plan_facts", "bundle", "__main__"),
+    number: tuple(parts.split())
+    for number, parts in enumerate(
+        (
+            "errors files scratch ops words control_groups",  # 0
+            "microkernels hw_profiles workloads workload_images trace judge isolate graph generate importing",  # 1
+            "select cost plan transfer",  # 2
+            "tuning initial_model backends measure records search orchestrate",  # 3
+            "runtime pack bench torch capture",  # 4
+            "cli entry producing every_op request whole_model plan_facts held_groups bundle __main__",  # 5
+        )
+    )
 }
 SERVING = ("runtime", "pack", "judge")  # what a server loads
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}

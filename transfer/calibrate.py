@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.transfer.device_table import DeviceTable
@@ -23,8 +24,9 @@ from haotuner.transfer.target_scores import TargetScores
 
 KEY = "best@10"
 # Coarse, as a dozen devices cannot tell finer ones apart; the first is the default, and it wins ties.
+_DIVERSE = replace(SHARES, agreed=0.0)
 CANDIDATES: tuple[Shares, ...] = (
-    SHARES, replace(SHARES, analysis=0.5), replace(SHARES, halving=4.0), replace(SHARES, halving=16.0),
+    SHARES, _DIVERSE, replace(_DIVERSE, analysis=0.5), replace(_DIVERSE, halving=4.0), replace(_DIVERSE, halving=16.0),
 )  # fmt: skip
 DRAWS = 3  # portfolios of each fold and candidate: one alone moves by 0.02
 PROOF = 0.005  # by which another candidate must beat the default in the mean of the folds
@@ -106,13 +108,14 @@ def chosen(found: Mapping[Fold, Sequence[float]]) -> Calibration:
 
 
 def _named(shares: Shares) -> str:
-    return f"halving {shares.halving:g}, analysis {shares.analysis:g}"
+    return f"halving {shares.halving:g}, analysis {shares.analysis:g}, agreed {shares.agreed:g}"
 
 
 def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:
     """What the folds choose for one target; told of each."""
     found: dict[Fold, list[float]] = {}
     for fold in folds_for(read, target, split):
-        found[fold] = scores_of(read, fold)
+        with threadpool_limits(1):  # as in reports
+            found[fold] = scores_of(read, fold)
         tell(f"how far opinions are believed: {fold.family} on {fold.target} held out")
     return chosen(found)

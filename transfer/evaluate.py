@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import bootstrap
+from threadpoolctl import threadpool_limits
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
@@ -83,7 +84,8 @@ def evaluate_family(
     found = (
         Calibration(shares=asked.shares, means=(), folds={}) if asked.shares else calibrated(read, asked.target, asked.split)
     )
-    runs = runs_of(read, family, replace(asked, shares=found.shares), tell=tell)
+    with threadpool_limits(1):  # as in reports
+        runs = runs_of(read, family, replace(asked, shares=found.shares), tell=tell)
     return report_of(runs) | {"settings": found.told()}
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
-from haotuner.transfer.opinions import SHARES, Shares, weighted_opinions
+from haotuner.transfer.opinions import SHARES, Shares, agreement, shared_head, weighted_opinions
 from haotuner.transfer.portfolio import Opinion, Portfolio
 from haotuner.transfer.residual import Residual, fit_residual
 from haotuner.transfer.samples import program_units
@@ -74,7 +74,7 @@ class Pool:
         )
 
     def zero_shot(self, seed: int = 0) -> Scores:
-        """The blend of the sources in log efficiency; the head of each task is a portfolio of all opinions.
+        """The blend of the sources in log efficiency; each head is a portfolio of all opinions and what they agree on.
 
         The nearest profile, or whatever opinion is believed most, can be far off at the very top (W6600 from W7800: best@10
         0.48), and before any sample nothing tells.
@@ -84,7 +84,8 @@ class Pool:
         for task in np.unique(self.tasks):
             rows = np.flatnonzero(self.tasks == task)
             part = [replace(one, said=one.said[rows]) for one in opinions]
-            heads.append(rows[self.portfolio(part, [seed, 2], rows).best(HEAD)])
+            head = self.portfolio(part, [seed, 2], rows).best(HEAD)
+            heads.append(rows[shared_head(agreement(part), head, self.shares.agreed)])
         return with_heads(said, heads)
 
     def copy(self) -> Scores:

@@ -5,7 +5,9 @@ but for a region of program space where another one holds: a device may be like 
 best kernels lie. It is off by an error that a program shares with its like and by one of its own. Drawn many times, put
 right and weighted by what was measured, it says what a set of rows is expected to reach; the set is chosen greedily (within
 1 - 1/e of the best one, as an expected maximum is submodular: Nemhauser, Wolsey and Fisher, 1978). Draws are random Fourier
-features put right row by row (Wilson et al., Efficiently sampling functions from Gaussian process posteriors, 2020).
+features put right row by row (Wilson et al., Efficiently sampling functions from Gaussian process posteriors, 2020); a
+portfolio draws errors once, and what is measured later puts the same ones right. What is as long as the shortlist is held in
+single precision: half the bytes, and an error is drawn, not known to seven digits.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.special import ndtri
-from sklearn.gaussian_process.kernels import Matern
 
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import NOTHING, Rows
@@ -49,6 +50,7 @@ HEARD_UNTIL = 16  # measured rows, from which on what came back decides
 FEATURES = 300  # Fourier features of a drawn error; its standard deviation is right within a twentieth
 SHORTLIST = 3000  # rows from the tops of the opinions, and by chance, that are drawn
 _NEVER = -1.0
+Singles = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +71,11 @@ class Opinion:
 class _Hypotheses:
     """Who is right, many times over: a mixture of opinions, another in a region, and how wrong both are."""
 
-    mixtures: Scores  # ``(HYPOTHESES, opinions)``; all 0 where none is believed
-    others: Scores  # the same, for the region
-    gates: Scores  # ``(HYPOTHESES, FEATURES)``: the region is where these features are below the edge
-    edges: Scores
-    errors: Scores
+    mixtures: Singles  # ``(HYPOTHESES, opinions)``; all 0 where none is believed
+    others: Singles  # the same, for the region
+    gates: Singles  # ``(HYPOTHESES, FEATURES)``: the region is where these features are below the edge
+    edges: Singles
+    errors: Singles
 
     @staticmethod
     def drawn(weights: Scores, doubt: float, rng: np.random.Generator) -> _Hypotheses:
@@ -87,14 +89,14 @@ class _Hypotheses:
         ])  # fmt: skip
         errors = np.where(mixtures.any(axis=1), rng.choice(ERRORS, size=HYPOTHESES), DOUBT_ERROR)
         return _Hypotheses(
-            mixtures=mixtures,
-            others=alone[rng.choice(len(believed), size=HYPOTHESES, p=believed)],
-            gates=rng.standard_normal((HYPOTHESES, FEATURES)),
-            edges=ndtri(rng.uniform(0.0, REGION, size=HYPOTHESES)),
-            errors=errors,
+            mixtures=_single(mixtures),
+            others=_single(alone[rng.choice(len(believed), size=HYPOTHESES, p=believed)]),
+            gates=_single(rng.standard_normal((HYPOTHESES, FEATURES))),
+            edges=_single(ndtri(rng.uniform(0.0, REGION, size=HYPOTHESES))),
+            errors=_single(errors),
         )
 
-    def means(self, said: Scores, features: Scores) -> Scores:
+    def means(self, said: Singles, features: Singles) -> Singles:
         """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by opinions on them and features of their places."""
         inside = self.gates @ features.T < self.edges[:, np.newaxis]
         return np.where(inside, _mixed(self.others, said), _mixed(self.mixtures, said))
@@ -135,7 +137,10 @@ class Portfolio:
         frequencies /= LENGTH * np.sqrt(rng.chisquare(5, size=(FEATURES, 1)) / 5)  # of the Matern kernel of 5/2
         self._frequencies, self._phases = frequencies, rng.uniform(0, 2 * np.pi, FEATURES)
         self._features = self._cosines(self._short)
-        self._expected = self._hypotheses.means(self._said[:, self._short], self._features)
+        self._expected = self._hypotheses.means(_single(self._said[:, self._short]), self._features)
+        self._weights = rng.standard_normal((DRAWS, FEATURES), dtype=np.float32)
+        self._smooth = self._weights @ self._features.T  # errors of size 1 at the shortlist
+        self._own = np.float32(ALONE) * rng.standard_normal(self._smooth.shape, dtype=np.float32)
         self.rows: Rows = NOTHING  # measured
         self._labels: Scores = np.zeros(0)
         self._foretold = np.zeros((len(opinions), 0))  # what each opinion said of the measured rows before it knew them
@@ -160,17 +165,18 @@ class Portfolio:
         count = min(count, int(open_rows.sum()))
         if not count:
             return NOTHING
-        drawn, tasks = self._drawn().T, self._tasks[self._short]
-        found = np.zeros((int(self._tasks.max()) + 1, DRAWS))  # of each task in each draw, share of the best
-        shares = np.zeros(drawn.shape)
+        drawn, tasks = self._drawn(), self._tasks[self._short]
+        # of each task in each draw, share of the best
+        found = np.zeros((int(self._tasks.max()) + 1, DRAWS), dtype=np.float32)
         measured = np.unique(self._tasks[self.rows])
         for task in np.unique(tasks):
-            here = tasks == task
-            top = drawn[here].max(axis=0)
+            here = slice(None) if len(tasks) == np.sum(tasks == task) else tasks == task
+            top = drawn[:, here].max(axis=1)
             if task in measured:
                 top = np.maximum(top, 0.0)  # 0: the best measured row of the task
                 found[task] = np.exp(-self._spread * top)
-            shares[here] = np.exp(self._spread * (drawn[here] - top))
+            drawn[:, here] = np.exp(np.float32(self._spread) * (drawn[:, here] - top[:, np.newaxis]))
+        shares = np.ascontiguousarray(drawn.T)
         gains = np.where(open_rows, np.maximum(shares - found[tasks], 0.0).mean(axis=1), _NEVER)
         chosen: list[int] = []
         for row in self._owed(open_rows)[: round(OWED * count)]:
@@ -204,24 +210,27 @@ class Portfolio:
         parts = likely @ self._hypotheses.mixtures
         return np.append(parts, 1.0 - parts.sum())
 
-    def _cosines(self, rows: Rows) -> Scores:
-        turned = self._places[rows] @ self._frequencies.T + self._phases
-        return np.asarray(np.cos(turned) * np.sqrt(2.0 / FEATURES), dtype=np.float64)
+    def _cosines(self, rows: Rows) -> Singles:
+        turned = _single(self._places[rows] @ self._frequencies.T + self._phases)
+        return np.cos(turned) * np.float32(np.sqrt(2.0 / FEATURES))
 
-    def _kernel(self, error: float, rows: Rows) -> Scores:
-        """Covariance of the error at some rows with that at the measured ones."""
-        alike = Matern(LENGTH, nu=2.5)(self._places[rows], self._places[self.rows])
-        same = self._tasks[rows][:, np.newaxis] == self._tasks[self.rows]
-        return np.asarray(error**2 * alike + LEVEL**2 * same, dtype=np.float64)
+    def _alike(self, rows: Rows) -> Scores:
+        """How an error of size 1 at some rows hangs together with that at the measured ones, ``(rows, measured)``."""
+        from sklearn.gaussian_process.kernels import Matern  # a second to import: not of a portfolio that is never told
+
+        return np.asarray(Matern(LENGTH, nu=2.5)(self._places[rows], self._places[self.rows]), dtype=np.float64)
 
     def _factor(self, error: float) -> tuple[Scores, bool]:
-        return cho_factor(self._kernel(error, self.rows) + ALONE**2 * np.eye(len(self.rows)), lower=True)  # type: ignore[no-any-return]
+        """Of the covariance of the measured rows: errors of one size, the levels of tasks, what a program has for itself."""
+        same = self._tasks[self.rows][:, np.newaxis] == self._tasks[self.rows]
+        covariance = error**2 * self._alike(self.rows) + LEVEL**2 * same + ALONE**2 * np.eye(len(self.rows))
+        return cho_factor(covariance, lower=True)  # type: ignore[no-any-return]
 
     def _likely(self) -> Scores:
         """The probability of each hypothesis: the likelihood that it gave to what was measured."""
         found = np.zeros(len(self._errors))
         if len(self.rows):
-            wrong = self.labels() - self._hypotheses.means(self._foretold, self._cosines(self.rows))
+            wrong = self.labels() - self._hypotheses.means(_single(self._foretold), self._cosines(self.rows))
             for error in np.unique(self._errors):
                 here = self._errors == error
                 factor = np.tril(self._factor(float(error))[0])
@@ -230,28 +239,37 @@ class Portfolio:
         likely = np.exp(TEMPER * (found - found.max()))
         return np.asarray(likely / likely.sum(), dtype=np.float64)
 
-    def _drawn(self) -> Scores:
+    def _drawn(self) -> Singles:
         """Truths drawn for the shortlist, in spreads; 0 is the best measured row of a task. ``(DRAWS, shortlist)``."""
         rng, measured = self._rng, len(self.rows)
         at = (np.arange(DRAWS) + rng.random()) / DRAWS  # systematic: no hypothesis is drawn far too often by chance
         picked = np.minimum(np.searchsorted(np.cumsum(self._likely()), at), len(self._errors) - 1)
-        errors = self._errors[picked]
-        weights = errors[:, np.newaxis] * rng.standard_normal((DRAWS, FEATURES))
-        drawn = self._expected[picked] + weights @ self._features.T
-        drawn += ALONE * rng.standard_normal(drawn.shape)
-        if measured:
-            levels = LEVEL * rng.standard_normal((DRAWS, int(self._tasks.max()) + 1))
-            drawn += levels[:, self._tasks[self._short]]
-            features = self._cosines(self.rows)
-            there = self._hypotheses.means(self._foretold, features)[picked]
-            there += weights @ features.T + levels[:, self._tasks[self.rows]]
-            there += ALONE * rng.standard_normal(there.shape)
-            wrong = self.labels() - there
-            for error in np.unique(errors):
-                here = errors == error
-                solved = cho_solve(self._factor(float(error)), wrong[here].T)
-                drawn[here] += (self._kernel(float(error), self._short) @ solved).T
-        return np.asarray(drawn, dtype=np.float64)
+        errors = self._errors[picked][:, np.newaxis]
+        drawn = errors * self._smooth
+        drawn += self._expected[picked]
+        drawn += self._own
+        if not measured:
+            return drawn
+        levels = LEVEL * rng.standard_normal((DRAWS, int(self._tasks.max()) + 1))
+        features = self._cosines(self.rows)
+        there = self._hypotheses.means(_single(self._foretold), features)[picked] + errors * (self._weights @ features.T)
+        there += _single(levels)[:, self._tasks[self.rows]]
+        there += np.float32(ALONE) * rng.standard_normal(there.shape, dtype=np.float32)
+        wrong = self.labels() - there
+        # levels come last: rows of a task move together, so each draw has one number for all of them
+        moved = levels.copy()
+        same = np.arange(moved.shape[1])[:, np.newaxis] == self._tasks[self.rows]
+        alike = _single(self._alike(self._short))
+        for error in np.unique(self._errors[picked]):
+            here = self._errors[picked] == error
+            solved = cho_solve(self._factor(float(error)), wrong[here].T)
+            drawn[here] += np.float32(error**2) * (_single(solved).T @ alike.T)
+            moved[here] += LEVEL**2 * (same @ solved).T
+        return drawn + _single(moved)[:, self._tasks[self._short]]
+
+
+def _single(values: Scores) -> Singles:
+    return np.asarray(values, dtype=np.float32)
 
 
 def _behind(values: Scores, tasks: Rows) -> Scores:
@@ -270,6 +288,6 @@ def _shortlist(said: Scores, tasks: Rows, rng: np.random.Generator) -> Rows:
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 
-def _mixed(mixtures: Scores, said: Scores) -> Scores:
+def _mixed(mixtures: Singles, said: Singles) -> Singles:
     """Opinions by their shares; what is left of the belief expects ``NOBODY``."""
-    return np.asarray(mixtures @ said + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float64)
+    return np.asarray(mixtures @ said + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float32)

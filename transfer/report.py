@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed
+from threadpoolctl import threadpool_limits
 
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.architecture import architecture
@@ -33,7 +34,9 @@ from haotuner.transfer.opinions import SHARES
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 
-SEEDS_A_JOB = 5  # half a minute of work at most, which is what an interruption costs
+# A few seconds of work, which is what an interruption costs. First seeds come first on every target, so what a long report
+# has kept when it is interrupted is the whole of a report of fewer seeds.
+SEEDS_A_JOB = 2
 Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
 Settings: TypeAlias = dict[tuple[str, str], Calibration]  # by target and split
 Given = TypeVar("Given")
@@ -61,6 +64,7 @@ def report(
     read: DeviceTables,
     *,
     families: Sequence[str] = (),
+    splits: Sequence[str] = SPLITS,
     counts: Sequence[int] = (0, 16, 32, 64, 128),
     seeds: int = 20,
     processes: int = 1,
@@ -68,11 +72,12 @@ def report(
     kept: Mapping[str, Answer] = MappingProxyType({}),
     keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
 ) -> dict[str, Any]:
-    """Both splits on every target of every family that two devices measured.
+    """Every split on every target of every family that two devices measured.
 
     Args:
         read: the device tables.
         families: only these; empty means all that at least two devices measured.
+        splits: of ``SPLITS``.
         counts: target sample counts.
         seeds: seeds of every evaluation.
         processes: how many work at the same time.
@@ -92,8 +97,9 @@ def report(
             f"no family was measured on two devices, with two kernels of one task on one; the store has {found}"
             + (f"; left out: {left}" if left else "")
         )
-    settings = _settings(read, shared, processes=processes, tell=tell, kept=kept, keep=keep)
-    jobs = {job.key: job for job in _jobs(read, shared, tuple(counts), seeds, settings, tell)}
+    settings = _settings(read, shared, splits, processes=processes, tell=tell, kept=kept, keep=keep)
+    todo = sorted(_jobs(read, shared, splits, tuple(counts), seeds, settings, tell), key=lambda job: job.seeds)
+    jobs = {job.key: job for job in todo}
     answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
     curves = {
         f"learning curve {t.family} {t.device.id}": (t.family, t.device.id) for name in shared for t in _ranked(read, name)
@@ -107,10 +113,10 @@ def report(
     for family in shared:
         devices = {table.device.id: _facts(table) for table in read.of(family)}
         document["families"][family] = {"devices": devices, "splits": {}}
-    for family, split, target in [
-        key for key in runs if key[1] == "device" and _nothing_more_out(read, key[0], key[2], settings)
-    ]:
-        runs[family, "architecture", target] = runs[family, split, target]
+    if "architecture" in splits:
+        for family, split, target in [key for key in runs if key[1] == "device"]:
+            if _nothing_more_out(read, family, target, settings):
+                runs[family, "architecture", target] = runs[family, split, target]
     for (family, split, target), of_seeds in sorted(runs.items()):
         of_target = report_of(of_seeds) | {"settings": settings[target, split].told()}
         document["families"][family]["splits"].setdefault(split, {})[target] = of_target
@@ -171,9 +177,10 @@ def _leave_ctrl_c_to_the_parent() -> None:
 
 
 def _timed(work: Callable[[Given, Asked], Any], given: Given, key: str, job: Asked) -> tuple[str, Answer]:
-    started = time.monotonic()
-    found = work(given, job)
-    return key, {"found": found, "seconds": time.monotonic() - started}
+    started = time.process_time()  # of a core: a crowded machine makes no work
+    with threadpool_limits(1):  # products of these sizes are slower on two threads, and many times so on a busy machine
+        found = work(given, job)
+    return key, {"found": found, "seconds": time.process_time() - started}
 
 
 def _ranked(read: DeviceTables, family: str) -> list[DeviceTable]:
@@ -185,11 +192,11 @@ def _curve(read: DeviceTables, job: tuple[str, str]) -> dict[str, list[float]]:
     return learning_curve(*table_of(read, *job))
 
 
-def _settings(read: DeviceTables, families: Sequence[str], **working: Any) -> Settings:
+def _settings(read: DeviceTables, families: Sequence[str], splits: Sequence[str], **working: Any) -> Settings:
     """What the folds inside choose for every target and split. Of new configurations there is no fold: as for the device."""
-    splits = {split: "architecture" if split == "architecture" else "device" for split in SPLITS}
+    folds = {split: "architecture" if split == "architecture" else "device" for split in splits}
     targets = sorted({table.device.id for name in families for table in _ranked(read, name)})
-    inside = {(target, split): folds_for(read, target, splits[split]) for target in targets for split in splits}
+    inside = {(target, split): folds_for(read, target, folds[split]) for target in targets for split in splits}
     jobs = {fold.key: fold for folds in inside.values() for fold in folds}
     answers = answers_of(scores_of, read, jobs, **working)
     return {key: chosen({fold: answers[fold.key]["found"] for fold in folds}) for key, folds in inside.items()}
@@ -199,19 +206,21 @@ def _nothing_more_out(read: DeviceTables, family: str, target: str, settings: Se
     """Whether leaving the architecture out is what leaving the device out is: the same sources and the same settings."""
     own = architecture(table_of(read, family, target)[0].device)
     alone = sum(architecture(table.device) == own for table in read.of(family)) == 1
-    return alone and settings[target, "architecture"].shares == settings[target, "device"].shares
+    one, other = (settings.get((target, split)) for split in ("architecture", "device"))
+    return alone and one is not None and other is not None and one.shares == other.shares
 
 
 def _jobs(
     read: DeviceTables,
     families: Iterable[str],
+    splits: Sequence[str],
     counts: tuple[int, ...],
     seeds: int,
     settings: Settings,
     tell: Callable[[str], None],
 ) -> Iterator[SeedsOfTarget]:
     for family in families:
-        for split in SPLITS:
+        for split in [split for split in SPLITS if split in splits]:
             for table in sorted(read.of(family), key=len, reverse=True):  # the long ones first
                 if not table.groups():
                     tell(f"left out: {family} on {table.device.id}: no task has two measured kernels to rank")

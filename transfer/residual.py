@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import Ridge, RidgeCV
 
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
@@ -60,6 +59,8 @@ def fit_stack(columns: Scores, priors: Scores, spread: float, rows: Rows, labels
         rows: the measured rows.
         labels: their log efficiency.
     """
+    from sklearn.linear_model import Ridge  # a second to import, which who only reads a saved model does not wait for
+
     seen = columns[rows]
     centre, level = seen.mean(axis=0), float(labels.mean())
     offset, target = seen - centre, labels - level
@@ -75,6 +76,8 @@ def fit_stack(columns: Scores, priors: Scores, spread: float, rows: Rows, labels
 
 def _proved_penalty(offset: Scores, rest: Scores) -> float:
     """The last of ``PENALTIES`` whose leave-one-out errors are proved to be lower than those of the choice before it."""
+    from sklearn.linear_model import RidgeCV
+
     chosen = 0
     if len(rest) > 1:  # of one row alone there is nothing to leave out
         errors = RidgeCV(alphas=PENALTIES, store_cv_results=True).fit(offset, rest).cv_results_

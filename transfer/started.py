@@ -9,18 +9,19 @@ It begins where another model stands, learns what that has wrong, and says how f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from haotuner.cost.forest import Forest, Settings, line_through
 from haotuner.cost.model import Scores, check_columns, check_rows
 from haotuner.cost.order import predict_alike
+
+if TYPE_CHECKING:
+    from sklearn.gaussian_process import GaussianProcessRegressor
 
 BAG = 4  # forests, averaged: one forest of 30 rows is mostly chance
 # Rows before trees learn what the start gets wrong; fewer teach level and slope only. With trees from eight rows on, AVX2 to
@@ -110,6 +111,9 @@ class Started:
         self._line = line_through(said, labels, given, None)
         left = labels - self._line[0] - self._line[1] * said
         mass = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
         kernel = ConstantKernel(LEVEL**2, "fixed") * RBF(REGIME_WIDTH, "fixed")
         self._level = GaussianProcessRegressor(kernel, alpha=SPREAD**2 / mass, optimizer=None).fit(_regime(frame), left)
         unseen = _left_out(self._level)

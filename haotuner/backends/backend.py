@@ -24,7 +24,7 @@ from haotuner.words.record import Failed, Timed, Trial
 
 Facts = Mapping[str, float | str]
 # What a request tells child processes through their environment: the device as it was asked for, a folder that stays.
-DEVICE_WORD, CACHE_WORD = "HAOTUNER_DEVICE", "HAOTUNER_CODE_CACHE"
+DEVICE_WORD, CACHE_WORD, OBJECTS_WORD = "HAOTUNER_DEVICE", "HAOTUNER_CODE_CACHE", "HAOTUNER_OBJECTS"
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 
@@ -179,10 +179,17 @@ class Backend(Protocol):
         ...
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
+        self,
+        choices: Sequence[Choice],
+        device: Device,
+        out: Path,
+        compile_object: CompileObject,
+        groups: str = "",
+        objects: Path | None = None,
     ) -> dict[str, Any]:
         """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code.
 
-        ``groups``: C of the groups of whole models (``orchestrate/written.py``).
+        ``groups``: C of the groups of whole models (``orchestrate/written.py``). ``objects``: a folder in which the
+        compiled runtime is kept for the next library (``object_cache.py``).
         """
         ...

@@ -51,7 +51,9 @@ def contest_of(
     """
     field = field_of(ordinal)
     held = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
-    chosen = [Op.parse(text).name for text in ops] or _alike([name for name in held if field.raceable(Op.parse(name))])
+    chosen = [Op.parse(text).name for text in ops] or _alike(
+        [name for name, op in held.items() if not op.group and field.raceable(Op.parse(name))]
+    )
     unknown = [name for name in chosen if name not in held]
     if unknown or not chosen:
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"

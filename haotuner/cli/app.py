@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from haotuner import __version__
-from haotuner.cli.bench import bench
-from haotuner.cli.candidates import candidates
-from haotuner.cli.devices import devices
-from haotuner.cli.doctor import doctor
-from haotuner.cli.explain import explain
-from haotuner.cli.inspect import inspect
 from haotuner.cli.output import OutputLost, ReaderLeft, give_up_stdout, say, tell, writing
-from haotuner.cli.records import records_app
-from haotuner.cli.transfer import transfer_app
-from haotuner.cli.tune import tune
-from haotuner.cli.verify import verify
 from haotuner.errors import HaotunerError
 
-app = typer.Typer(
-    name="haotuner",
-    help="Tune an operator once for a whole range of shapes on a device; serve it from a pack.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for verb in (doctor, devices, candidates, tune, bench, inspect, explain, verify):
-    app.command()(verb)
-app.add_typer(records_app, name="records")
-app.add_typer(transfer_app, name="transfer")
+# In the order of `haotuner --help`. A verb is the function of its name in the file of its name; a group is its file's typer.
+VERBS = ("doctor", "devices", "candidates", "tune", "bench", "inspect", "explain", "verify")
+GROUPS = ("records", "transfer")
 
 
 # What typer raises for wrong usage; it names no public class, and whether it stands on click depends on its version.
@@ -47,17 +29,38 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Tune an operator once for a whole range of shapes on a device; serve it from a pack."""
 
 
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The command with the verb that is asked for, or with all: a verb's imports take up to a second, so only it waits."""
+    app = typer.Typer(
+        name="haotuner",
+        help="Tune an operator once for a whole range of shapes on a device; serve it from a pack.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    known = (*VERBS, *GROUPS)
+    asked = tuple(arguments[:1])
+    for name in asked if set(asked) & set(known) else known:
+        module = import_module(f"haotuner.cli.{name}")
+        if name in GROUPS:
+            app.add_typer(getattr(module, f"{name}_app"), name=name)
+        else:
+            app.command()(getattr(module, name))
+    return app
+
+
 def run(arguments: Sequence[str]) -> int:
     """Exit code of one command line: 0 ok, 1 failure, 2 usage, 3 stopped, 4 environment, 5 verification failed."""
     try:
-        code = app(list(arguments), standalone_mode=False)
+        code = app_for(arguments)(list(arguments), standalone_mode=False)
         with writing():
             sys.stdout.flush()
         return _stopped() if code == _INTERRUPTED else int(code or 0)

@@ -1,9 +1,9 @@
-"""A model on the command line of `haotuner tune`: what it is made of, before and after tuning."""
+"""Models on the command line of `haotuner tune`: what they are made of, before and after tuning."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,76 +20,110 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A model with the ops to tune for it and their traffic."""
+    """Models with the ops to tune for them and their traffic."""
 
-    model: AskedModel
+    models: tuple[AskedModel, ...]
     ops: tuple[Op, ...]
     arrivals: Arrivals
 
-    def table_before(self) -> str:
-        """What is about to be tuned."""
-        steps = self._steps()
-        return f", {steps['Product']} products in {len(self.ops)} ops, {steps['Loops']} groups of the rest"
-
     def table(self, report: Report) -> str:
-        """What the model runs, in words."""
-        steps, groups = self._steps(), len(self.model.written.functions)
-        return (
-            f"\nmodel {self.model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(self.ops)} "
-            f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones); "
-            f"{len(self.model.written.weights):,} bytes of weights\n{self._orchestration()}"
-        )
+        """What the models run, in words."""
+        return "\n".join(_table(one) for one in self.models)
 
     def document(self, report: Report) -> Mapping[str, Any]:
-        """The JSON form."""
-        graph, uses, steps, told = self.model.graph, self.model.uses, self._steps(), self.model.told
-        seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
-        return {
-            "name": self.model.written.name,
-            "inputs": {name: str(graph.types[name]) for name in graph.inputs},
-            "outputs": {name: str(graph.types[name]) for name in graph.outputs},
-            "dims": {name: str(span) for name, span in self.model.spans.items()},
-            "tasks": [
-                {"name": op.name, "weight": uses[op.name], "steps": uses[op.name], "seconds": seconds.get(op.name)}
-                for op in self.ops
-            ],
-            "steps": sum(steps.values()),
-            "plain_loops": steps["Loops"],
-            "orchestration": {
-                "windows": told.windows,
-                "candidates": told.candidates,
-                "measured": 0,
-                "status": told.status,
-                "bound": told.bound_us,
-                "greedy_us": told.greedy_us,
-                "chosen_us": told.chosen_us,
-            },
-        }
+        """The JSON form: ``model`` is the first, ``models`` are all."""
+        from haotuner.orchestrate.predicted import predicted_us
 
-    def _orchestration(self) -> str:
-        """How the groups were chosen."""
-        told = self.model.told
-        return (
-            f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, {told.chosen_us:,.0f} us by "
-            f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}"
+        every = [
+            {
+                **_document(one, self.ops, report),
+                "predicted_us": {
+                    str(table.threads): predicted_us(one, report.tuned, report.device, table.threads)
+                    for table in report.tuned[0].tables
+                },
+            }
+            for one in self.models
+        ]
+        return {"model": every[0], "models": every}
+
+
+def _table(model: AskedModel) -> str:
+    steps, groups = _steps(model), len(model.written.functions)
+    return (
+        f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
+        f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones); "
+        f"{len(model.written.weights):,} bytes of weights\n{_orchestration(model)}"
+    )
+
+
+def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str, Any]:
+    graph, uses, steps, told = model.graph, model.uses, _steps(model), model.told
+    seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
+    return {
+        "name": model.written.name,
+        "inputs": {name: str(graph.types[name]) for name in graph.inputs},
+        "outputs": {name: str(graph.types[name]) for name in graph.outputs},
+        "dims": {name: str(span) for name, span in model.spans.items()},
+        "tasks": [
+            {"name": op.name, "weight": uses[op.name], "steps": uses[op.name], "seconds": seconds.get(op.name)}
+            for op in ops
+            if uses[op.name]
+        ],
+        "steps": sum(steps.values()),
+        "plain_loops": steps["Loops"],
+        "orchestration": {
+            "windows": told.windows,
+            "candidates": told.candidates,
+            "measured": told.measured,
+            "status": told.status,
+            "bound": told.bound_us,
+            "greedy_us": told.greedy_us,
+            "chosen_us": told.chosen_us,
+        },
+    }
+
+
+def _orchestration(model: AskedModel) -> str:
+    """How the groups were chosen."""
+    told = model.told
+    return (
+        f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, {told.chosen_us:,.0f} us by "
+        f"their prices (no plan of them under {told.bound_us:,.0f}); greedily {told.greedy_us:,.0f}; "
+        f"{told.measured or 'none'} of them measured"
+    )
+
+
+def _steps(model: AskedModel) -> Counter[str]:
+    """Steps by kind; a tensor that is another one in memory is no step."""
+    found = Counter(type(one).__name__ for one in model.steps)
+    del found["Alias"]
+    return found
+
+
+def read_models(files: Sequence[Path], shapes: Sequence[str], *, measure_s: float, quiet: bool) -> Asked:
+    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
+
+    ``measure_s``: for timing groups of each, where a plan wants them.
+    """
+    if len(shapes) not in (1, len(files)):
+        raise UsageError(
+            f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
         )
-
-    def _steps(self) -> Counter[str]:
-        """Steps by kind; a tensor that is another one in memory is no step."""
-        found = Counter(type(one).__name__ for one in self.model.steps)
-        del found["Alias"]
-        return found
-
-
-def read_model(path: Path, shapes: str, *, quiet: bool) -> Asked:
-    """The model of a file. UsageError says what in it, or in --shapes, is wrong."""
-    if shapes == "dynamic":
-        raise UsageError(f"say with --shapes how large {path.name}'s dimensions may be, for example batch=1..8;seq=1..512")
-    from haotuner.orchestrate.tasks import arrivals_of_model, ops_of
+    from haotuner.orchestrate.tasks import arrivals_of_models, ops_of
     from haotuner.whole_model import model_of
 
-    model = model_of(path, shapes)
-    asked = Asked(model, ops_of([model]), arrivals_of_model(model, shapes))
-    if not quiet:
-        tell(f"{path.name}: {len(model.graph.nodes)} primitives{asked.table_before()}")
-    return asked
+    found: list[AskedModel] = []
+    for file, said in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
+        if said == "dynamic":
+            raise UsageError(
+                f"say with --shapes how large {file.name}'s dimensions may be, for example batch=1..8;seq=1..512"
+            )
+        model = model_of(file, said, sum(len(one.written.functions) for one in found), measure_s)
+        found.append(model)
+        if not quiet:
+            steps = _steps(model)
+            tell(
+                f"{file.name}: {len(model.graph.nodes)} primitives, {steps['Product']} products in {len(model.uses)} ops, "
+                f"{steps['Loops']} groups of the rest"
+            )
+    return Asked(tuple(found), ops_of(found), arrivals_of_models(found, "; ".join(shapes)))

@@ -129,7 +129,7 @@ def _ops(text: str) -> list[Op]:
 
 
 def _all(pack: Path, field: Field = HOST) -> list[Op]:
-    return [op for held in read_manifest(pack).ops if field.raceable(op := Op.parse(held.name))]
+    return [op for held in read_manifest(pack).ops if not held.group and field.raceable(op := Op.parse(held.name))]
 
 
 def _shapes(text: str, ops: list[Op]) -> list[Shape]:

@@ -64,6 +64,7 @@ def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -
     given = judge.draw(meaning, Shape.of(m=m), rng)
     constants = {o.name: given[o.name] for o in entry.extra if o.role == "constant"}
     passed = {o.name: given[o.name] for o in entry.extra if o.role == "input"}
-    linears = [pack.op(entry.name).bind(given["weight"], **constants) for _ in range(copies)]
+    dense = pack.op(entry.name)
+    linears = [dense.bind(given["weight"], **constants) for _ in range(copies)]
     y = np.empty((m, entry.n), judge.numpy_dtype(entry.output.dtype))
     return median_us([partial(linear, given["x"], out=y, **passed) for linear in linears])

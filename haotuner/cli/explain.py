@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +15,14 @@ from haotuner.cli.call_time import call_us, why_not_timed
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_cell import cell_document, placed_cell_document, print_cell
 from haotuner.cli.explain_device import device_document, print_device
+from haotuner.cli.explain_model import model_document, print_model
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
+from haotuner.ops.groups import PREFIX
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.op import LAYERS
+from haotuner.runtime.group import named_so
 from haotuner.runtime.pack import Pack
 from haotuner.words.composition import share_in_words
 from haotuner.words.op import Op
@@ -27,14 +31,24 @@ from haotuner.words.shape import AXIS_LIMIT, ShapeRange
 
 def explain(
     pack: PackFolder,
-    op: Annotated[str, typer.Option("--op", help="Name or spec of an op in the pack.")],
-    shape: Annotated[str, typer.Option("--shape", help="One shape, for example m=37.")],
+    op: Annotated[str, typer.Option("--op", help="Name or spec of an op in the pack.")] = "",
+    shape: Annotated[str, typer.Option("--shape", help="One shape, for example m=37.")] = "",
+    only: Annotated[
+        str, typer.Option("--only", metavar="MODEL", help="A whole model: its groups beside greedy fusion's.")
+    ] = "",
+    region: Annotated[str, typer.Option("--region", metavar="TENSOR", help="Of a model: the region that makes it.")] = "",
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
-    name = Op.parse(op).name
     manifest = read_manifest(pack)
+    if only:
+        told = model_document(manifest, only, region)
+        say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
+        return
+    if not op or not shape:
+        raise UsageError("name an op and a shape, --op dense_n768_k768 --shape m=37, or a whole model, --only MODEL")
+    name = _named(op, [entry.name for entry in manifest.ops if entry.group])
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
@@ -89,6 +103,15 @@ def explain(
         say(json.dumps(document, indent=1))
     else:
         _print(document)
+
+
+def _named(op: str, groups: Sequence[str]) -> str:
+    """The name of an op; of a group its own name does, or its file: the hash at the end is found."""
+    stem = op.partition(":")[2]
+    found = named_so(groups, f"{PREFIX}_{Path(stem).stem}" if op.startswith(f"{PREFIX}:") else op)
+    if len(found) > 1:
+        raise UsageError(f"--op {op} has several outputs; name one of {', '.join(found)}")
+    return found[0] if found else op if op in groups else Op.parse(op).name
 
 
 def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:

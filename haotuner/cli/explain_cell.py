@@ -16,10 +16,12 @@ from haotuner.cli.devices import columns
 from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document
 from haotuner.cli.output import say
+from haotuner.held_groups import meaning_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
+from haotuner.words.cold import state_of
 from haotuner.words.composition import Composition, share_in_words
 from haotuner.words.device import Device
 from haotuner.words.op import Op
@@ -28,7 +30,7 @@ from haotuner.words.shape import Shape, ShapeRange
 
 def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
     """What serves one shape: the JSON form, with the keys that a dense op's has."""
-    op, shape = Op.parse(entry.name), Shape.of(extents)
+    op, shape = meaning_of(entry), Shape.of(extents)
     served = pack.op(entry.name)
     count = entry.threads[pack.plan_index(entry)]
     plan = entry.facts.get("plans", {}).get(str(count), {})
@@ -42,7 +44,7 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
         "shape": shape.as_dict(),
         "threads": count,
         "split": chosen.share,
-        "weights": str(pack.manifest.tuning["weights"]),
+        "weights": state_of(op, str(pack.manifest.tuning["weights"])),
         "unverified": pack.manifest.unverified,
         "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
         "regions": [{"kernel": chosen.parts[0].kernel, "box": box}],
@@ -56,7 +58,7 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
 
 def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
     """The same of an op on a device, read from the pack alone: no device is needed, and nothing is timed."""
-    op, shape = Op.parse(entry.name), Shape.of(extents)
+    op, shape = meaning_of(entry), Shape.of(extents)
     (count,) = entry.threads
     plan = entry.facts["plans"][str(count)]
     place = 0
@@ -69,7 +71,7 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
         "shape": shape.as_dict(),
         "threads": count,
         "split": chosen.share,
-        "weights": str(manifest.tuning["weights"]),
+        "weights": state_of(op, str(manifest.tuning["weights"])),
         "unverified": manifest.unverified,
         "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
         "regions": [{"kernel": chosen.parts[0].kernel, "box": {axis: [0, full[axis]] for axis in op.parallel}}],

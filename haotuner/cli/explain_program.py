@@ -8,7 +8,7 @@ from typing import Any
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.microkernels.cpu.generated import CpuGenerated
-from haotuner.microkernels.index import FAMILIES
+from haotuner.microkernels.index import family_named
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -18,7 +18,10 @@ from haotuner.words.shape import Shape
 def program_document(kernel: str, op: Op, shape: Shape, device: Device) -> dict[str, Any] | None:
     """Decisions and bytes of a kernel's program for a whole call on one thread; None of a kernel that is not generated."""
     found = MicroKernel.parse(kernel)
-    family = next((each for each in FAMILIES if each.name == found.family), None)  # a backend may have its own families
+    try:
+        family = family_named(found.family)
+    except KeyError:  # a backend may have its own families
+        return None
     if not isinstance(family, CpuGenerated):
         return None
     return {

@@ -39,7 +39,7 @@ class Watcher:
         self._failures: Counter[str] = Counter()
         self._trials = 0
         self._tabled = quiet
-        self.stop = False
+        self.stop, self._stage = False, ""
         self._bar: Progress | None = None
         if sys.stderr.isatty() and not quiet:
             self._bar = Progress(
@@ -71,6 +71,8 @@ class Watcher:
             self._note(op, record)
         now = time.monotonic()
         where = f"{op} ({list(self._ops).index(op) + 1}/{len(self._ops)}) {PHASES.get(phase, phase)}" if op else phase
+        self._stage = self._stage if op else phase  # what was said of the whole run stands beside each op
+        where = f"{self._stage}; {where}" if op and self._stage else where
         left = max(0.0, self._budget_s - (now - self._begin))
         said = f"at most {left:.0f} s left" if op else ""
         if self._bar is not None:

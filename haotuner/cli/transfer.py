@@ -18,6 +18,7 @@ from haotuner.cli.transfer_input import caches_in, counts_of, device_tables, kno
 from haotuner.cli.transfer_shapes import shapes
 from haotuner.cli.transfer_solvers import solvers
 from haotuner.cli.transfer_winners import winners
+from haotuner.errors import UsageError
 
 # LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others; say how well that works.", no_args_is_help=True)
@@ -125,6 +126,10 @@ def report(
         typer.Option("--data", metavar="FOLDER", help="Public files: Kernel Tuner's caches, MIOpen's and CLBlast's tables."),
     ] = None,
     family: _Family = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option("--split", help="Only device, architecture or device-and-configs; repeatable. Default: all three."),
+    ] = None,
     seeds: _Seeds = 20,
     samples: Annotated[str, typer.Option("--samples", help="Target sample counts.")] = "0,16,32,64,128",
     problems: Annotated[
@@ -148,7 +153,10 @@ def report(
     from haotuner.cli.transfer_page import page
     from haotuner.cli.transfer_summary import summary
     from haotuner.transfer import report as reports
+    from haotuner.transfer.evaluate import SPLITS
 
+    if unknown := sorted({*(split or ())} - {*SPLITS}):
+        raise UsageError(f"--split {unknown[0]} is none of {', '.join(SPLITS)}")
     if out is not None:
         check_place(out)
     counts = counts_of("--samples", samples)
@@ -167,6 +175,7 @@ def report(
         document = reports.report(
             read,
             families=family or (),
+            splits=tuple(split or SPLITS),
             counts=counts,
             seeds=seeds,
             processes=jobs or os.cpu_count() or 1,
@@ -175,7 +184,8 @@ def report(
             keep=keep,
         )
         judged = others.judged(problems, told) if others else {}
-    asked = "".join(f" --family {name}" for name in family or ()) + f" --seeds {seeds} --samples {samples}"
+    asked = "".join(f" --family {name}" for name in family or ()) + "".join(f" --split {name}" for name in split or ())
+    asked += f" --seeds {seeds} --samples {samples}"
     source = " ".join([*(["--db URL"] if db is not None else []), *(["--data FOLDER"] if data is not None else [])])
     if out is not None:
         command = f"haotuner transfer report {source} --out {out.name}{asked}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from haotuner.cli.markdown import markdown_table
 from haotuner.transfer.modes import GUIDED, MODES, STARTED
 from haotuner.transfer.target_scores import KEYS
 
@@ -147,12 +148,3 @@ def _regret(reports: Mapping[str, Report]) -> Iterator[str]:
     yield "#### Regret after n measurements, per cent of the best throughput"
     yield ""
     yield from markdown_table(("target", "mode", *at), rows)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table, an empty one after it."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""

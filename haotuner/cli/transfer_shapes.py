@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from haotuner.cli.output import say
+from haotuner.cli.markdown import markdown_table
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import telling
 from haotuner.cli.transfer_input import device_tables, known_families
-from haotuner.cli.transfer_page import markdown_table
+from haotuner.cli.transfer_tables import show
 
 
 def shapes(
@@ -34,7 +33,7 @@ def shapes(
     names = known_families(read, family)
     with telling(quiet=quiet, verbose=verbose) as progress:
         document = evaluate_held_out([t for name in names for t in read.of(name)], seed=seed, tell=progress)
-    say(json.dumps(document, indent=1) if json_output else "\n".join(section(document)))
+    show(document, section, json_output=json_output)
 
 
 def section(document: Mapping[str, Any]) -> Iterator[str]:

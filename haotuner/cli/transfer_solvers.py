@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.output import say, tell
+from haotuner.cli.markdown import markdown_table
+from haotuner.cli.output import tell
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import telling
-from haotuner.cli.transfer_page import markdown_table
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.cli.transfer_tables import show, tables_in
+from haotuner.errors import UsageError
 
 if TYPE_CHECKING:  # LightGBM and pandas take a second to import
     from haotuner.transfer.solvers.table import SolverTable
@@ -37,7 +37,7 @@ def solvers(
         raise UsageError(f"--data {data} holds no find database of MIOpen (*.fdb.txt, *.fdb.txt.bz2) that can be used")
     with telling(quiet=quiet, verbose=verbose) as say_progress:
         document = judged(tables, tuple(target or ()), shapes, problems, seed, say_progress)
-    say(json.dumps(document, indent=1) if json_output else "\n".join(section(document)))
+    show(document, section, json_output=json_output)
 
 
 def find_databases(folder: Path, *, quiet: bool, verbose: bool) -> list[SolverTable]:
@@ -48,25 +48,13 @@ def find_databases(folder: Path, *, quiet: bool, verbose: bool) -> list[SolverTa
     """
     from haotuner.records.miopen import is_find_database, read_find_database
 
-    if not folder.is_dir():
-        raise UsageError(f"--data {folder} is no folder")
     found: list[SolverTable] = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and is_find_database(path)):
-        try:
-            table = read_find_database(path)
-        except HaotunerError as error:
+    for path, table in tables_in(folder, is_find_database, read_find_database, quiet=quiet):
+        if any(one.device.id == table.device.id for one in found):
             if not quiet:
-                tell(f"left out: {error}")
-            continue
-        if other := next((one for one in found if one.device.id == table.device.id), None):
-            if not quiet:
-                tell(f"left out: {path}: another file of {other.device.id} was read")
+                tell(f"left out: {path}: another file of {table.device.id} was read")
             continue
         found.append(table)
-        for reason, count in () if quiet else table.left_out.most_common():
-            tell(f"{path}: left out {count}: {reason}")
-        for note in () if quiet else table.notes:
-            tell(f"{path}: {note}")
         if verbose:
             tell(f"{path}: {len(table)} times of {len(table.solvers)} solvers on {table.device.name}")
     return found

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.output import say, tell
+from haotuner.cli.markdown import markdown_table
+from haotuner.cli.output import tell
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.cli.telling import telling
-from haotuner.cli.transfer_page import markdown_table
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.cli.transfer_tables import show, tables_in
+from haotuner.errors import UsageError
 
 if TYPE_CHECKING:  # LightGBM takes a second to import
     from haotuner.transfer.winners.table import Winners
@@ -34,7 +34,7 @@ def winners(
         raise UsageError(f"--data {data} holds no table of best-known parameters (JSON: kernel, parameters, rows) to use")
     with telling(quiet=quiet, verbose=verbose) as progress:
         document = evaluate_winners(found, seed=seed, tell=progress)
-    say(json.dumps(document, indent=1) if json_output else "\n".join(section(document)))
+    show(document, section, json_output=json_output)
 
 
 def winner_tables(folder: Path, *, quiet: bool, verbose: bool) -> Winners | None:
@@ -45,21 +45,7 @@ def winner_tables(folder: Path, *, quiet: bool, verbose: bool) -> Winners | None
     """
     from haotuner.records.clblast import is_winners_file, read_winners
 
-    if not folder.is_dir():
-        raise UsageError(f"--data {folder} is no folder")
-    for path in sorted(path for path in folder.rglob("*.json") if path.is_file()):
-        if not is_winners_file(path):
-            continue
-        try:
-            found = read_winners(path)
-        except HaotunerError as error:
-            if not quiet:
-                tell(f"left out: {error}")
-            continue
-        for reason, count in () if quiet else found.left_out.most_common():
-            tell(f"{path}: left out {count}: {reason}")
-        for note in () if quiet else found.notes:
-            tell(f"{path}: {note}")
+    for path, found in tables_in(folder, is_winners_file, read_winners, quiet=quiet):
         if verbose:
             tell(f"{path}: winners of {len(found.winners)} devices of {', '.join(found.vendors())}")
         return found

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.asked_model import read_model
+from haotuner.cli.asked_model import read_models
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.errors import UsageError
-from haotuner.request import BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked
 from haotuner.search.policies.names import NAMES
+from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.trace import arrivals_of
 from haotuner.workloads import DEFAULT, WORKLOADS, workload_shapes
 
+GROUPS_SHARE = 0.1  # of the budget, beside it: for timing kernels of generated groups
 PEERS_HERE = "torch,onnxruntime,numpy"
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
@@ -34,9 +36,10 @@ if TYPE_CHECKING:  # the models and their libraries take a second to import: onl
 
 def tune(
     file: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Argument(
-            metavar="MODEL.onnx", help="A whole model; --shapes then names its dimensions: batch=1..8;seq=1..512."
+            metavar="MODEL.onnx",
+            help="Whole models for one pack; --shapes, once or once a model, names dimensions: batch=1..8;seq=1..512.",
         ),
     ] = None,
     op: Annotated[
@@ -46,8 +49,12 @@ def tune(
         str | None, typer.Option("--workload", help=f"Named ops: {', '.join(WORKLOADS)}. [default: {DEFAULT}]")
     ] = None,
     shapes: Annotated[
-        str, typer.Option("--shapes", help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl).")
-    ] = "dynamic",
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            help="dynamic (m=1..2048), m=1..4096, m=1,2,4, m=8..512:8, or a trace (.csv, .jsonl). [default: dynamic]",
+        ),
+    ] = None,
     device: Annotated[
         str,
         typer.Option(
@@ -59,7 +66,10 @@ def tune(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option("--budget", help=f"Time for all ops, e.g. 60s or 5m [default: {BUDGET_PER_OP_S:.0f}s an op]."),
+        typer.Option(
+            "--budget",
+            help=f"Time for all ops: 60s, 5m [default: {BUDGET_PER_OP_S:.0f}s an op, of models {BUDGET_OF_MODELS_S:.0f}s].",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The pack's directory; an earlier pack there is replaced.")] = Path(
         "pack"
@@ -90,6 +100,17 @@ def tune(
     zero_measure: Annotated[
         bool, typer.Option("--zero-measure", help="Measure nothing: a pack from predictions, marked unverified; exit 3.")
     ] = False,
+    objective: Annotated[
+        str,
+        typer.Option("--objective", metavar="NAME", help="Of models: sum, geomean, or latency=5ms: what time is spent for."),
+    ] = "sum",
+    strategy: Annotated[
+        str,
+        typer.Option("--strategy", metavar="NAME", help=f"How models' tasks share the budget: {' or '.join(STRATEGIES)}."),
+    ] = GRADIENT,
+    early_stopping: Annotated[
+        int, typer.Option("--early-stopping", metavar="N", help="Leave a model's task after N turns without gain; 0: never.")
+    ] = 0,
     against: Annotated[
         str | None, typer.Option("--against", help=f"Peers on a CPU for the closing table, or none [default: {PEERS_HERE}].")
     ] = None,
@@ -104,17 +125,23 @@ def tune(
     if file and (op or workload):
         raise UsageError("a model brings its own ops; leave --op and --workload out")
     peers = peers_of(PEERS_HERE if against is None else against)
-    asked = None if file is None else read_model(file, shapes, quiet=quiet)
-    arrivals = arrivals_of(shapes) if asked is None else asked.arrivals
+    said = shapes or ["dynamic"]
+    seconds = None if budget is None else seconds_of(budget)
+    groups_s = GROUPS_SHARE * (seconds or BUDGET_OF_MODELS_S) / len(file or [0])
+    groups_s = 0.0 if zero_measure or device != "cpu" else groups_s
+    asked = read_models(file, said, measure_s=groups_s, quiet=quiet) if file else None
+    if asked is None and len(said) > 1:
+        raise UsageError("--shapes is given twice; a trace may give each op shapes of its own")
+    arrivals = arrivals_of(said[0]) if asked is None else asked.arrivals
     if workload is not None:
         arrivals = arrivals.with_own(workload_shapes(workload))
     request = Request(
         ops=ops_asked(op or None, workload, arrivals) if asked is None else asked.ops,
-        models=() if asked is None else (asked.model,),
+        models=() if asked is None else asked.models,
         arrivals=arrivals,
         device=device,
         threads=() if threads is None else threads_of(threads),
-        budget_s=None if budget is None else seconds_of(budget),
+        budget_s=seconds,
         out=out,
         db=db,
         seed=seed,
@@ -124,16 +151,19 @@ def tune(
         search=search,
         model=model,
         zero_measure=zero_measure,
+        objective=objective,
+        strategy=strategy,
+        early_stopping=early_stopping,
         cache=cache_folder(os.environ),
         environment=dict(os.environ),
     )
     request.check()
-    budget_s = request.budget_s or BUDGET_PER_OP_S * len(request.ops)
+    budget_s = request.seconds
     if not quiet:
         what = ", ".join(o.name for o in request.ops)
         here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
         how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
-        tell(f"tuning {what} for {shapes} on {device}, {how}")
+        tell(f"tuning {what} for {request.shapes} on {device}, {how}")
     from haotuner.cli.speed import compare, times_table
     from haotuner.producing import produce
 
@@ -148,8 +178,8 @@ def tune(
     if peers and report.stopped != "signal" and not zero_measure and asked is None:
         speed = compare(request, report, peers, quiet=quiet)
     if json_output:
-        of_model = {} if asked is None else {"model": asked.document(report)}
-        say(json.dumps({**report.document, **of_model, "speed": None if speed is None else speed.document}, indent=1))
+        of_models = {} if asked is None else asked.document(report)
+        say(json.dumps({**report.document, **of_models, "speed": None if speed is None else speed.document}, indent=1))
     else:
         say(_table(report, speed))
         say(_legend(report))

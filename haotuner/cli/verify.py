@@ -8,12 +8,14 @@ import typer
 
 from haotuner.cli.output import say, tell
 from haotuner.cli.requested import Json, PackFolder, Quiet
+from haotuner.held_groups import learn_from
 from haotuner.pack.verify import not_verified
 from haotuner.pack.verify import verify as problems_of
 
 
 def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) -> None:
     """Check every file's hash, the host, and the results of every op against float64; exit 5 when something is wrong."""
+    learn_from(pack)
     problems = problems_of(pack)
     left = [] if problems else not_verified(pack)
     if json_output:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightgbm
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -18,6 +17,9 @@ from numpy.typing import ArrayLike
 from haotuner.cost.features import NAMES
 from haotuner.cost.model import Scores, check_columns, check_rows
 from haotuner.cost.order import predict_alike
+
+if TYPE_CHECKING:  # it takes a second to import: functions that grow or read trees do
+    import lightgbm
 
 # Fewest rows that a tree can split with two on each side; below it the line alone is the model.
 FEWEST_ROWS = 8
@@ -92,6 +94,8 @@ class Forest:
 
     def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Forest:
         """Learn from rows of measured log(throughput / roofline); works from one row up."""
+        import lightgbm
+
         check_columns(frame, self.uses)
         labels, given = check_rows(frame, log_efficiency, sample_weight)
         prior = frame[_PRIOR].to_numpy(dtype=np.float64)
@@ -120,6 +124,8 @@ class Forest:
 
     def continued(self, frame: pd.DataFrame, log_efficiency: ArrayLike, *, trees: int, learning_rate: float) -> Forest:
         """A new forest: these trees, then more trees on other rows (continued boosting); the level is moved first."""
+        import lightgbm
+
         moved = self._moved(frame, log_efficiency)
         labels = np.asarray(log_efficiency, dtype=np.float64)
         if self.booster is None or len(labels) < FEWEST_ROWS:
@@ -150,6 +156,8 @@ class Forest:
     @staticmethod
     def restored(state: Mapping[str, Any], texts: Sequence[str], *, threads: int = 1) -> Forest:
         """A forest from what ``state`` gave; the caller has verified that the texts are undamaged."""
+        import lightgbm
+
         settings = Settings(**{**state["settings"], "columns": tuple(state["settings"]["columns"])})
         forest = Forest(seed=int(state["seed"]), threads=threads, settings=settings)
         forest.line = (float(state["line"][0]), float(state["line"][1]))
@@ -177,6 +185,8 @@ class Forest:
         return np.asarray(frame[list(self.settings.columns)], dtype=np.float64)
 
     def _data(self, frame: pd.DataFrame, labels: Scores, weights: Scores | None) -> lightgbm.Dataset:
+        import lightgbm
+
         # free_raw_data: continued boosting predicts the rows with the old trees, which needs them once more
         return lightgbm.Dataset(
             self._matrix(frame), labels, weight=weights, feature_name=list(self.settings.columns), free_raw_data=False

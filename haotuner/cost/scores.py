@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import kendalltau
-from sklearn.model_selection import GroupKFold
 
 from haotuner.cost.model import Scores
 
@@ -25,6 +23,8 @@ def pairwise_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float:
         agree = np.sign(truth[left] - truth[right]) * np.sign(guess[left] - guess[right])
         real, lead = float(np.count_nonzero(truth[left] != truth[right])), float(agree.sum())
     else:
+        from scipy.stats import kendalltau  # half a second to import
+
         pairs = len(truth) * (len(truth) - 1) / 2.0
         real, said = pairs - _tied_pairs(truth), pairs - _tied_pairs(guess)
         # the method is that of the p value, which is not used; tau is undefined where one side says nothing
@@ -56,8 +56,10 @@ def group_splits(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple
     distinct = len(np.unique(labels))
     if distinct < 2:
         raise ValueError(f"splitting by group needs at least two groups, found {distinct}")
-    splitter = GroupKFold(n_splits=min(folds, distinct), shuffle=True, random_state=seed)
-    yield from splitter.split(np.zeros((len(labels), 1)), groups=labels)
+    order = np.random.RandomState(seed).permutation(np.unique(labels))
+    for part in np.array_split(order, min(folds, distinct)):
+        held = np.isin(labels, part)
+        yield np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def _task(predicted: ArrayLike, measured: ArrayLike) -> tuple[Scores, Scores]:

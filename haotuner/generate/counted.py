@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
-from haotuner.generate.schedule import Plan
+from haotuner.generate.emit import AnyPlan, emit
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.functions import COMPARISONS, FUNCTIONS
@@ -100,6 +99,14 @@ class Counted:
                 raise IndexError(f"{tensor}: index {place} of axis {axis}, which has {array.shape[axis]} elements")
         return array[where]
 
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """An array more."""
+        self.arrays = {**self.arrays, name: np.full(count, np.nan, numpy_dtype(dtype))}
+
+    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+        """Rounded twice: numpy has no other."""
+        return self.apply("add", [self.apply("mul", [one, other], dtype, lanes), more], dtype, lanes)
+
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function, as numpy computes it in the arguments' own types."""
         with np.errstate(all="ignore"):
@@ -138,7 +145,7 @@ class Counted:
         return found
 
 
-def run(plan: Plan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
+def run(plan: AnyPlan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
     """The output of a plan's program for these inputs, and the machine that counted."""
     graph = plan.graph
     sizes = graph.sizes(inputs)

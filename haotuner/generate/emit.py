@@ -8,15 +8,14 @@ results do not depend on how the output was cut among threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
     Expression,
     Fold,
-    Load,
     Merged,
     Number,
     Size,
@@ -26,25 +25,12 @@ from haotuner.generate.expressions import (
     parts,
 )
 from haotuner.generate.machine import Cell, Machine, Value
-from haotuner.generate.places import extents_of, is_ready, maskable, step_along
+from haotuner.generate.online_emit import emit_online
+from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.places import extents_of, is_ready, maskable
 from haotuner.generate.schedule import FOLDS, Keep, Plan
+from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
-
-
-@dataclass(slots=True)
-class Frame:
-    """Where an expression is evaluated: values of loop variables and folds, and which variables run along the lanes."""
-
-    variables: dict[str, Value] = field(default_factory=dict)
-    folds: dict[Fold, Value] = field(default_factory=dict)
-    lanes: int = 1
-    along: frozenset[str] = frozenset()
-    mask: Value = None
-    known: dict[int, Value] = field(default_factory=dict)  # by identity of the expression
-
-    def inner(self, **variables: Value) -> Frame:
-        """The same with more loop variables."""
-        return replace(self, variables={**self.variables, **variables}, folds=dict(self.folds), known=dict(self.known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +43,21 @@ class Sink:
     indices: tuple[Expression, ...] = ()
 
 
-def emit(plan: Plan, machine: Machine) -> None:
+AnyPlan: TypeAlias = Plan | OnlinePlan
+
+
+def emit(plan: AnyPlan, machine: Machine) -> None:
     """Say the program of a plan to a machine."""
+    if isinstance(plan, OnlinePlan):
+        emit_online(plan, machine)
+        return
     _Emitter(plan, machine).run()
 
 
-class _Emitter:
+class _Emitter(Values):
     def __init__(self, plan: Plan, machine: Machine) -> None:
-        self.plan, self.machine = plan, machine
+        Values.__init__(self, machine)
+        self.plan = plan
         self.lanes = plan.schedule.lanes
         self._folds = [node.output for node in plan.graph.nodes if node.primitive in FOLDS]
         self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
@@ -221,7 +214,7 @@ class _Emitter:
             return
         if not free_variables(e) & inside:
             if isinstance(e, Apply) and any(isinstance(part, Fold) for part in parts(e, into_folds=False)):
-                here.known[id(e)] = self.machine.cell(e.dtype, 1, self._evaluate(e, here)).get()
+                here.known[id(e)] = self.machine.cell(e.dtype, 1, self.evaluate(e, here)).get()
             return
         for child in children(e):
             self._hoist(child, inside, here)
@@ -283,7 +276,7 @@ class _Emitter:
             self._store(sink, frame, frame.variables)
             return
         fold = sink.fold
-        value = self._evaluate(sink.value, frame)
+        value = self.evaluate(sink.value, frame)
         cell = cells[fold][place]
         if width == self.lanes:
             if frame.mask is not None:
@@ -321,7 +314,7 @@ class _Emitter:
                 if place == len(fold.axes):
                     self._inside([Sink((), fold.value)], inner)
                     for cell, frame in zip(cells, inner, strict=True):
-                        value = self._evaluate(fold.value, frame)
+                        value = self.evaluate(fold.value, frame)
                         cell.set(self.machine.join(fold.how, cell.get(), value, fold.dtype, frame.lanes))
                     return
                 variable, extent = fold.axes[place]
@@ -336,42 +329,7 @@ class _Emitter:
                 frame.known.clear()
 
     def _store(self, sink: Sink, frame: Frame, variables: Mapping[str, Value]) -> None:
-        value = self._evaluate(sink.value, frame)
-        indices = [self._scalar(one, frame) for one in sink.indices]
+        value = self.evaluate(sink.value, frame)
+        indices = [self.scalar(one, frame) for one in sink.indices]
         steps = [int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]
         self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
-
-    # Expressions
-
-    def _scalar(self, e: Expression, frame: Frame) -> Value:
-        """An index at the first lane."""
-        if not free_variables(e) & frame.along:
-            return self._evaluate(e, frame)
-        return self._evaluate(e, replace(frame, lanes=1, along=frozenset(), mask=None, known={}))
-
-    def _evaluate(self, e: Expression, frame: Frame) -> Value:
-        if id(e) not in frame.known:
-            frame.known[id(e)] = self._made(e, frame)
-        return frame.known[id(e)]
-
-    def _made(self, e: Expression, frame: Frame) -> Value:
-        machine = self.machine
-        if isinstance(e, Number):
-            return machine.number(e.value, e.dtype)
-        if isinstance(e, Size):
-            return machine.size(e.extent)
-        if isinstance(e, Variable):
-            value = frame.variables[e.name]
-            return machine.ramp(value, frame.lanes) if e.name in frame.along else value
-        if isinstance(e, Fold):
-            return frame.folds[e]
-        if isinstance(e, Load):
-            steps = [step_along(one, frame.along) for one in e.indices]
-            if None in steps:
-                return machine.load(
-                    e.tensor, [self._evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
-                )
-            known = [step for step in steps if step is not None]
-            return machine.load(e.tensor, [self._scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
-        arguments = [self._evaluate(one, frame) for one in e.arguments]
-        return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)

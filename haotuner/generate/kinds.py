@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from haotuner.generate.windows import GRAPHS
+from haotuner.generate.attention import attention
+from haotuner.generate.windows import GRAPHS as WINDOWS
 from haotuner.graph.composites import extent_value
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.group import graph_named
 from haotuner.ops.formula import Formula, Load, Number, Reduce, Size
+from haotuner.ops.groups import GROUPS
 from haotuner.ops.kind import OpKind, Options
+
+GRAPHS = {**WINDOWS, "attention": attention}
 
 
 def has_graph(kind: OpKind) -> bool:
     """Whether a kind says by steps what it computes, on operands of one layout."""
-    return (kind.formula is not None or kind.name in GRAPHS) and all(len(o.layouts) == 1 for o in kind.operands)
+    known = kind.formula is not None or kind.name in GRAPHS or kind.name in GROUPS
+    return known and all(len(o.layouts) == 1 for o in kind.operands)
 
 
 def graph_of(kind: OpKind, options: Options) -> Graph:
     """The graph of a kind with these options (every one); inputs are named as the operands, dimensions as the axes."""
     own = kind.variant(options) if kind.variant is not None else kind
+    if kind.name in GROUPS:
+        return graph_named(kind.name)
     if kind.name in GRAPHS:
         return GRAPHS[kind.name](options)
     if own.formula is None:

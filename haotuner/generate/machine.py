@@ -41,6 +41,14 @@ class Machine(Protocol):
         """Write elements of a tensor."""
         ...
 
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """Memory of the call's own near the core: a tensor of one axis, whose first contents are not known."""
+        ...
+
+    def fma(self, one: Value, other: Value, more: Value, dtype: str, lanes: int) -> Value:
+        """One * other + more, rounded once where the machine can."""
+        ...
+
     def apply(self, function: str, arguments: Sequence[Value], dtype: str, lanes: int) -> Value: ...  # noqa: D102
     def cell(self, dtype: str, lanes: int, start: Value) -> Cell: ...  # noqa: D102
     def join(self, how: str, one: Value, other: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102

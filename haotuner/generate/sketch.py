@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, free_variables, parts
+from haotuner.generate.online import online
 from haotuner.generate.schedule import FOLDS, Schedule, keepable, planned
 from haotuner.graph.graph import Graph, Node
 
@@ -102,6 +103,18 @@ def factors(graph: Graph, node: Node, so_far: Sketch) -> bool:
     return node.primitive in FOLDS and not reuses(graph, node, so_far)
 
 
+def onlines(graph: Graph, node: Node, so_far: Sketch) -> bool:
+    """A sum of products of exponentials of x - max x, x itself a sum of products: both need no more than a tile of x."""
+    found = online(graph) if node.primitive in FOLDS else None
+    return found is not None and found.weighted.tensor == node.output
+
+
+def joined(graph: Graph, node: Node, so_far: Sketch) -> bool:
+    """The maximum and the sum that an online sum goes with."""
+    found = online(graph) if so_far.nodes("online") else None
+    return found is not None and node.output in (found.maximum, found.total.tensor)
+
+
 def skips(graph: Graph, node: Node, so_far: Sketch) -> bool:
     """What can neither be inlined nor tiled stays as it is; of a fold, each lane folds its own."""
     return not inlinable(graph, node, so_far) and not reuses(graph, node, so_far)
@@ -127,6 +140,8 @@ RULES = (
     Rule("tile and fuse", tiles_and_fuses, lambda graph, node: (
         Step("tile and fuse", node.output, f"{TILED}, {fusible(graph, node)} on the tile"),)),
     Rule("cache", caches, lambda graph, node: (Step("cache", node.output, "in the output's row"),)),
+    Rule("online", onlines, lambda graph, node: (
+        Step("online", node.output, "a tile of keys at a time, rescaled by the maximum so far"),)),
     Rule("factor", factors, lambda graph, node: (Step("factor", node.output, "lanes and accumulators, then joined"),)),
     Rule("skip", skips, _plain("skip")),
 )  # fmt: skip
@@ -134,7 +149,8 @@ RULES = (
 
 def sketches(graph: Graph) -> tuple[Sketch, ...]:
     """Every sketch of a graph that has a program, each once; the first takes the first rule that applies everywhere."""
-    return tuple(one for one in dict.fromkeys(_from(graph, len(graph.nodes) - 1, Sketch())) if lane_axes(graph, one))
+    every = dict.fromkeys(_from(graph, len(graph.nodes) - 1, Sketch()))
+    return tuple(one for one in every if one.nodes("online") or lane_axes(graph, one))
 
 
 def _from(graph: Graph, place: int, so_far: Sketch) -> Iterator[Sketch]:
@@ -142,6 +158,9 @@ def _from(graph: Graph, place: int, so_far: Sketch) -> Iterator[Sketch]:
         yield so_far
         return
     node = graph.nodes[place]
+    if joined(graph, node, so_far):
+        yield from _from(graph, place - 1, Sketch((*so_far.steps, Step("online", node.output, "so far"))))
+        return
     for rule in RULES:
         if rule.condition(graph, node, so_far):
             yield from _from(graph, place - 1, Sketch((*so_far.steps, *rule.steps(graph, node))))
@@ -150,8 +169,11 @@ def _from(graph: Graph, place: int, so_far: Sketch) -> Iterator[Sketch]:
 def lane_axes(graph: Graph, sketch: Sketch) -> tuple[int, ...]:
     """Axes of the output along which lanes may run in a sketch's programs, the last one first; -1: in folds alone.
 
-    A fold is factored where its result does not vary along the lanes.
+    A fold is factored where its result does not vary along the lanes. Online sums have lanes of their own
+    (``online_schedule.py``).
     """
+    if sketch.nodes("online"):
+        return ()
     found = []
     for axis in (*reversed(range(graph.types[graph.outputs[0]].rank)), -1):
         try:

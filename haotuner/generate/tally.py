@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
+from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.expressions import INDEX
-from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.types import TensorType, numpy_dtype
 from haotuner.ops.functions import FUNCTIONS
@@ -83,14 +82,15 @@ class TallyCell:
     value: Any
     depth: int
     tally: Tally
-    fresh: bool = True
+    index: bool = False  # whether it is one that was never changed
 
     def get(self) -> Any:
-        """Its value, which is data."""
-        return UNKNOWN
+        """Its value: of an index that was never changed the one it was made with; else it is data."""
+        return self.value if self.index else UNKNOWN
 
     def set(self, value: Any) -> None:
         """Another value: if made from its own in a loop that it outlives, each round waits for the one before."""
+        self.index = False
         here, joined = self.tally.here, self.tally.joined
         if here.depth > self.depth and joined is not None:
             here.joins.append(joined.function)
@@ -118,8 +118,10 @@ class Tally:
         return self._sized[extent]
 
     def loop(self, count: Any, body: Callable[[Any], None]) -> None:
-        """The body, once, with all values of its variable."""
-        if not int(count):
+        """The body, once, with all values of its variable; as often as on the average where loops around decide."""
+        if isinstance(count, np.ndarray):
+            count = -(-int(np.sum(np.maximum(count, 0))) // count.size)
+        if int(count) <= 0:
             return
         outer, depth = self.here, self.here.depth + 1
         if depth >= DEEPEST - 1:
@@ -175,6 +177,16 @@ class Tally:
             self._shapes[tensor] = tuple(int(self.size(extent)) for extent in self.types[tensor].shape)
         return self._shapes[tensor]
 
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """A tensor more."""
+        self.types = {**self.types, name: TensorType((count,), dtype)}
+
+    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+        """One instruction; the variable that takes it in waits for its own value."""
+        self.joined = Work("add", lanes, dtype, waited=True)
+        self.here.body.append(self.joined)
+        return UNKNOWN
+
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function: of indices its values, of data that it is computed."""
         if dtype != INDEX or lanes > 1:
@@ -196,7 +208,7 @@ class Tally:
 
     def cell(self, dtype: str, lanes: int, start: Any) -> TallyCell:
         """A variable."""
-        return TallyCell(start, self.here.depth, self)
+        return TallyCell(start, self.here.depth, self, index=dtype == INDEX)
 
     def neutral(self, how: str, dtype: str) -> Any:
         """What changes nothing."""
@@ -222,7 +234,7 @@ def _spread(value: Any) -> Places:
     return found.reshape((1,) * (DEEPEST - found.ndim) + found.shape)
 
 
-def tally(plan: Plan, sizes: Mapping[str, int]) -> Loop:
+def tally(plan: AnyPlan, sizes: Mapping[str, int]) -> Loop:
     """What a plan's program does at these sizes of its dimensions."""
     graph = plan.graph
     machine = Tally(sizes, graph.types)

@@ -1,6 +1,7 @@
 """Extents: whole numbers, or expressions of named dimensions, such as ``seq`` or ``(width - 1)//2 + 1``.
 
-Arithmetic is sympy's; text is its own small grammar, so that a hostile file is never evaluated.
+Arithmetic is sympy's; text is its own small grammar, so that a hostile file is never evaluated. Sympy takes a third of a
+second to import, in every process that knows the kernels: functions import it, and only graphs and models wait for it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, reduce
 from typing import Any, TypeAlias
 
-import sympy
-
 from haotuner.errors import UsageError
 
 Extent: TypeAlias = Any  # int, or a sympy expression of dimensions
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _LONGEST = 2_000  # characters of an extent's text: far more than shape arithmetic of real models writes
-_FUNCTIONS = {"max": sympy.Max, "min": sympy.Min, "abs": sympy.Abs}
+_FUNCTIONS = {"max": "Max", "min": "Min", "abs": "Abs"}  # of sympy
 
 
 @cache
 def dimension(name: str) -> Extent:
     """The extent of a named dimension, at least 0."""
+    import sympy
+
     if not _NAME.fullmatch(name):
         raise UsageError(f"dimension {name!r}: expected a letter or underscore, then letters, digits and underscores")
     return sympy.Symbol(name, integer=True, nonnegative=True)
@@ -33,6 +34,8 @@ def canonical(extent: Extent) -> Extent:
     """The same extent in one form: an int where it is a number."""
     if isinstance(extent, int):
         return extent
+    import sympy
+
     if not isinstance(extent, sympy.Expr):
         return int(extent)
     expanded = sympy.expand(extent)
@@ -41,13 +44,21 @@ def canonical(extent: Extent) -> Extent:
 
 def same(one: Extent, other: Extent) -> bool:
     """Whether two extents are equal whatever the dimensions are, as far as expanding shows."""
-    return bool(one == other) or canonical(sympy.sympify(one) - other) == 0
+    if one == other:
+        return True
+    if isinstance(one, int) and isinstance(other, int):
+        return False
+    import sympy
+
+    return bool(canonical(sympy.sympify(one) - other) == 0)
 
 
 def floor_division(extent: Extent, divisor: Extent) -> Extent:
     """``extent // divisor``, exact where the division is."""
     if isinstance(extent, int) and isinstance(divisor, int):
         return extent // divisor
+    import sympy
+
     quotient = sympy.cancel(sympy.sympify(extent) / divisor)
     denominator = sympy.fraction(sympy.together(quotient))[1]
     return canonical(quotient if denominator == 1 else sympy.floor(sympy.sympify(extent) / divisor))
@@ -60,11 +71,15 @@ def ceiling_division(extent: Extent, divisor: Extent) -> Extent:
 
 def largest(extents: Iterable[Extent]) -> Extent:
     """The largest of some extents."""
+    import sympy
+
     return canonical(sympy.Max(*extents))
 
 
 def smallest(extents: Iterable[Extent]) -> Extent:
     """The smallest of some extents."""
+    import sympy
+
     return canonical(sympy.Min(*extents))
 
 
@@ -102,6 +117,7 @@ def lowered(
     minimum: Callable[[Any, Any], Any],
 ) -> Any:
     """The extent in another arithmetic: ``values`` of the dimensions, ``+``, ``-``, ``*`` and the functions given."""
+    import sympy
 
     def walk(e: Any) -> Any:
         if isinstance(e, int) or e.is_Integer:
@@ -125,6 +141,18 @@ def lowered(
         raise UsageError(f"extent {e} has no program")
 
     return walk(extent)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is an expression of dimensions."""
+    import sympy
+
+    return isinstance(value, sympy.Expr)
+
+
+def renamed(extent: Extent, names: Mapping[str, str]) -> Extent:
+    """The same extent of dimensions with other names."""
+    return extent.subs({dimension(old): dimension(new) for old, new in names.items()}, simultaneous=True)
 
 
 def text(extent: Extent) -> str:
@@ -165,15 +193,21 @@ def _read(tree: ast.AST) -> Extent:
         if isinstance(tree.op, ast.FloorDiv):
             return floor_division(left, right)
         if isinstance(tree.op, ast.Mod):
+            import sympy
+
             return sympy.Mod(left, right)
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in _FUNCTIONS and not tree.keywords:
-        return _FUNCTIONS[tree.func.id](*map(_read, tree.args))
+        import sympy
+
+        return getattr(sympy, _FUNCTIONS[tree.func.id])(*map(_read, tree.args))
     raise ValueError(f"{ast.unparse(tree)} is not arithmetic of extents")
 
 
 def _written(extent: Any) -> str:
     if extent.is_Integer or extent.is_Symbol:
         return str(extent)
+    import sympy
+
     if extent.is_Add:
         return "(" + " + ".join(map(_written, extent.args)) + ")"
     if extent.is_Mul:
@@ -183,7 +217,7 @@ def _written(extent: Any) -> str:
     if extent.is_Pow and extent.exp.is_Integer and extent.exp > 0:
         return "*".join([_written(extent.base)] * int(extent.exp))
     for name, function in _FUNCTIONS.items():
-        if isinstance(extent, function):
+        if isinstance(extent, getattr(sympy, function)):
             return f"{name}({', '.join(map(_written, extent.args))})"
     if isinstance(extent, sympy.Mod):
         return f"({_written(extent.args[0])} % {_written(extent.args[1])})"

@@ -75,7 +75,7 @@ def graph_of(model: Any, folder: Path | None, fixed: Mapping[str, Any]) -> Graph
     missing = [one.name for one in model.graph.output if one.name not in names]
     if missing:
         raise UsageError(f"outputs {', '.join(missing)} are made by no node")
-    return _finished(reader.g, [(one.name, names[one.name]) for one in model.graph.output])
+    return finished(reader.g, [(one.name, names[one.name]) for one in model.graph.output])
 
 
 def _input(g: Folding, one: Any) -> str:
@@ -234,7 +234,7 @@ class Reader:
         return value
 
 
-def _finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
+def finished(g: Folding, outputs: Sequence[tuple[str, str]]) -> Graph:
     """The graph with the file's names for its outputs."""
     chosen: list[tuple[str, str]] = []
     for name, tensor in outputs:

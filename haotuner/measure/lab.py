@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 
-from haotuner.backends.backend import Backend, Facts, Place, Timer
+from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, Place, Timer
 from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
@@ -60,7 +60,8 @@ class Lab:
         self.reused = len(self._known)
         self._held = ExitStack()
         self._scratch = self._held.enter_context(scratch_folder())
-        environment = {**environment, "TMPDIR": str(self._scratch)}  # a compiler that is killed leaves its files there
+        environment = {OBJECTS_WORD: str(self._scratch / "objects"), **environment}  # at least each library but the first
+        environment["TMPDIR"] = str(self._scratch)  # a compiler that is killed leaves its files there
         self._builders = [backend.builder(environment) for _ in range(builders)]
         self._timer = backend.timer(device, self.policy, environment, seed=seed)
         self._places: dict[str, Place] = {}  # by kernel name

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.ops.kind import Arrays, Operand, OpKind, Options, plain, sum_rounding
+from haotuner.ops.product_options import PRODUCT_OPTIONS
 
 # How the factors are stored: n as written, t transposed; the first letter is x's, the second w's.
 _X = {"nn": ("b", "m", "k"), "nt": ("b", "m", "k"), "tn": ("b", "k", "m")}
@@ -29,13 +30,14 @@ BATCH_MATMUL = OpKind(
     axes={"b": "spatial", "m": "spatial", "n": "spatial", "k": "reduction"},
     operands=(
         Operand(name="x", role="input", layouts=_X, option="layout"),
-        Operand(name="w", role="input", layouts=_W, option="layout"),
+        Operand(name="w", role="input", layouts=_W, option="layout", own=True),
         plain("y", "output", "b", "m", "n"),
     ),
     flops=lambda e: 2 * e["b"] * e["m"] * e["n"] * e["k"],
     reference=_product,
     tolerance=_tolerance,
     exact=True,
+    own_options=PRODUCT_OPTIONS,
     example="batch_matmul:k=64,layout=nt",
 )
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from haotuner.ops.kind import Arrays, Extents, Operand, OpKind, Option, Options, plain, sum_rounding
+from haotuner.ops.product_options import PRODUCT_OPTIONS
 
 MOST = 1 << 20  # a stride, pad or dilation: beyond any image, and products of two stay far inside 64 bits
 Reach = Literal["h", "w"]
@@ -169,6 +170,7 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
         "dilation": Option(default="1", counts=tuple({1, sides})),
         "groups": Option(default="1"),
         **({"opad": Option(default="0", counts=tuple({1, sides}))} if transposed else {}),
+        **PRODUCT_OPTIONS,
     }
     return OpKind(
         name=name,

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, sum_rounding
-
-# The element type of the result: of floats the op's own, of int8 the sums' int32, unless another is asked for.
-OUTPUT_TYPE = Option(default="own", choices=("own", "fp32", "bf16", "fp16", "int32", "int8", "uint8"), said=True)
+from haotuner.ops.kind import Arrays, Operand, OpKind, Options, plain, sum_rounding
+from haotuner.ops.product_options import PRODUCT_OPTIONS
 
 
 def _product(inputs: Arrays, options: Options) -> Any:
@@ -34,6 +32,6 @@ DENSE = OpKind(
     reference=_product,
     tolerance=_tolerance,
     exact=True,
-    own_options={"out": OUTPUT_TYPE},
+    own_options=PRODUCT_OPTIONS,
     example="dense:n=2304,k=768",
 )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class DType:
     """One element type. ``eps``: distance of 1.0 to the next number, 0.0 of integers; ``code``: DLPack's type code.
 
+    ``least``: distance of 0.0 to the next number, where results come near it.
+
     An op of the type reads inputs of ``input``, constants of the type itself, sums in ``sums`` and writes ``output``.
     """
 
@@ -22,6 +24,7 @@ class DType:
     output: str = ""
     low: int = 0  # of integers
     high: int = 0
+    least: float = 0.0
 
     def of(self, role: str) -> str:
         """Element type of an operand of an op of this type, by its role."""
@@ -32,7 +35,7 @@ DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
         DType(name="fp32", size=4, numpy="float32", eps=2.0**-23, code=2),
-        DType(name="fp16", size=2, numpy="float16", eps=2.0**-10, code=2),
+        DType(name="fp16", size=2, numpy="float16", eps=2.0**-10, least=2.0**-24, code=2),
         DType(name="bf16", size=2, numpy="bfloat16", eps=2.0**-7, code=4),  # numpy has it where ml_dtypes is installed
         # Activations without a sign times weights with one, as VNNI multiplies them; sums are exact.
         DType(

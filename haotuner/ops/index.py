@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from haotuner.ops.attention import ATTENTION
 from haotuner.ops.batch_matmul import BATCH_MATMUL
 from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.ops.dense import DENSE
@@ -15,6 +16,7 @@ from haotuner.ops.windows import WINDOW_KINDS
 _KINDS: tuple[OpKind, ...] = (
     DENSE,
     BATCH_MATMUL,
+    ATTENTION,
     GROUPED,
     *CONVOLUTIONS,
     *ROW_KINDS,

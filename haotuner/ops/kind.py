@@ -46,6 +46,7 @@ class Operand:
 
     ``layouts``: names of layouts, each with the axes that are its dimensions, outermost first; the first is the default.
     ``option``: the option of a spec that names the layout; empty: the operand's own name. ``dtype``: None for the op's.
+    ``own``: of the op's own type, as a constant is, though it comes with the call.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Operand:
     layouts: Mapping[str, tuple[str, ...]]
     option: str = ""
     dtype: str | None = None
+    own: bool = False
 
     def layout_option(self) -> str:
         """The option that chooses the layout."""
@@ -97,6 +99,8 @@ class OpKind:
     # Axes whose extent follows from the others' and the options, such as the height of an image after a convolution. The
     # functions take whole numbers or columns of them.
     derived: Mapping[str, Callable[[Mapping[str, Any], Options], Any]] = field(default_factory=dict)
+    extents: Mapping[str, int] = field(default_factory=dict)  # of axes that are never dynamic, where the kind says them
+    formulas: Mapping[str, str] = field(default_factory=dict)  # of derived axes as texts, where they are known as such
     # Why axes and options do not go together, as (static extents, options); empty where they do.
     objection: Callable[[Extents, Options], str] | None = None
     # The kind that options make of it, where they change its operands or its formula; its options are this one's.

@@ -27,6 +27,7 @@ from haotuner.generate.expressions import (
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_math import C_TYPES, applied, joined, neutral, number
+from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
 LARGEST = 1_500  # expressions of a group; more is made in parts
 
@@ -52,6 +53,8 @@ class Group:
 
 def again_and_again(graph: Graph) -> str | None:
     """A tensor whose reduction the output's loops would repeat; None if each is computed once. It is better made before."""
+    if ordered_node(graph) is not None:
+        return None
     variables, value = _element(graph)
     extents = graph.types[graph.outputs[0]].shape
     order = [variable.name for variable in variables]
@@ -83,6 +86,10 @@ def _element(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
 
 def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     """The C function ``name`` of a graph. ``size`` gives an extent's place among the sizes of a call."""
+    node = ordered_node(graph)
+    if node is not None:
+        source, tensors, loops = ordered_source(graph, node, name, size)
+        return Group(source=source, tensors=tensors, loops=loops)
     return _Writer(graph, name, size).group()
 
 

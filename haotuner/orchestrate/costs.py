@@ -15,6 +15,7 @@ from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_o
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
+from haotuner.orchestrate.c_ordered import ordered_node
 
 STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool
 BYTES_A_US = 15_000.0  # of one core that streams
@@ -29,10 +30,32 @@ class Prices:
 
     def __init__(self, requests: Sequence[Mapping[str, int]]) -> None:
         self.requests = requests
+        self.count = 0  # kernels whose price is a time
         self._extents: dict[Extent, tuple[int, ...]] = {}
 
     def loops_us(self, graph: Graph) -> float:
         """Microseconds of a group with one output, the mean over the requests."""
+        return float(np.mean(self.each_us(graph)))
+
+    def measure(self, graphs: Sequence[Graph]) -> bool:
+        """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
+        return False
+
+    def knows(self, output: str, nodes: frozenset[str]) -> bool:
+        """Whether a kernel's price is a time."""
+        return False
+
+    def expected_us(self, graph: Graph) -> list[float]:
+        """What a group is expected to take at each request: a time, where prices are times."""
+        return self.each_us(graph)
+
+    def each_us(self, graph: Graph) -> list[float]:
+        """Microseconds of a group at each request."""
+        ordered = ordered_node(graph)
+        if ordered is not None:  # no plan has another kernel of it
+            names = (*ordered.inputs, ordered.output)
+            moved = [sum(self._bytes(graph, one, place) for one in names) for place in range(len(self.requests))]
+            return [STEP_US + one / BYTES_A_US for one in moved]
         accesses = Accesses(graph)
         shape = graph.types[graph.outputs[0]].shape
         variables = tuple(accesses.variable("i") for _ in shape)
@@ -42,7 +65,7 @@ class Prices:
         for part in found:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
-        return float(np.mean([self._one(graph, found, extents, place) for place in range(len(self.requests))]))
+        return [self._one(graph, found, extents, place) for place in range(len(self.requests))]
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
         moved = self._bytes(graph, graph.outputs[0], place)

@@ -10,8 +10,9 @@ optimality, or its bound is told. Which tensors must lie in memory, and what a p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -47,6 +48,8 @@ class Told:
     greedy_us: float = 0.0
     chosen_us: float = 0.0
     bound_us: float = 0.0
+    measured: int = 0  # kernels that were timed, of the candidates
+    regions: list[dict[str, Any]] = field(default_factory=list)  # of each window its kernels beside greedy fusion's
 
     @property
     def status(self) -> str:
@@ -57,6 +60,11 @@ class Told:
 @dataclass(slots=True)
 class _Window:
     nodes: list[str] = field(default_factory=list)
+    inside: frozenset[str] = frozenset()
+    candidates: list[Candidate] = field(default_factory=list)
+    whole: bool = True  # whether no candidate was left out
+    outputs: list[str] = field(default_factory=list)
+    base: dict[str, Graph] = field(default_factory=dict)
 
 
 class Exact(Greedy):
@@ -75,17 +83,18 @@ class Exact(Greedy):
         stored = {name for name in required if name in self.made}
         # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
         stored |= {name for name in self._live(required) if self._alias(self.made[name], required) is not None}
+        windows = [self._opened(window, required, greedy_groups) for window in self._windows(required)]
+        plans = self._priced(windows)
         groups: dict[str, Graph] = {}
-        for window in self._windows(required):
-            inside = set(window.nodes)
-            base = {name: group for name, group in greedy_groups.items() if name in inside}
-            base_us = sum(self.prices.loops_us(group) for group in base.values())
-            found = self._solved(window, required)
+        for window, found in zip(windows, plans, strict=True):
+            base_us = sum(self.prices.loops_us(group) for group in window.base.values())
             self.told.windows += 1
             self.told.greedy_us += base_us
-            if found is None or sum(one.us for one in found) > base_us:  # candidates were left out
-                groups |= base
-                stored |= {name for name in greedy_stored if name in inside}
+            lost = found is None or sum(one.us for one in found) > base_us  # candidates were left out
+            self.told.regions.append(self._region(window, None if lost else found))
+            if found is None or lost:
+                groups |= window.base
+                stored |= {name for name in greedy_stored if name in window.inside}
                 self.told.chosen_us += base_us
                 continue
             self.told.chosen_us += sum(one.us for one in found)
@@ -93,6 +102,48 @@ class Exact(Greedy):
                 stored.add(one.output)
                 groups[one.output] = self.subgraph(one.output, one.nodes)
         return self._ordered(stored, groups)
+
+    def _region(self, window: _Window, found: list[Candidate] | None) -> dict[str, Any]:
+        """The window's kernels, for people, beside greedy fusion's; None: the plan has those, too."""
+        greedy = [
+            {"output": name, "primitives": [node.primitive for node in group.nodes], "us": self.prices.loops_us(group)}
+            for name, group in window.base.items()
+        ]
+        chosen = greedy if found is None else [
+            {"output": one.output, "us": one.us,
+             "primitives": [self.made[name].primitive for name in self.order if name in one.nodes]} for one in found
+        ]  # fmt: skip
+        return {"outputs": window.outputs, "chosen": chosen, "greedy": greedy}
+
+    def _opened(self, window: _Window, required: set[str], groups: Mapping[str, Graph]) -> _Window:
+        """The window with its candidates, its outputs and what greedy fusion makes of it."""
+        window.inside = frozenset(window.nodes)
+        window.candidates, window.whole = self._candidates(window, required)
+        window.outputs = [name for name in window.nodes if name in required]
+        window.base = {name: group for name, group in groups.items() if name in window.inside}
+        self.told.candidates += len(window.candidates)
+        return window
+
+    def _priced(self, windows: Sequence[_Window]) -> list[list[Candidate] | None]:
+        """The plan of each window. Where prices are measured, solved again until every kernel of the plans has a time."""
+        while True:
+            solved = [solve(window.candidates, window.outputs) for window in windows]
+            wanted = [self.subgraph(one.output, one.nodes) for found, _, _ in solved for one in found or ()]
+            wanted += [group for window in windows for group in window.base.values()]
+            if not self.prices.measure(wanted):
+                break
+            for window in windows:
+                window.candidates = [
+                    replace(one, us=self.prices.loops_us(self.subgraph(one.output, one.nodes)))
+                    if self.prices.knows(one.output, one.nodes)
+                    else one
+                    for one in window.candidates
+                ]
+        self.told.measured = self.prices.count
+        for window, (_, bound, proved) in zip(windows, solved, strict=True):
+            self.told.unproved += not (window.whole and proved)
+            self.told.bound_us += bound if window.whole else 0.0
+        return [found for found, _, _ in solved]
 
     def _windows(self, required: set[str]) -> list[_Window]:
         """Primitives that are tied together by tensors that need not lie in memory."""
@@ -169,17 +220,6 @@ class Exact(Greedy):
             if any(reader.output in below for reader in self.finder.readers.get(name, [])):
                 below.add(name)
         return frozenset(nodes | (above & below))
-
-    def _solved(self, window: _Window, required: set[str]) -> list[Candidate] | None:
-        """The window's cheapest plan; None where none was found among the candidates."""
-        candidates, whole = self._candidates(window, required)
-        self.told.candidates += len(candidates)
-        outputs = [name for name in window.nodes if name in required]
-        found, bound, proved = solve(candidates, outputs)
-        if not (whole and proved):
-            self.told.unproved += 1
-        self.told.bound_us += bound if whole else 0.0
-        return found
 
 
 def solve(candidates: Sequence[Candidate], outputs: Sequence[str]) -> tuple[list[Candidate] | None, float, bool]:

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.c_loops import again_and_again
+from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.products import Finder, Product
 
 MOST_NODES = 48  # of a group
 FREE = ("reshape", "transpose", "broadcast", "slice", "size", "iota")  # cost nothing to compute again
-NO_LOOPS = ("arg_sort", "scan", "scatter", "recurrent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,6 @@ class Greedy:
     """The steps of a graph in an order in which they can run. Without ``tuned`` everything runs as plain loops."""
 
     def __init__(self, graph: Graph, *, tuned: bool = True) -> None:
-        refused = sorted({node.primitive for node in graph.nodes if node.primitive in NO_LOOPS})
-        if refused:
-            raise UsageError(
-                f"no kernels are made yet of {', '.join(refused)}; the model can be read and interpreted, not tuned"
-            )
         self.graph = graph
         self.finder = Finder(graph)
         self.made = self.finder.made
@@ -85,6 +79,8 @@ class Greedy:
         """Operands that would be computed once for every element that reads them."""
         if node.output in self.inside or node.output in self.products:
             return ()
+        if node.primitive in ORDERED:
+            return [*node.inputs, node.output]
         if node.primitive == "gather":
             return [one for one in node.inputs if not self._cheap(one)]
         if node.primitive in ("window", "contract", "concat"):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.graph.extents import Extent, canonical, dimensions, lowered, text
+
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "max": max, "min": min,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,16 @@ class SizeTable:
         )
         self._known[key] = int(found.place)
         return int(found.place)
+
+    def values(self, dims: Mapping[str, int]) -> list[int]:
+        """The value of every line at a request."""
+        found: list[int] = []
+        for operation, *parts in self.lines:
+            if operation in ("dim", "number"):
+                found.append(dims[parts[0]] if operation == "dim" else int(parts[0]))
+            else:
+                found.append(int(_OPERATIONS[operation](*(found[place] for place in parts))))
+        return found
 
     def places(self, shape: Sequence[Extent]) -> list[int]:
         """Lines of a shape's extents."""

@@ -14,8 +14,10 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact, Told
 from haotuner.orchestrate.greedy import Step
+from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, written
+from haotuner.search.task_scheduler import Shared
 from haotuner.trace import Arrivals
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange, Span
@@ -33,6 +35,7 @@ class AskedModel:
     steps: tuple[Step, ...]
     written: WrittenModel
     told: Told  # how the plan was found
+    prices: Prices  # of its groups, at some requests
     file: Path
     shapes: str
 
@@ -42,15 +45,25 @@ class AskedModel:
         return Counter(Op.parse(one.op).name for one in self.steps if isinstance(one, Product))
 
 
-def asked_model(name: str, graph: Graph, shapes: str, file: Path) -> AskedModel:
-    """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes."""
+def asked_model(
+    name: str, graph: Graph, shapes: str, file: Path, first_group: int = 0, measure_s: float = 0.0
+) -> AskedModel:
+    """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
+
+    ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
+    timed on this host wherever a plan wants them; 0: prices are expectations.
+    """
     spans = spans_of(graph, shapes)
-    plan = Exact(graph, Prices(requests(spans, PRICED)))
+    priced = requests(spans, PRICED)
+    prices = Measured(priced, measure_s) if measure_s else Prices(priced)
+    plan = Exact(graph, prices)
     steps = plan.steps
     if not any(isinstance(one, Product) for one in steps):
         raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
-    whole = written(name, graph, steps)
-    return AskedModel(graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, file=file, shapes=shapes)
+    whole = written(name, graph, steps, first_group)
+    return AskedModel(
+        graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, prices=prices, file=file, shapes=shapes
+    )
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
@@ -99,10 +112,11 @@ def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> li
     return [dict(one) for one in dict.fromkeys(tuple(sizes.items()) for sizes in (*ends, *drawn))]
 
 
-def arrivals_of_model(model: AskedModel, text: str) -> Arrivals:
-    """For every op the shapes that the requests bring it, as often as its steps run."""
+def calls_of(model: AskedModel) -> dict[str, dict[Shape, float]]:
+    """For every op how often a request calls it at each shape, the mean over the requests."""
     rows: dict[str, dict[Shape, float]] = {}
-    for sizes in requests(model.spans):
+    every = requests(model.spans)
+    for sizes in every:
         for step in model.steps:
             if not isinstance(step, Product):
                 continue
@@ -110,8 +124,31 @@ def arrivals_of_model(model: AskedModel, text: str) -> Arrivals:
             if min(extents.values(), default=1) < 1:
                 continue
             of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
-            of_op[shape] = of_op.get(shape, 0.0) + 1.0
+            of_op[shape] = of_op.get(shape, 0.0) + 1.0 / len(every)
+    return rows
+
+
+def arrivals_of_models(models: Sequence[AskedModel], text: str) -> Arrivals:
+    """For every op the shapes that the requests of all models bring it, as often as their steps run."""
+    rows: dict[str, dict[Shape, float]] = {}
+    for model in models:
+        for name, calls in calls_of(model).items():
+            of_op = rows.setdefault(name, {})
+            for shape, often in calls.items():
+                of_op[shape] = of_op.get(shape, 0.0) + often
     return Arrivals(text, None, rows)
+
+
+def shared_tasks(models: Sequence[AskedModel], ops: Sequence[Op]) -> list[Shared]:
+    """The ops as tasks of one budget: how often each model calls them, and the operations of a call."""
+    of_models = [calls_of(model) for model in models]
+    found = []
+    for op in ops:
+        calls = [of_model.get(op.name, {}) for of_model in of_models]
+        often = [sum(one.values()) for one in calls]
+        flops = sum(count * op.flops(shape) for one in calls for shape, count in one.items())
+        found.append(Shared(op.kind, flops / max(sum(often), 1e-9), tuple(often)))
+    return found
 
 
 def ops_of(models: Sequence[AskedModel]) -> tuple[Op, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from haotuner.errors import HaotunerError
 from haotuner.pack.merge import merge
-from haotuner.pack.verify import LARGEST_FLOPS, verify
+from haotuner.pack.verify import LARGEST_FLOPS, not_verified, verify
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,6 +43,8 @@ def _verify(pack: Path, as_json: bool, most_flops: float) -> int:
     else:
         for problem in problems:
             print(problem, file=sys.stderr)
+        for why in [] if problems else not_verified(pack):
+            print(f"{pack}: {why}", file=sys.stderr)
         print(f"{pack}: {'verified' if not problems else f'{len(problems)} problems'}")
     return 0 if not problems else 5
 

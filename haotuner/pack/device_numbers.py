@@ -87,14 +87,21 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
     if op.kind == "batch_matmul":
         return check_product(pack, op, memory, rng, most_flops)
     rows = _shapes(op, meaning, rng, most_flops)
-    weight = judge.draw(meaning, Shape.of(m=1), rng)["weight"]
+    constants = judge.draw(meaning, Shape.of(m=1), rng)
+    weight, bias = constants["weight"], constants.get("bias")
+    if bias is not None:
+        bias = bias.astype(dtype)
+        constants["bias"] = bias
     placed = memory.tensor(memory.put(np.ascontiguousarray(weight)), weight.shape, weight.shape[-1], meaning.dtype)
-    linear = pack.op(op.name).bind(placed)
+    linear = pack.op(op.name).bind(
+        placed, None if bias is None else memory.tensor(memory.put(bias), bias.shape, 1, meaning.dtype)
+    )
     linear.prepare(memory.stream)
     problems = []
     gap = -op.k % (ROW_STEP_BYTES // dtype.itemsize) + ROW_STEP_BYTES // dtype.itemsize
     for m in rows:
-        drawn = judge.draw(meaning, Shape.of(m=m), rng) | {"weight": weight}
+        drawn = judge.draw(meaning, Shape.of(m=m), rng)
+        drawn |= {name: constants[name] for name in ("weight", "bias") if name in constants}
         x = drawn["x"]
         apart, out = with_gaps(x, gap), judge.Guarded((m, op.n), meaning.dtype)
         y = memory.put(out.outer)
@@ -102,7 +109,12 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         tensor = memory.tensor(y + (width + judge.GUARD) * dtype.itemsize, (m, op.n), width, meaning.dtype)
         rows_of = memory.tensor(memory.put(apart), (m, op.k), op.k + gap, meaning.dtype)
         cut = [memory.tensor(memory.put(drawn[name]), drawn[name].shape, 1, "int32") for name in meaning.meaning.ends]
-        linear(rows_of, *cut, out=tensor, stream=memory.stream)
+        added = {}
+        if "residual" in drawn:  # in rows as far apart as those of the output
+            room = np.zeros((m, width), dtype)
+            room[:, : op.n] = drawn["residual"]
+            added["residual"] = memory.tensor(memory.put(room), (m, op.n), width, meaning.dtype)
+        linear(rows_of, *cut, out=tensor, stream=memory.stream, **added)
         memory.get(y, out.outer)
         verdict = judge.check(meaning, drawn, out.inner)
         if verdict.wrong:

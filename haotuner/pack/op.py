@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.groups import LONGEST, digest_of
 from haotuner.pack.facts import OP, check_facts
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, MAX_THREADS
@@ -30,6 +32,7 @@ class PackAxis:
     first: int = 1
     last: int = 1
     derived: bool = False  # its extent follows from the others'
+    formula: str = ""  # how, where the pack says it (ops/arithmetic.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class PackOp:
     tiles: tuple[Mapping[str, int], ...]  # of each kernel: what it computes at a time, by axis
     threads: tuple[int, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""  # the definition of a kind that a file brought (ops/groups.py)
 
     def axis(self, name: str) -> PackAxis:
         """One axis; KeyError if there is none of that name."""
@@ -141,7 +145,7 @@ def read_op(entry: Any) -> PackOp:
     axes = tuple(_axis(one) for one in listed(entry["axes"], MOST_AXES))
     names = [axis.name for axis in axes]
     operands = tuple(_operand(one, names) for one in listed(entry["operands"], MAX_OPERANDS))
-    op = PackOp(name=name, kind=kind, axes=axes, operands=operands, **_plans(entry, name))
+    op = PackOp(name=name, kind=kind, axes=axes, operands=operands, group=_definition(entry, kind), **_plans(entry, name))
     if len(set(names)) != len(names) or len({o.name for o in operands}) != len(operands):
         raise ValueError(f"op {name!r}: axes and operands must be named once each")
     if not 1 <= len(op.dynamic) <= MAX_DYNAMIC:
@@ -231,6 +235,16 @@ def _check_grouped(op: PackOp, named: Op) -> None:
         raise ValueError(f"op {op.name!r}: offsets are int32, weights are not packed, and kernels compute rows")
 
 
+def _definition(entry: Mapping[str, Any], kind: str) -> str:
+    """The definition of a group; ValueError where it is not the one that the kind's name was made from."""
+    found = entry.get("group", "")
+    if not isinstance(found, str) or len(found) > LONGEST:
+        raise ValueError(f"a group's definition is a text of at most {LONGEST} characters")
+    if found and not kind.endswith(f"_{digest_of(found)}"):
+        raise ValueError(f"kind {kind!r} was made from another definition")
+    return found
+
+
 def _plans(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     threads = tuple(whole(t, "threads") for t in listed(entry["threads"], MAX_THREADS - 1))
     given = [_kernel(one) for one in listed(entry["kernels"], MOST_KERNELS)]
@@ -255,10 +269,16 @@ def _axis(entry: Any) -> PackAxis:
     entry = _object(entry, "every axis")
     name = word(entry["name"])
     if entry.get("derived") is True:
-        return PackAxis(name=name, extent=None, derived=True)
+        return PackAxis(name=name, extent=None, derived=True, formula=_formula(entry.get("is", "")))
     if "extent" in entry:
         return PackAxis(name=name, extent=whole(entry["extent"], name))
     return _range(name, whole(entry["first"], "first"), whole(entry["last"], "last"))
+
+
+def _formula(said: Any) -> str:
+    if said:
+        arithmetic_of(text(said))
+    return str(said)
 
 
 def _range(name: str, first: int, last: int) -> PackAxis:

@@ -13,9 +13,10 @@ import numpy as np
 from haotuner import judge
 from haotuner.errors import HaotunerError
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
-from haotuner.pack.manifest import read_level, read_levels, read_manifest
+from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
 from haotuner.pack.models import MODELS
 from haotuner.pack.op import PackOp
 from haotuner.pack.product_bits import check_product_bits
@@ -61,8 +62,14 @@ def not_verified(path: Path) -> list[str]:
     """What of a sound pack cannot be checked on this host, in words."""
     levels = read_levels(path)
     if levels is None:
-        return [why for why in [unchecked(read_manifest(path))] if why]
-    return [f"{level}: {why}" for level in levels if (why := unchecked(read_level(path, level, levels)))]
+        return _unchecked(read_manifest(path))
+    return [f"{level}: {why}" for level in levels for why in _unchecked(read_level(path, level, levels))]
+
+
+def _unchecked(manifest: Manifest) -> list[str]:
+    unknown = [op.name for op in manifest.ops if op.group and op.kind not in GROUPS]
+    why = f"results of {', '.join(unknown)} were not checked: `haotuner verify` does, with haotuner[tune]" if unknown else ""
+    return [one for one in (unchecked(manifest), why) if one]
 
 
 def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
@@ -185,7 +192,9 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
 
 
 def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, most_flops: float) -> list[str]:
-    if op.kind not in KINDS:
+    if op.group and op.kind not in GROUPS:
+        return []  # `not_verified` says so
+    if op.kind not in KINDS and not op.group:
         return [f"{op.name}: this haotuner knows no kind {op.kind!r}, so its numbers cannot be checked; install a newer one"]
     meaning = Op.parse(op.name)
     shapes = _shapes(op, meaning, rng, most_flops)

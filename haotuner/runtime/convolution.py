@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.ops.convolution import Window, windows
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed, array_of, channel_row
 from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.typed import as_bits, channel_values, empty_like, numpy_type, taken, typed_array
 from haotuner.words.limits import MAX_AXES, threads_of
 from haotuner.words.op import Op
 
@@ -68,7 +70,7 @@ class ConvBound:
     call: Callable[..., Any]
     setting: int
     packed: Any  # tvm_ffi tensor
-    unpack: Callable[[], NDArray[np.float32]]
+    unpack: Callable[[], NDArray[Any]]
     constants: Mapping[str, Any] = field(default_factory=dict)  # a bias, or what the epilogue reads of a feature
     packed_bytes: int = 0
 
@@ -79,22 +81,13 @@ class ConvBound:
 
         call, setting = pack.entry(op, threads)
         meaning = Op.parse(op.name)
-        place, function = pack.place(op), pack.library().function("ht_pack")
         wanted = [one.name for one in op.extra if one.role == "constant"]
-        if set(given) != set(wanted) and (op.extra or meaning.epilogue or set(given) != {"bias"}):
-            raise TypeError(f"{op.name}: bind takes {', '.join(('weight', *wanted))}; got {', '.join(('weight', *given))}")
-        values = array_of(op, "weight", weight)
-        shape = weight_shape(meaning)
-        if values.shape != shape:
-            raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
+        optional = {one.name for one in op.operands if one.optional}
+        if set(given) != set(wanted) and (wanted or not set(given) <= optional):
+            names = ("weight", *wanted, *(f"perhaps a {name}" for name in sorted(optional)))
+            raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *given))}")
         rows = {name: _row(op, name, given[name], meaning["f"]) for name in wanted or given}
-        packed = pack.arena.take((int(op.operands[1].packed["floats"]),))
-
-        def packed_of(values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-            whole = np.ascontiguousarray(values)
-            function(place, whole if whole.flags.writeable else whole.copy(), out)
-
-        packed_of(values, packed)
+        values, packed = _checked(op, weight), packed_of(pack, op, weight)
         return ConvBound(
             op=op,
             meaning=meaning,
@@ -102,7 +95,9 @@ class ConvBound:
             call=call,
             setting=setting,
             packed=tvm_ffi.from_dlpack(packed),
-            unpack=lambda: unpacked(packed, shape, packed_of),
+            unpack=_unpacking(packed, values.shape, _packing(pack, op))
+            if values.dtype == np.float32
+            else _keeping(values, op),
             constants={name: tvm_ffi.from_dlpack(row) for name, row in rows.items()},
             packed_bytes=packed.nbytes,
         )
@@ -117,7 +112,7 @@ class ConvBound:
         """The bias of an op without an epilogue; None where there is none."""
         return None if self.op.extra else self.constants.get("bias")
 
-    def weight(self) -> NDArray[np.float32]:
+    def weight(self) -> NDArray[Any]:
         """The weight as users store it, in a new array; PackClosed after the pack was closed."""
         if self.packed is None:
             self.call()
@@ -130,7 +125,7 @@ class ConvBound:
 
 
 class Convolution:
-    """``y = convolution(x)`` or ``convolution(x, out=y)``; x is float32 (b, c, h, w), or as the op's layout says.
+    """``y = convolution(x)`` or ``convolution(x, out=y)``; x is (b, c, h, w) of the op's type, or as its layout says.
 
     Takes numpy arrays, CPU torch tensors and other DLPack tensors; the result is of x's kind. The innermost axis must be
     contiguous, others may have any stride; an image without the axis b is one. Concurrent calls are allowed. With an
@@ -156,16 +151,19 @@ class Convolution:
         if inputs.keys() != set(passed):
             names = ", ".join(f"{name}=" for name in passed) or "nothing but out="
             raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")
-        negated = getattr(x, "is_neg", None)
-        if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
-            raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
+        for name, value in (("x", x), *inputs.items()):
+            negated = getattr(value, "is_neg", None)
+            if negated is not None and negated():  # a lazy negation of torch: DLPack hands out the numbers without the sign
+                raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if out is None:
             out = self._empty(x)
         try:
-            call(setting, x, packed, *constants, *(inputs[name] for name in passed), out, *more)
+            call(setting, as_bits(x), packed, *constants, *(as_bits(inputs[name]) for name in passed), as_bits(out), *more)
         except REFUSED as error:
-            told = {name: (value, "float32") for name, value in {"x": x, **inputs, "out": out}.items()}
-            frozen = {name for name, (value, _) in told.items() if name != "out" and read_only(value, "float32")}
+            wanted = self._bound.op
+            types = {o.name: DTYPES[o.dtype].numpy for o in wanted.operands} | {"out": DTYPES[wanted.output.dtype].numpy}
+            told = {name: (value, taken(value, types[name])) for name, value in {"x": x, **inputs, "out": out}.items()}
+            frozen = {name for name, (value, dtype) in told.items() if name != "out" and read_only(value, dtype)}
             if not frozen:
                 raise explain(self.name, told, error) from error
             copies = {name: value.copy() if name in frozen else value for name, value in {"x": x, **inputs}.items()}
@@ -196,7 +194,7 @@ class Convolution:
         # One tuple: a call sees all old or all new.
         self._state = bound.call, bound.packed, bound.setting, constants, passed, more
 
-    def weight(self) -> NDArray[np.float32]:
+    def weight(self) -> NDArray[Any]:
         """The weight as it was bound, unpacked into a new array."""
         return self._bound.weight()
 
@@ -218,8 +216,9 @@ class Convolution:
             if axis in {one.name for one in self._bound.op.dynamic}:
                 extents[axis] = max(WARM_ELEMENTS, reach)
         axes = self._bound.op.operands[0].dims
-        x = np.zeros([extents[axis] for axis in axes], np.float32)
-        self(x, **{name: np.zeros(self._empty(x).shape, np.float32) for name in self._state[4]})
+        x = np.zeros([extents[axis] for axis in axes], numpy_type(self._bound.op.operands[0].dtype))
+        types = {one.name: numpy_type(one.dtype) for one in self._bound.op.extra}
+        self(x, **{name: np.zeros(self._empty(x).shape, types[name]) for name in self._state[4]})
 
     def close(self) -> None:
         """Drop the packed weight and the library; later calls raise PackClosed. Calls that run now finish."""
@@ -230,7 +229,8 @@ class Convolution:
         op, meaning = self._bound.op, self._bound.meaning
         dims, shape = op.operands[0].dims, getattr(x, "shape", None)
         if shape is None or len(shape) < len(dims) - 1:
-            raise TypeError(f"{op.name}: x must be a float32 array or tensor ({', '.join(dims)}), got {type(x).__name__}")
+            kind = DTYPES[op.operands[0].dtype].numpy
+            raise TypeError(f"{op.name}: x must be a {kind} array or tensor ({', '.join(dims)}), got {type(x).__name__}")
         split = len(shape) - len(dims) + 1
         extents = dict(zip(dims[1:], (int(n) for n in shape[split:]), strict=True))
         sides = {after: self._bound.windows[of].out(extents[of]) for of, after in AFTER if of in self._bound.windows}
@@ -243,19 +243,52 @@ class Convolution:
         if torch is not None and isinstance(x, torch.Tensor):
             if x.requires_grad and torch.is_grad_enabled():
                 raise ValueError(f"{op.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
-            return x.new_empty(size)
-        result = np.empty(size, np.float32)
-        if isinstance(x, np.ndarray):
-            return result
-        kind = sys.modules.get(type(x).__module__.partition(".")[0])
-        same = getattr(kind, "from_dlpack", None)
-        return same(result) if callable(same) else result
+            return x.new_empty(size, dtype=getattr(torch, DTYPES[op.output.dtype].numpy))
+        return empty_like(x, size, op.output.dtype)
 
 
 def _row(op: PackOp, name: str, value: Any, count: int) -> NDArray[np.float32]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return np.full(count, value, np.float32)
-    return channel_row(op, name, value, count)
+    plain = op.operands[1].dtype == "fp32"
+    return channel_row(op, name, value, count) if plain else channel_values(op, name, value, count)
+
+
+def packed_of(pack: Pack, op: PackOp, weight: Any) -> NDArray[np.float32]:
+    """A weight as the loops read it, in the pack's arena; TypeError and ValueError as ``bind``."""
+    values = _checked(op, weight)
+    packed = pack.arena.take((int(op.operands[1].packed["floats"]),))
+    _packing(pack, op)(values, packed)
+    return packed
+
+
+def _checked(op: PackOp, weight: Any) -> NDArray[Any]:
+    kept = DTYPES[op.operands[1].dtype].numpy
+    values = array_of(op, "weight", weight) if kept == "float32" else typed_array(op, "weight", weight, {kept})
+    shape = weight_shape(Op.parse(op.name))
+    if values.shape != shape:
+        raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
+    return values
+
+
+def _packing(pack: Pack, op: PackOp) -> Callable[[NDArray[Any], NDArray[np.float32]], None]:
+    place, function = pack.place(op), pack.library().function("ht_pack")
+
+    def into(values: NDArray[Any], out: NDArray[np.float32]) -> None:
+        whole = np.ascontiguousarray(values)
+        function(place, whole if whole.flags.writeable else whole.copy(), out)
+
+    return into
+
+
+def _unpacking(packed: Any, shape: tuple[int, ...], packed_of: Callable[[Any, Any], None]) -> Callable[[], NDArray[Any]]:
+    return lambda: unpacked(packed, shape, packed_of)
+
+
+def _keeping(values: NDArray[Any], op: PackOp) -> Callable[[], NDArray[Any]]:
+    """A copy as it was bound: words of several terms do not tell where each element lies."""
+    kept = values.copy().view(numpy_type(op.operands[1].dtype))
+    return kept.copy
 
 
 AFTER = (("h", "p"), ("w", "q"))  # axes of the image, and what a convolution makes of them

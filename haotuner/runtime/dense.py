@@ -24,6 +24,7 @@ class DenseOp:
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
         self._pack, self._op = pack, op
+        self._fused = bool(Op.parse(op.name).epilogue)
 
     @property
     def name(self) -> str:
@@ -57,7 +58,7 @@ class DenseOp:
             self._pack.own(typed)
             return typed
         call, setting = self._pack.entry(self._op, threads)
-        if Op.parse(self.name).epilogue:
+        if self._fused:
             given = constants if bias is None else {"bias": bias, **constants}
             linear: Linear = FusedLinear(fused_bound(self._op, call, setting, weight, given, self._pack.arena))
         elif constants:

@@ -60,5 +60,5 @@ class PlacedGroups(PlacedLinear):
                 out = self._empty(x)
             call(still(x, stream), record, still(out, stream), setting, stream, still(offsets, stream))
         except REFUSED as error:
-            raise self._explained(error, x, out, offsets) from error
+            raise self._explained(error, x, out, offsets=offsets) from error
         return out

@@ -16,6 +16,7 @@ from haotuner.runtime.arena import Arena
 from haotuner.runtime.convolution import ConvBound, Convolution
 from haotuner.runtime.fronts import front_of
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
+from haotuner.runtime.group import Outputs, named_so
 from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
@@ -61,8 +62,14 @@ class Pack:
         return self.manifest.device_id
 
     def op(self, name: str) -> Any:
-        """One op by its canonical name: a ``DenseOp``, or an ``Operator`` of another kind. UsageError lists the names."""
-        entry = self.op_entry(name)
+        """One op by its canonical name: a ``DenseOp``, or an ``Operator`` of another kind. UsageError lists the names.
+
+        A group may be named without the hash at its end; one of several outputs gives all of them.
+        """
+        meant = () if name in self._ops else named_so([one for one, op in self._ops.items() if op.group], name)
+        if len(meant) > 1:
+            return Outputs(self, meant)
+        entry = self.op_entry(*meant or (name,))
         return front_of(entry.kind, placed=self.gpu is not None)(self, entry)
 
     @property

@@ -56,7 +56,8 @@ class PlacedOp:
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        linear = PlacedLinear(PlacedBound.of(self._pack, self._op, weight, bias))
+        kind = PlacedFused if any(one.role == "input" for one in self._op.extra) else PlacedLinear
+        linear = kind(PlacedBound.of(self._pack, self._op, weight, bias))
         self._pack.own(linear)
         return linear
 
@@ -160,12 +161,12 @@ class PlacedLinear:
         except Unclear as error:
             raise ValueError(f"{self.name}: {error}") from error
 
-    def _check_lazy(self, x: Any) -> None:
+    def _check_lazy(self, x: Any, name: str = "x") -> None:
         """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
         if x.is_neg():
-            raise ValueError(f"{self.name}: x is a lazy negation; pass x.resolve_neg()")
+            raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if x.requires_grad and sys.modules["torch"].is_grad_enabled():
-            raise ValueError(f"{self.name}: x requires grad; a pack only infers: call it under torch.inference_mode()")
+            raise ValueError(f"{self.name}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
 
     def _empty(self, x: Any) -> Any:
         shape = getattr(x, "shape", None)
@@ -180,12 +181,44 @@ class PlacedLinear:
             return cupy.empty(size, dtype=x.dtype)
         raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
 
-    def _explained(self, error: Exception, x: Any, out: Any, offsets: Any = None) -> Exception:
+    def _explained(self, error: Exception, x: Any, out: Any, **more: Any) -> Exception:
         """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
-        for name, value in {"x": x, "out": out, "offsets": offsets}.items():
+        for name, value in {"x": x, "out": out, **more}.items():
             if value is not None and not hasattr(value, "__dlpack__") and _exchange(value) is None:
                 return TypeError(f"{self.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
         return error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}")
+
+
+class PlacedFused(PlacedLinear):
+    """``y = linear(x, residual=r)`` or ``linear(x, residual=r, out=y)`` of an op whose epilogue adds a residual.
+
+    The residual has the shape of the result, and rows as far apart as those of ``out``. It may be ``out`` itself.
+    """
+
+    __slots__ = ()
+
+    def __call__(  # type: ignore[override]  # rows come with what is added to them
+        self, x: Any, residual: Any = None, out: Any = None, stream: int | None = None
+    ) -> Any:
+        """The product and its epilogue; TypeError, ValueError or RuntimeError as of a ``PlacedLinear``."""
+        if residual is None:
+            raise TypeError(f"{self.name}: pass residual=, a tensor like the result, which the epilogue adds")
+        call, record, setting = self._state
+        kind = kind_of(type(x))
+        if stream is None:
+            stream = self._stream_of(x)
+        if kind.lazy:
+            self._check_lazy(x)
+            self._check_lazy(residual, "residual")
+        try:
+            if out is None:
+                if kind.gives:
+                    return call(x, record, None, setting, stream, still(residual, stream))
+                out = self._empty(x)
+            call(still(x, stream), record, still(out, stream), setting, stream, still(residual, stream))
+        except REFUSED as error:
+            raise self._explained(error, x, out, residual=residual) from error
+        return out
 
 
 def _exchange(value: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from haotuner.ops.batch_matmul import BESIDE
 from haotuner.pack.op import PackOp
 from haotuner.runtime.products import broadcast
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 class PlacedProductOp:
     """``y = op.run(x, w)`` of matrices in the last two axes; the axes before them count matrices and are broadcast.
+
+    ``run(x, w, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``: a bias of the columns and a mask
+    that is broadcast to the output, of x's type and on the device; a scale that is a number, or float32 of the batch axes.
 
     Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. Matrices may lie at any
     strides, such as a head's slice of (b, t, h, d), if elements of the last axis lie side by side. Safe while the stream is
@@ -37,17 +42,17 @@ class PlacedProductOp:
         """The products, in ``out`` if that is given, else new and of x's kind.
 
         TypeError, ValueError or RuntimeError name the operand or the driver's error, and what to do; PackClosed after the
-        pack was closed. ValueError for bias, scale and mask: on a device a call brings nothing beside so far.
+        pack was closed.
         """
         if not self._pack.is_open:
             self._pack.library()
-        if given := [name for name, value in beside.items() if value is not None]:
-            known = set(given) <= BESIDE.keys()
-            raise (ValueError if known else TypeError)(
-                f"{self.name}: {', '.join(given)} "
-                + ("is not added on a device: add it to the result" if known else "is no operand")
-            )
-        for name, value in (("x", x), ("w", w)):
+        if unknown := beside.keys() - BESIDE.keys():
+            raise TypeError(f"{self.name}: {', '.join(sorted(unknown))} is no operand; a call takes {', '.join(BESIDE)}")
+        more = {name: beside.get(name) for name in BESIDE}
+        if isinstance(more["scale"], int | float):
+            more["scale"] = np.array(more["scale"], np.float32)
+        given = [(name, value) for name, value in more.items() if value is not None]
+        for name, value in (("x", x), ("w", w), *given):
             self._check_lazy(name, value)
         if stream is None:
             try:
@@ -57,9 +62,10 @@ class PlacedProductOp:
         if out is None:
             out = self._empty(x, w)
         try:
-            self._call(still(x, stream), still(w, stream), still(out, stream), self._setting, stream)
+            call = (still(x, stream), still(w, stream), still(out, stream), self._setting, stream)
+            self._call(*call, *(() if not given else (_still(value, stream) for value in more.values())))
         except REFUSED as error:
-            for name, value in (("x", x), ("w", w), ("out", out)):
+            for name, value in (("x", x), ("w", w), ("out", out), *given):
                 if not hasattr(value, "__dlpack__") and not hasattr(type(value), "__dlpack_c_exchange_api__"):
                     kind = type(value).__name__
                     raise TypeError(f"{self.name}: {name} is a {kind}; pass a tensor of the pack's device") from error
@@ -90,11 +96,16 @@ class PlacedProductOp:
             raise ValueError(
                 f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
             ) from None
-        n_at = self.entry.inputs[1].dims.index("n") - 3
-        size = (*batch, shapes[0][-2], shapes[1][n_at])
+        m_at, n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(self.entry.inputs, "mn", strict=True))
+        size = (*batch, shapes[0][m_at], shapes[1][n_at])
         if hasattr(x, "new_empty"):
             return x.new_empty(size)
         cupy = sys.modules.get("cupy")
         if cupy is not None and isinstance(x, cupy.ndarray):
             return cupy.empty(size, dtype=x.dtype)
         raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
+
+
+def _still(value: Any, stream: int | None) -> Any:
+    """An operand that may be left out, or be a number in memory of the host."""
+    return value if value is None or isinstance(value, np.ndarray) else still(value, stream)

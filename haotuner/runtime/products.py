@@ -10,8 +10,10 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.ops.batch_matmul import BESIDE
+from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.refusal import REFUSED, explain, read_only
+from haotuner.runtime.typed import as_bits, empty_like, taken
 
 
 class ProductOp(Operator):
@@ -44,14 +46,14 @@ class ProductOp(Operator):
             out = self._fresh(given)
         more = tuple(beside.values()) if any(value is not None for value in beside.values()) else ()
         try:
-            self._call(self._setting, *given.values(), out, *more)
+            self._call(self._setting, *map(as_bits, given.values()), as_bits(out), *more)
         except REFUSED as error:
             every = given | {name: value for name, value in beside.items() if value is not None}
-            frozen = {name: value.copy() for name, value in every.items() if read_only(value, "float32")}
+            types = {o.name: DTYPES[o.dtype].numpy for o in self.entry.operands}
+            told = {name: (value, taken(value, types[name])) for name, value in (*every.items(), ("y", out))}
+            frozen = {name: every[name].copy() for name in every if read_only(*told[name])}
             if not frozen:
-                raise explain(
-                    self.name, {name: (value, "float32") for name, value in (*every.items(), ("y", out))}, error
-                ) from error
+                raise explain(self.name, told, error) from error
             self.run(out=out, **(every | frozen))
         return out
 
@@ -76,9 +78,9 @@ class ProductOp(Operator):
         if torch is not None and isinstance(first, torch.Tensor):
             if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
                 raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
-            return torch.empty(size, dtype=torch.float32)
+            return torch.empty(size, dtype=getattr(torch, DTYPES[self.entry.output.dtype].numpy))
         try:
-            return np.empty(size, np.float32)
+            return empty_like(first, size, self.entry.output.dtype)
         except (ValueError, MemoryError) as error:
             raise UsageError(f"{self.name}: an output of {size} cannot be had: {error}") from error
 

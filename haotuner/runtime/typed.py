@@ -56,16 +56,16 @@ class TypedLinear(FusedLinear):
             self._refuse_lazy(name, value)
         if out is None:
             out = self._empty(x)
-        first, *more = (_bits(value) for value in given.values())
+        first, *more = (as_bits(value) for value in given.values())
         try:
-            call(first, packed, _bits(out), setting, *constants, *more)
+            call(first, packed, as_bits(out), setting, *constants, *more)
         except REFUSED as error:
             wanted = self._bound.op
             types = {o.name: DTYPES[o.dtype].numpy for o in (*wanted.inputs, wanted.output)}
-            told = {name: (value, _taken(value, types[name])) for name, value in given.items()}
+            told = {name: (value, taken(value, types[name])) for name, value in given.items()}
             frozen = {name for name, (value, dtype) in told.items() if read_only(value, dtype)}
             if not frozen:
-                told["out"] = (out, _taken(out, types[wanted.output.name]))
+                told["out"] = (out, taken(out, types[wanted.output.name]))
                 raise explain(self.name, told, error) from error
             copies = {name: value.copy() if name in frozen else value for name, value in given.items()}
             self(copies.pop("x"), out, **copies)
@@ -107,13 +107,7 @@ class TypedLinear(FusedLinear):
         size = (*shape[:-1], self._n)
         if torch is not None and isinstance(x, torch.Tensor):
             return x.new_empty(size, dtype=getattr(torch, wanted))
-        if isinstance(x, np.ndarray) and x.dtype.name == _taken(x, wanted):
-            return np.empty(size, x.dtype)
-        result = np.empty(size, numpy_type(op.output.dtype))
-        if isinstance(x, np.ndarray):
-            return result
-        same = getattr(sys.modules.get(type(x).__module__.partition(".")[0]), "from_dlpack", None)
-        return same(_bits(result)) if callable(same) else result
+        return empty_like(x, size, op.output.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +128,7 @@ class TypedBound(Bound):
         if set(given) != set(wanted) and (wanted or not set(given) <= set(optional)):
             names = ("weight", *wanted, *(f"perhaps a {name}" for name in optional))
             raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *given))}")
-        rows = {name: channel_values(op, name, given[name]) for name in wanted or given}
+        rows = {name: channel_values(op, name, given[name], op.n) for name in wanted or given}
         if "low" in rows and not np.all((rows["low"] <= rows["high"]) | np.isnan(rows["low"]) | np.isnan(rows["high"])):
             raise ValueError(f"{op.name}: low is above high in column {int(np.argmax(rows['low'] > rows['high']))}")
         packed = typed_weight(pack, op, weight)
@@ -164,7 +158,9 @@ class TypedBound(Bound):
             self.call()
         op, terms = self.op, self.op.operands[1].packed["terms"]
         kept = DTYPES[op.operands[1].dtype]
-        words = np.from_dlpack(self.packed).view(f"uint{kept.size * 8}").reshape(op.panels, -1, op.pw, terms)
+        depth = -(-op.k // terms)  # behind the panels may lie what sums of signed bytes begin with
+        every = np.from_dlpack(self.packed).view(f"uint{kept.size * 8}")[: op.panels * depth * op.pw * terms]
+        words = every.reshape(op.panels, depth, op.pw, terms)
         rows = words.transpose(0, 2, 1, 3).reshape(op.panels * op.pw, -1)[: op.n, : op.k]
         return np.array(rows.T if op.weight == "kn" else rows, order="C").view(numpy_type(op.operands[1].dtype))
 
@@ -179,6 +175,17 @@ def typed_weight(pack: Pack, op: PackOp, weight: Any) -> Any:
     return packed
 
 
+def empty_like(x: Any, size: tuple[int, ...], dtype: str) -> Any:
+    """A new array of a type: of x's own where that stands for it, and of x's library where that takes DLPack."""
+    if isinstance(x, np.ndarray) and x.dtype.name == taken(x, DTYPES[dtype].numpy):
+        return np.empty(size, x.dtype)
+    result = np.empty(size, numpy_type(dtype))
+    if isinstance(x, np.ndarray):
+        return result
+    same = getattr(sys.modules.get(type(x).__module__.partition(".")[0]), "from_dlpack", None)
+    return same(as_bits(result)) if callable(same) else result
+
+
 def numpy_type(name: str) -> np.dtype[Any]:
     """Numpy's type of a dtype; of bf16 the one of ml_dtypes, or 16 bits where that is not installed."""
     found = DTYPES[name].numpy
@@ -191,14 +198,14 @@ def numpy_type(name: str) -> np.dtype[Any]:
     return np.dtype(found)
 
 
-def channel_values(op: PackOp, name: str, value: Any) -> Any:
-    """A float32 copy of one value a column: an array of float32 or of the op's type (n,), or one number."""
+def channel_values(op: PackOp, name: str, value: Any, count: int) -> Any:
+    """A float32 copy of one value a channel: an array of float32 or of the op's type (count,), or one number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return np.full(op.n, value, np.float32)
-    allowed = {"float32", DTYPES[op.operands[0].dtype].numpy} - {"uint8"}
-    row = _array(op, name, value, allowed)
-    if row.shape != (op.n,):
-        raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({op.n},)")
+        return np.full(count, value, np.float32)
+    allowed = {"float32", DTYPES[op.operands[0].dtype].numpy} - {"uint8", "int8"}
+    row = typed_array(op, name, value, allowed)
+    if row.shape != (count,):
+        raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({count},)")
     return _widened(row) if row.dtype == _BITS else row.astype(np.float32)
 
 
@@ -207,14 +214,14 @@ def _widened(bits: Any) -> Any:
 
 
 def _weight(op: PackOp, value: Any) -> Any:
-    rows = _array(op, "weight", value, {DTYPES[op.operands[1].dtype].numpy})
+    rows = typed_array(op, "weight", value, {DTYPES[op.operands[1].dtype].numpy})
     shape = (op.k, op.n) if op.weight == "kn" else (op.n, op.k)
     if rows.shape != shape:
         raise ValueError(f"{op.name}: weight has shape {tuple(rows.shape)}; expected {shape}")
     return rows
 
 
-def _array(op: PackOp, name: str, value: Any, allowed: set[str]) -> Any:
+def typed_array(op: PackOp, name: str, value: Any, allowed: set[str]) -> Any:
     """As a numpy array, bfloat16 as its bits. TypeError for another type, ValueError for another device."""
     torch, found = sys.modules.get("torch"), value
     if torch is not None and isinstance(value, torch.Tensor):
@@ -231,18 +238,18 @@ def _array(op: PackOp, name: str, value: Any, allowed: set[str]) -> Any:
     if not isinstance(found, np.ndarray) or not found.dtype.isnative or found.dtype.name not in _taken_names(allowed):
         told = " or ".join(sorted(allowed))
         raise TypeError(f"{op.name}: {name} is {dtype or type(value).__name__}; expected {told} of native byte order")
-    return _bits(found)
+    return as_bits(found)
 
 
 def _taken_names(allowed: set[str]) -> set[str]:
     return allowed | ({_BITS} if "bfloat16" in allowed else set())
 
 
-def _taken(value: Any, wanted: str) -> str:
+def taken(value: Any, wanted: str) -> str:
     """The type that an array is held against: bits stand for bfloat16."""
     return _BITS if wanted == "bfloat16" and isinstance(value, np.ndarray) and value.dtype == _BITS else wanted
 
 
-def _bits(value: Any) -> Any:
+def as_bits(value: Any) -> Any:
     """What DLPack can pass on: numpy has no bfloat16 of its own."""
     return value.view(_BITS) if isinstance(value, np.ndarray) and value.dtype.kind == "V" else value

@@ -44,6 +44,7 @@ LOST = 3.0  # times the best time, at every shape so far and at two of them at l
 TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
 LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
 EXPLORED = 4  # shapes at which a policy's programs are timed
+BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
 Us = dict[Composition, dict[Shape, float]]
 
@@ -204,10 +205,10 @@ class Race:
         left, count = list(self.candidates), FIRST_SHAPES
         first = left[: self.task.effort.least_kernels]
         ready = left if self._shared else first  # what is shared is compiled once, for however many
-        self.lab.prepare([composition.parts[0].kernel for composition in ready])
+        self.lab.prepare(self._to_build(ready, self.shapes[:1]))
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
         while True:
-            self.lab.prepare([composition.parts[0].kernel for composition in left])
+            self.lab.prepare(self._to_build(left, self.shapes[:count]), self.clock.within(BUILDING))
             self._time(left, self.shapes[:count], 1)
             if self.clock.expired or self.clock.given_up:
                 return "budget"
@@ -216,6 +217,15 @@ class Race:
                 return "converged"
             left = self._stay(left, self.shapes[:count])
             count *= 2
+
+    def _to_build(self, compositions: Iterable[Composition], shapes: Sequence[Shape]) -> list[str]:
+        """Kernels whose times at these shapes are not all on record: a run that is taken up again builds little."""
+        return [
+            self._kernel(one) for one in compositions if any(self.lab.known(self._trial(one, s)) is None for s in shapes)
+        ]
+
+    def _trial(self, one: Composition, shape: Shape, threads: int = 1) -> Trial:
+        return Trial.of(self.task.op.name, one, shape, threads=threads, cache=self.task.cache)
 
     def _stay(self, left: Sequence[Composition], shapes: Sequence[Shape]) -> list[Composition]:
         """The better part by the mean slow-down, and whoever is the best somewhere."""
@@ -244,8 +254,7 @@ class Race:
                     continue
                 if not whatever and ((one, shape) in self._hopeless or self._lost(one, every)):
                     continue
-                trial = Trial.of(self.task.op.name, one, shape, threads=threads, cache=self.task.cache)
-                self._note(one, self.lab.measure([trial], goes_on))
+                self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on))
                 if self.clock.given_up or (self.clock.expired and not whatever):
                     return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from haotuner.search.task import Watch
 from haotuner.words.record import Record
@@ -32,6 +33,15 @@ class Clock:
         late = now() >= self._until
         self.expired |= late
         return not (late or self.given_up)
+
+    def within(self, share: float) -> Callable[[Record | None], bool]:
+        """Whether it goes on with a step that may take this share of the time left; the clock itself does not expire."""
+        until = part(self._until, share)
+
+        def goes_on(record: Record | None = None) -> bool:
+            return self.not_given_up(record) and now() < until
+
+        return goes_on
 
     def move(self, until: float) -> None:
         """Another deadline, for the next step; that one was missed is not forgotten."""

@@ -13,6 +13,7 @@ A pack infers: gradients are refused.
 from __future__ import annotations
 
 from haotuner.torch.convolution import PackedConvolution
+from haotuner.torch.exporting import export
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, packed_tensor, register, share_threads
 from haotuner.torch.placed import PlacedLayer
@@ -24,6 +25,7 @@ __all__ = [
     "PlacedLayer",
     "Registered",
     "Swapped",
+    "export",
     "ops_of",
     "packed_tensor",
     "register",

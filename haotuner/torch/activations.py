@@ -1,4 +1,4 @@
-"""Activations that follow a layer where a ``Sequential`` shows it: served as the epilogue of the layer's op."""
+"""Activations that follow a layer (``chains.py``): served as the epilogue of the layer's op."""
 
 from __future__ import annotations
 
@@ -24,15 +24,6 @@ def step_of(module: Any) -> str:
     if type(module) is torch.nn.GELU:
         return "gelu" if module.approximate == "none" else "gelutanh"
     return _PLAIN.get(type(module), "")
-
-
-def following(parent: torch.nn.Module, key: str) -> str:
-    """The key of the activation that takes a child's result and nothing else's; empty where none is seen to."""
-    if type(parent) is not torch.nn.Sequential:
-        return ""
-    keys = list(parent._modules)
-    place = keys.index(key) + 1
-    return keys[place] if place < len(keys) and step_of(parent._modules[keys[place]]) else ""
 
 
 def with_step(spec: str, step: str, *, bias: bool) -> str:

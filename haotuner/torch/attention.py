@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from haotuner.torch.convolution import DTYPES
 from haotuner.torch.layer import PackedLinear
 
 
@@ -20,10 +21,11 @@ def unserved(attention: torch.nn.MultiheadAttention) -> str:
         return "attention with an added key and value is not served"
     if attention._forward_hooks or attention._forward_pre_hooks:
         return "it has hooks"
-    if attention.in_proj_weight.dtype is not torch.float32 or attention.in_proj_weight.device.type != "cpu":
-        weight = attention.in_proj_weight
+    weight = attention.in_proj_weight
+    if weight.dtype not in DTYPES or weight.device.type != "cpu":
         return (
-            f"its weight is {str(weight.dtype).removeprefix('torch.')} on {weight.device}; a pack takes float32 on the CPU"
+            f"its weight is {str(weight.dtype).removeprefix('torch.')} on {weight.device}; "
+            "a pack takes float32, float16 or bfloat16 on the CPU"
         )
     return ""
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import torch
 
+from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.convolution import AFTER, ConvOp
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 
 
 def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
-    """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing."""
+    """``torch.ops.haotuner.<op>(x, packed, bias=None)`` and ``.out(…, out=y)``, which returns nothing.
+
+    An op with an epilogue takes what that reads in the place of the bias: values of a feature ``(f,)`` in float32, in the
+    order of its steps, then tensors like the result. One whose sums are integers takes no bias beside.
+    """
     call, setting = pack.entry(op.entry)
-    name, meaning = op.name, Op.parse(op.name)
-    dims = op.entry.operands[0].dims
+    name, meaning, extra = op.name, Op.parse(op.name), op.entry.extra
+    dims, kind = op.entry.operands[0].dims, getattr(torch, DTYPES[op.entry.output.dtype].numpy)
     sides, channels = op.windows(), dims.index("c")
+    beside = any(operand.optional for operand in op.entry.operands)
+    words = "".join(f", Tensor {operand.name}" for operand in extra) or (", Tensor? bias=None" if beside else "")
     tags = (torch.Tag.pt2_compliant_tag,)
-    library.define(f"{name}(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", tags=tags)
-    library.define(f"{name}.out(Tensor x, Tensor packed, Tensor? bias=None, *, Tensor(a!) out) -> ()", tags=tags)
+    library.define(f"{name}(Tensor x, Tensor packed{words}) -> Tensor", tags=tags)
+    library.define(f"{name}.out(Tensor x, Tensor packed{words}, *, Tensor(a!) out) -> ()", tags=tags)
 
     def size(x: torch.Tensor) -> list[int]:
         wanted = (
@@ -31,24 +38,31 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
         known = {"b": x.shape[0], "f": meaning["f"], **found}
         return [known[axis] for axis in op.entry.output.dims]
 
-    def into(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
-        if torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad)):
+    def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
+        there = [one for one in given if one is not None]
+        if torch.is_grad_enabled() and any(one.requires_grad for one in (x, *there)):
             raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
-        image = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()  # torch's own ops take any strides
-        call(setting, image, packed, out, *(() if bias is None else (bias,)))
+        image, *more = (_inner(one) for one in (x, *there))
+        call(setting, image, packed, *(more if extra else ()), out, *(() if extra else more))
 
-    def fresh(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        out = x.new_empty(size(x))
-        into(x, packed, bias, out=out)
+    def fresh(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
+        out = shape(x, packed)
+        into(x, packed, *given, out=out)
         return out
 
-    def shape(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return x.new_empty(size(x), dtype=torch.float32)
+    def shape(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
+        return x.new_empty(size(x), dtype=kind)
 
-    def nothing(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
+    def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
         size(x)
 
     library.impl(name, fresh, "CPU")
     library.impl(f"{name}.out", into, "CPU")
     torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
     torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
+
+
+def _inner(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous in its last axis: torch's own ops take any strides."""
+    plain = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+    return tensor if plain else tensor.contiguous()

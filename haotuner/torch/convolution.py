@@ -20,6 +20,9 @@ KINDS: dict[type[torch.nn.Module], str] = {
 }
 
 
+DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # that a pack on the CPU takes
+
+
 def spec_of(layer: Any, *, last: bool) -> str:
     """The ``--op`` spec of a convolution; ``last``: for images with channels last."""
     kind = KINDS[type(layer)]
@@ -34,7 +37,14 @@ def spec_of(layer: Any, *, last: bool) -> str:
         "opad": (_joined(layer.output_padding), "0"),
         "layout": ({1: "nwc", 2: "nhwc"}[sides] if last else "", ""),
     }
-    return f"{kind}:{','.join([*words, *(f'{name}={value}' for name, (value, usual) in options.items() if value != usual)])}"
+    told = [f"{name}={value}" for name, (value, usual) in options.items() if value != usual]
+    return f"{kind}:{','.join([*words, *told])}{dtype_word(layer)}"
+
+
+def dtype_word(layer: Any) -> str:
+    """The element type of a layer's weight as a spec has it; empty for float32."""
+    name = DTYPES[layer.weight.dtype]
+    return "" if name == "fp32" else f",dtype={name}"
 
 
 def prefers_last(layer: Any) -> bool:
@@ -76,10 +86,15 @@ class PackedConvolution(PackedLinear):
         super().__init__(served, registered)
 
     @staticmethod
+    def words_of(source: Any) -> dict[str, Any]:
+        """What a layer like ``source`` is made with."""
+        words = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "output_padding")
+        return {word: getattr(source, word) for word in words} | {"type": type(source)}
+
+    @staticmethod
     def served_by(pack: Pack, name: str, source: Any, registered: Registered | None = None) -> PackedConvolution:
         """The layer that serves ``source`` by the pack's op ``name``."""
-        words = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "output_padding")
-        kept = {word: getattr(source, word) for word in words} | {"type": type(source)}
+        kept = PackedConvolution.words_of(source)
         served = pack.op(name).bind(source.weight.detach().contiguous(), source.bias)
         return PackedConvolution(served, kept, registered).train(source.training)  # type: ignore[no-any-return]
 

@@ -124,7 +124,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination[f"{prefix}weight"] = self.weight
-        if self.row is not None:
+        if self._has_bias():
             destination[f"{prefix}bias"] = self.bias
 
     def _load_from_state_dict(
@@ -133,7 +133,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         """As ``nn.Linear`` does; both are packed anew, and later calls see both or neither."""
         wanted: dict[str, tuple[int, ...]] = {"weight": self._weight_shape()}
-        if self.row is not None:
+        if self._has_bias():
             wanted["bias"] = (self.out_features,)
         given = {key: state_dict[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state_dict}
         missing_keys += [f"{prefix}{key}" for key in wanted if key not in given and strict]
@@ -149,10 +149,15 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         if wrong or not given:
             return
         whole = {"weight": self.weight, "bias": self.bias} | given
-        bias: Any = whole["bias"]
-        self._linear.rebind(
-            whole["weight"].detach().to("cpu", self._own), None if bias is None else bias.detach().float().cpu()
-        )
+        self._replace(whole["weight"], whole["bias"])
+
+    def _has_bias(self) -> bool:
+        """Whether the layer that it stands for has one."""
+        return self.row is not None
+
+    def _replace(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Serve these from now on."""
+        self._linear.rebind(weight.detach().to("cpu", self._own), None if bias is None else bias.detach().float().cpu())
         self._show()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.operator import Operator
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -14,6 +15,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 def define_operator(library: Any, op: Operator) -> None:
     """``<op>(x, …)`` with the operands in the op's order, and ``.out(…, out=y)``, which returns nothing."""
     name, entry = op.name, op.entry
+    dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
 
     def into(*given: Any, out: Any) -> None:
@@ -31,7 +33,7 @@ def define_operator(library: Any, op: Operator) -> None:
         """The output's extents from the operands' axes; those that follow from others are worked out in whole numbers."""
         if any(axis.derived for axis in entry.axes):
             named = {operand.name: tensor for operand, tensor in zip(entry.inputs, given, strict=True)}
-            return given[0].new_empty(op.output_shape(named), dtype=torch.float32)
+            return given[0].new_empty(op.output_shape(named), dtype=dtype)
         extents: dict[str, Any] = {axis.name: axis.extent for axis in entry.axes if axis.extent is not None}
         leading: dict[str, tuple[Any, ...]] = {}
         for operand, tensor in zip(entry.inputs, given, strict=True):
@@ -42,7 +44,7 @@ def define_operator(library: Any, op: Operator) -> None:
         first, *others = entry.output.dims
         before = leading.get(first) or (extents[first],)
         return given[0].new_empty((*before, *(leading.get(axis, (extents.get(axis),))[-1] for axis in others)),
-                                  dtype=torch.float32)  # fmt: skip
+                                  dtype=dtype)  # fmt: skip
 
     def nothing(*given: Any, out: Any) -> None:
         return None

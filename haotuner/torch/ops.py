@@ -14,7 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
-from haotuner.runtime.convolution import Convolution
+from haotuner.runtime.convolution import Convolution, packed_of
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.linear import Linear, pack_weight
 from haotuner.runtime.operator import Operator
@@ -28,8 +28,8 @@ from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.operators import define_operator
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.placed_residual import ResidualCall
 from haotuner.torch.products import define_product
-from haotuner.words.op import Op
 
 
 class Registered:
@@ -53,8 +53,6 @@ class Registered:
             elif placed is not None:
                 define(self._library, placed)
             elif is_convolution(pack.op_entry(name).kind):
-                if pack.op_entry(name).extra or Op.parse(name).epilogue:
-                    continue  # served by `pack.op(name).bind` alone
                 conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp | PlacedProductOp):
                 define_product(self._library, op)
@@ -71,11 +69,13 @@ class Registered:
         Packed for a CPU; on a device it is the weight itself, which was checked.
         """
         if name in self._placed:
-            self._placed[name].bind(weight.detach())
+            call = self._placed[name]
+            if not call.entry.extra:  # else a call checks it, with what the epilogue reads
+                call.bind(weight.detach())
             return weight.detach()
         entry = self._pack.op_entry(name)
         if is_convolution(entry.kind):
-            return packed_tensor(self._pack.op(name).bind(weight))
+            return torch.from_numpy(packed_of(self._pack, entry, weight))
         if is_typed(entry):
             return torch.from_numpy(typed_weight(self._pack, entry, weight))
         return torch.from_numpy(pack_weight(entry, weight, self._pack.arena))
@@ -141,7 +141,9 @@ class Registered:
 
 
 def _placed(pack: Pack, name: str) -> PlacedCall:
-    return GroupedCall(pack, name) if pack.op_entry(name).kind == "grouped" else PlacedCall(pack, name)
+    entry = pack.op_entry(name)
+    adds = any(one.role == "input" for one in entry.extra)
+    return (GroupedCall if entry.kind == "grouped" else ResidualCall if adds else PlacedCall)(pack, name)
 
 
 def _refuse_grad(name: str) -> None:

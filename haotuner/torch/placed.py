@@ -12,6 +12,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.runtime.placed import PlacedBound
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import stream_of
+from haotuner.words.op import Op
 
 MOST_RECORDS = 4096  # of one op: weights at so many addresses; then they are worked out anew
 
@@ -82,10 +83,15 @@ class PlacedCall:
 
 
 def define(library: Any, call: PlacedCall) -> None:
-    """``torch.ops.haotuner.<op>(x, weight, bias=None)`` and ``.out`` for CUDA tensors, and their fakes."""
+    """``torch.ops.haotuner.<op>(x, weight, bias=None)`` and ``.out`` for CUDA tensors, and their fakes.
+
+    An op with an epilogue takes what that reads in the place of the bias.
+    """
     name, tags = call.name, (torch.Tag.pt2_compliant_tag,)
-    library.define(f"{name}(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", tags=tags)
-    library.define(f"{name}.out(Tensor x, Tensor weight, Tensor? bias=None, *, Tensor(a!) out) -> ()", tags=tags)
+    extra = "".join(f", Tensor {one.name}" for one in call.entry.extra)
+    taken = f"Tensor x, Tensor weight{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
+    library.define(f"{name}({taken}) -> Tensor", tags=tags)
+    library.define(f"{name}.out({taken}, *, Tensor(a!) out) -> ()", tags=tags)
     library.impl(name, call.fresh, "CUDA")
     library.impl(f"{name}.out", call.into, "CUDA")
     torch.library.register_fake(f"haotuner::{name}", call.shape, lib=library)

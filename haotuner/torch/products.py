@@ -15,10 +15,7 @@ _BESIDE = "Tensor? bias=None, Tensor? scale=None, Tensor? mask=None"
 
 
 def define_product(library: Any, op: ProductOp | PlacedProductOp) -> None:
-    """``<op>(x, w, bias=None, scale=None, mask=None)`` and ``.out(…, out=y)``, which returns nothing.
-
-    On a device bias, scale and mask are refused.
-    """
+    """``<op>(x, w, bias=None, scale=None, mask=None)`` and ``.out(…, out=y)``, which returns nothing."""
     key, dtype = "CUDA" if isinstance(op, PlacedProductOp) else "CPU", getattr(torch, DTYPES[op.entry.output.dtype].numpy)
     name, across = op.name, {operand.name: operand.dims.index("k") == 1 for operand in op.entry.inputs}
 

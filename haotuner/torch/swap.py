@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from haotuner.runtime.pack import Pack
-from haotuner.torch.activations import Passed, following, step_of, with_step
+from haotuner.torch.activations import Passed, with_step
 from haotuner.torch.attention import PackedAttention, unserved
-from haotuner.torch.convolution import KINDS, PackedConvolution, prefers_last, reason_of, spec_of
+from haotuner.torch.chains import Chain, chains
+from haotuner.torch.convolution import DTYPES, KINDS, PackedConvolution, dtype_word, prefers_last, reason_of, spec_of
 from haotuner.torch.encoder import keep_working, plain_encoders
+from haotuner.torch.folding import FoldedConvolution, FoldedNorm, unfoldable
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.ops import Registered, share_threads
 from haotuner.torch.placed import PlacedCall, PlacedLayer
 from haotuner.words.op import Op
 
 SERVED = (PackedLinear, PlacedLayer)
-_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Swapped:
 
     replaced: tuple[str, ...]  # names of layers that are served from the pack now
     left: Mapping[str, str]  # name of a layer with a weight that stays torch's -> why
+    folded: Mapping[str, str] = field(default_factory=dict)  # name of a batch norm -> the convolution that computes it, too
+    unfolded: Mapping[str, str] = field(default_factory=dict)  # name of one behind a convolution that stays -> why
 
     def __str__(self) -> str:
         whole = len(self.replaced) + len(self.left)
@@ -37,17 +40,20 @@ class Swapped:
         for name, reason in self.left.items():
             reasons.setdefault(reason, []).append(name)
         lines += [f"left ({len(names)}): {reason}: {_few(names)}" for reason, names in reasons.items()]
+        if self.folded:
+            lines.append(f"batch norms folded into the convolution before ({len(self.folded)}): {_few(list(self.folded))}")
+        lines += [f"batch norm left: {name}: {why}" for name, why in self.unfolded.items()]
         return "\n".join(lines)
 
 
 def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> Swapped:
     """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
-    Linears may be float32, bfloat16 or float16, if the pack holds such an op; convolutions and the projections of
-    ``nn.MultiheadAttention``, which are linears, too, are float32 on the CPU. Where an activation follows a layer in a
-    ``Sequential`` and the pack holds their fused op, that op serves both. Packs on the CPU then compute on torch's threads
-    (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it the graph breaks at
-    each layer. The model only infers from then on.
+    Layers may be float32, bfloat16 or float16, if the pack holds such an op; the projections of ``nn.MultiheadAttention``
+    are linears, too. A batch norm in eval mode behind a convolution is folded into its weight. Where an activation follows
+    and the pack holds their fused op, that op serves both (``chains`` says what follows). Packs on the CPU then compute on
+    torch's threads (``share_threads``). Pass ``registered`` to compile the model with ``torch.compile``; without it the
+    graph breaks at each layer. The model only infers from then on.
     """
     if pack.gpu is None:
         share_threads(pack)
@@ -57,42 +63,43 @@ def swap(model: torch.nn.Module, pack: Pack, registered: Registered | None = Non
     left: dict[str, str] = {}
     if pack.gpu is None:
         replaced += _swap_attention(model, pack, registered)
+    norms: dict[str, str] = {}
+    unfolded: dict[str, str] = {}
+    after, names = (chains(model) if pack.gpu is None else {}), {id(one): name for name, one in model.named_modules()}
     for name, parent, key, child in _layers(model):
-        reason = _reason(parent, child, place)
+        reason, chain = _reason(parent, child, place), after.get(id(child), Chain())
+        norm = chain.norm
+        if norm is not None and (why := reason or unfoldable(norm.module, child)):
+            unfolded[names[id(norm.module)]] = f"{why}: {name}" if reason else why
+            norm = None
+        step = "" if norm is None and chain.norm is not None else chain.step
         specs = [] if reason else _specs(child)
-        behind = "" if reason or pack.gpu is not None else _behind(model, parent, key)
-        if behind:
-            step = step_of(parent._modules[behind])
-            fused = [with_step(spec, step, bias=child.bias is not None) for spec in specs]
-            held = [spec for spec in fused if Op.parse(spec).name in pack.ops]
-            specs, behind = [*held, *specs], behind if held else ""
-        op = next((name for name in (Op.parse(spec).name for spec in specs) if name in pack.ops), "")
-        if not reason and not op:
+        fused = [with_step(spec, step, bias=child.bias is not None or norm is not None) for spec in specs if step]
+        held = [spec for spec in (*fused, *specs) if Op.parse(spec).name in pack.ops]
+        if not reason and not held:
             kind = getattr(child.weight, "dtype", torch.float32)
             kept = "" if kind is torch.float32 else f"; its weight is {str(kind).removeprefix('torch.')}"
             reason = f"not in the pack: tune it with --op {specs[0]}{kept}"
+            if norm is not None:
+                unfolded[names[id(norm.module)]] = f"the convolution before it is left: {name}"
         if reason:
             left[name] = reason
             continue
+        op = Op.parse(held[0]).name
         if id(child) not in made:
-            made[id(child)] = _served(pack, op, child, registered)
-        setattr(parent, key, made[id(child)])
-        if behind:
-            setattr(parent, behind, Passed(parent._modules[behind]))
+            made[id(child)] = _served(pack, op, child, None if norm is None else norm.module, registered)
+        served = made[id(child)]
+        setattr(parent, key, served)
+        if norm is not None and isinstance(served, FoldedConvolution):
+            norms[names[id(norm.module)]] = name
+            setattr(norm.parent, norm.key, FoldedNorm(served))
+        if held[0] in fused and chain.activation is not None:
+            setattr(chain.activation.parent, chain.activation.key, Passed(chain.activation.module))
         replaced.append(name)
         keep_working(parent)
     if replaced:
         plain_encoders(model, SERVED)
-    return Swapped(tuple(replaced), left)
-
-
-def _behind(model: torch.nn.Module, parent: torch.nn.Module, key: str) -> str:
-    """The key of the activation that may be fused with a layer: both are used once in the model."""
-    child, behind = parent._modules[key], following(parent, key)
-    if (type(child) is not torch.nn.Linear and type(child) not in KINDS) or not behind:
-        return ""
-    uses = Counter(id(one) for whole in model.modules() for one in whole._modules.values())
-    return behind if uses[id(child)] == 1 else ""
+    return Swapped(tuple(replaced), left, norms, unfolded)
 
 
 def _swap_attention(model: torch.nn.Module, pack: Pack, registered: Registered | None) -> list[str]:
@@ -122,7 +129,9 @@ def _projection(attention: torch.nn.MultiheadAttention) -> torch.nn.Linear:
     return layer.train(attention.training)
 
 
-def _served(pack: Pack, op: str, layer: torch.nn.Module, registered: Registered | None) -> torch.nn.Module:
+def _served(pack: Pack, op: str, layer: Any, norm: Any, registered: Registered | None) -> torch.nn.Module:
+    if norm is not None:
+        return FoldedConvolution.serving(pack, op, layer, norm, registered)
     if type(layer) in KINDS:
         return PackedConvolution.served_by(pack, op, layer, registered)
     if pack.gpu is None:
@@ -140,19 +149,17 @@ def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | No
 def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> dict[str, int]:
     """``{--op spec: times}`` of the linears and convolutions that ``swap`` could serve, the most frequent first.
 
-    ``fuse``: a layer with an activation behind it in a ``Sequential`` is one op. ``times`` counts layers; with ``example``,
-    the arguments of one run of the model (under ``torch.inference_mode``), it counts their calls in that run.
+    ``fuse``: a layer with an activation behind it is one op, a batch norm in between included. ``times`` counts layers; with
+    ``example``, the arguments of one run of the model (under ``torch.inference_mode``), it counts their calls in that run.
     """
     found = {name: child for name, parent, _, child in _layers(model) if not _reason(parent, child, None)}
     attention = [
         child for child in model.modules() if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
     ]
     found |= {f"attention {place}": child for place, child in enumerate(attention)}
-    steps: dict[int, str] = {}
-    if fuse:
-        for _, parent, key, child in _layers(model):
-            if id(child) in {id(one) for one in found.values()} and (behind := _behind(model, parent, key)):
-                steps[id(child)] = step_of(parent._modules[behind])
+    after = chains(model) if fuse else {}
+    kept = {id(child) for child in found.values()}
+    steps = {place: chain for place, chain in after.items() if chain.step and place in kept}
     if not example:
         return dict(Counter(spec for child in found.values() for spec in _wanted(child, steps)).most_common())
     counts: Counter[str] = Counter()
@@ -199,14 +206,14 @@ def _specs(layer: Any) -> list[str]:
 def _spec(layer: Any) -> str:
     if type(layer) in KINDS:
         return spec_of(layer, last=prefers_last(layer))
-    dtype = _DTYPES[layer.weight.dtype]
-    return f"dense:n={layer.out_features},k={layer.in_features}" + ("" if dtype == "fp32" else f",dtype={dtype}")
+    return f"dense:n={layer.out_features},k={layer.in_features}{dtype_word(layer)}"
 
 
-def _wanted(layer: Any, steps: Mapping[int, str]) -> list[str]:
-    """The ops that a run of a layer needs. ``steps``: activations that follow layers, by their ids."""
-    if id(layer) in steps:
-        return [with_step(_spec(layer), steps[id(layer)], bias=layer.bias is not None)]
+def _wanted(layer: Any, steps: Mapping[int, Chain]) -> list[str]:
+    """The ops that a run of a layer needs. ``steps``: what follows layers, by their ids."""
+    chain = steps.get(id(layer))
+    if chain is not None and (chain.norm is None or not unfoldable(chain.norm.module, layer)):
+        return [with_step(_spec(layer), chain.step, bias=layer.bias is not None or chain.norm is not None)]
     if isinstance(layer, torch.nn.MultiheadAttention):
         return [_spec(_projection(layer)), _spec(layer.out_proj)]
     return [_spec(layer)]
@@ -232,9 +239,8 @@ def _reason(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
     on_cpu = place == "cpu" or (place is None and weight.device.type == "cpu")
     if type(layer) in KINDS and not on_cpu:
         return "convolutions are served on the CPU only"
-    if weight.dtype not in _DTYPES or (type(layer) in KINDS and weight.dtype != torch.float32):
-        taken = "float32" if type(layer) in KINDS else "float32, float16 or bfloat16"
-        return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes {taken}"
+    if weight.dtype not in DTYPES:
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes float32, float16 or bfloat16"
     if place is None and weight.device.type not in ("cpu", "cuda"):
         return f"it lives on {weight.device}"
     if place is not None and weight.device not in (torch.device(place), torch.device(place.partition(":")[0])):

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from haotuner.words.op import Op
+
 CPU_CACHES = 4  # last-level caches full of weights: nothing survives a round
 GPU_CACHES = 3  # L2s full of weights: with LRU-like replacement twice would do, three allows for hashing
 UNKNOWN_CACHE_BYTES = 32 << 20  # where nobody knows the last-level cache: that of common desktops and of one EPYC die
+
+
+def state_of(op: Op, weights: str) -> str:
+    """The state that an op is timed in where ``weights`` was asked for: hot, where no matrix of it only waits for calls.
+
+    What comes with a call was just written.
+    """
+    waits = any(one.role == "constant" and len(one.axes(op.all_options())) > 1 for one in op.meaning.operands)
+    return weights if waits else "hot"

@@ -10,6 +10,7 @@ from math import prod
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
 from haotuner.ops.epilogue import STEPS, operands_of
+from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import Operand, OpKind, Option
 from haotuner.words.shape import AXIS_LIMIT, Shape
@@ -32,9 +33,7 @@ class Op:
     epilogue: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        kind = KINDS.get(self.kind)
-        if kind is None:
-            raise UsageError(f"unknown op kind {self.kind!r}; known kinds: {', '.join(sorted(KINDS))}")
+        kind = _kind(self.kind)
         given = [axis for axis, _ in self.static]
         if len(set(given)) != len(given):
             raise UsageError(f"op {self.kind}: an axis is given twice: {', '.join(given)}")
@@ -74,6 +73,8 @@ class Op:
             if not known[name].allows(value):
                 allowed = ", ".join(known[name].choices) or "whole numbers"
                 raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {allowed}")
+        if given.get("in", "own") != "own" and self.dtype != "int8":
+            raise UsageError(f"op {self.kind}: in={given['in']} is for ops in int8, not in {self.dtype}; leave it out")
         told = tuple(
             (name, given[name]) for name, option in known.items() if given.get(name, option.default) != option.default
         )
@@ -117,19 +118,20 @@ class Op:
 
     def option(self, name: str) -> str:
         """Value of one option of the kind, the default where nothing else was asked."""
-        return dict(self.options).get(name, KINDS[self.kind].options[name].default)
+        return dict(self.options).get(name, _kind(self.kind).options[name].default)
 
     def all_options(self) -> dict[str, str]:
         """Every option of the kind with its value."""
-        return {name: self.option(name) for name in KINDS[self.kind].options}
+        return {name: self.option(name) for name in _kind(self.kind).options}
 
     @property
     def name(self) -> str:
         """Canonical name; appends only what differs from the defaults, and parses back."""
-        words = [self.kind, *(f"{axis}{extent}" for axis, extent in self.static)]
+        known = () if self.kind in GROUPS else self.static  # a group's static extents are its definition's
+        words = [self.kind, *(f"{axis}{extent}" for axis, extent in known)]
         if self.dtype != "fp32":
             words.append(self.dtype)
-        options = KINDS[self.kind].options
+        options = _kind(self.kind).options
         words += [_word_of(name, options[name], value) for name, value in self.options]
         return "_".join([*words, *self.epilogue])
 
@@ -148,7 +150,9 @@ class Op:
         """Element type of one operand."""
         if operand.role == "output" and (asked := dict(self.options).get("out")):
             return asked
-        return operand.dtype or DTYPES[self.dtype].of(operand.role)
+        if operand.role == "input" and not operand.own and operand.dtype is None and (asked := dict(self.options).get("in")):
+            return asked
+        return operand.dtype or DTYPES[self.dtype].of("constant" if operand.own else operand.role)
 
     @property
     def sums(self) -> str:
@@ -189,7 +193,7 @@ class Op:
 @cache
 def _variant(kind: str, options: tuple[tuple[str, str], ...]) -> OpKind:
     """The kind with these options, those left out at their defaults."""
-    general = KINDS[kind]
+    general = _kind(kind)
     if general.variant is None:
         return general
     return general.variant({name: option.default for name, option in general.options.items()} | dict(options))
@@ -206,9 +210,14 @@ def _word_of(name: str, option: Option, value: str) -> str:
 
 
 def _kind(name: str) -> OpKind:
-    if name not in KINDS:
-        raise UsageError(f"unknown op kind {name!r}; known kinds: {', '.join(sorted(KINDS))}")
-    return KINDS[name]
+    found = KINDS.get(name) or GROUPS.get(name)
+    if found is not None:
+        return found
+    if name == "group" or name.startswith("group_"):
+        raise UsageError(
+            f"op {name!r}: a group is known by its file or by the pack that holds it; name --op group:FILE, or open the pack"
+        )
+    raise UsageError(f"unknown op kind {name!r}; known kinds: {', '.join(sorted(KINDS))}")
 
 
 def _from_spec(text: str) -> Op:
@@ -240,6 +249,8 @@ def _from_spec(text: str) -> Op:
 def _from_name(text: str) -> Op:
     """Kinds may have underscores in their names: the longest one that the text begins with is meant."""
     text = text.strip()
+    if text in GROUPS:
+        return Op(kind=text, static=tuple(GROUPS[text].extents.items()))
     kind = max((name for name in KINDS if f"{text}_".startswith(f"{name}_")), key=len, default=text.partition("_")[0])
     options = _kind(kind).options
     chosen = {_word_of(name, option, value): (name, value) for name, option in options.items() for value in option.choices}

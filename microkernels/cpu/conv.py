@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
@@ -53,7 +54,7 @@ class CpuConv:
 
     def serves(self, op: Op) -> bool:
         """Any convolution in fp32, with any epilogue."""
-        return is_convolution(op.kind) and op.dtype == "fp32" and bool(op.dynamic)
+        return is_convolution(op.kind) and op.dtype == "fp32" and op.option("out") == "own" and bool(op.dynamic)
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""
@@ -114,11 +115,14 @@ class CpuConv:
 
     def demand(self, asked: Asked) -> Demand:
         """That of the product: pixels times features over a group's channels and taps."""
+        return self.product_demand(asked, asked.param("cl") > 0)
+
+    def product_demand(self, asked: Asked, last: NDArray[np.bool_]) -> Demand:
+        """``last``: where rows are pixels; elsewhere they are features."""
         e = asked.extents
         one = np.ones_like(e["b"])
         deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
         pixels, depth = e["b"] * e.get("p", one) * e["q"], deep * e.get("r", one) * e["s"]
-        last = asked.param("cl") > 0
         rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
         product = Asked(
             device=asked.device,

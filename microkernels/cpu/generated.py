@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.generate.factor import joined
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, told
 from haotuner.generate.space import Space
@@ -207,6 +208,10 @@ class CpuGenerated:
         tiles = asked.tiles(self._run, self.footprint, vector=asked.param("vl"))
         return Demand(work=work, tiles=tiles, counted=counted)
 
+    def joins(self, kernel: MicroKernel) -> dict[str, str]:
+        """Folded axes along which threads may share a call, and how their results are joined."""
+        return joined(self._graph(self._options(kernel)))
+
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
         plan = self._plan(kernel)
@@ -252,3 +257,10 @@ def _graph(kind: str, options: tuple[tuple[str, str], ...], family: CpuGenerated
     """Graphs are values: one for each kind and options."""
     own: Mapping[str, str] = dict(options)
     return graph_of(family.kind, own)
+
+
+def joins_of(family: object, op: Op) -> dict[str, str]:
+    """The same of every kernel of an op; nothing of families that have no generated programs."""
+    if type(family) is not CpuGenerated:
+        return {}
+    return joined(family._graph(op.all_options()))

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from haotuner.generate.cycles import Core, cycles
+from haotuner.generate.emit import AnyPlan
 from haotuner.generate.moved import Level, Moved
 from haotuner.generate.schedule import Plan, merged_sizes, planned
 from haotuner.generate.tally import register_bytes, tally
@@ -21,7 +22,7 @@ LINE = 16  # elements of four bytes in a cache line
 FREE = 0.75  # of a cache, for one program's data
 KNOWN = 4096  # counts that are remembered
 
-PlanOf = Callable[[MicroKernel], Plan | None]
+PlanOf = Callable[[MicroKernel], AnyPlan | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,17 @@ class Count:
     l3: int
 
 
-def count(plan: Plan, sizes: Mapping[str, int], levels: Levels) -> Count:
+def count(plan: AnyPlan, sizes: Mapping[str, int], levels: Levels) -> Count:
     """The count of a plan's program at these sizes of its dimensions."""
-    return _count(_Known(plan), tuple(sorted(merged_sizes(plan, sizes).items())), levels)
+    known = merged_sizes(plan, sizes) if isinstance(plan, Plan) else sizes
+    return _count(_Known(plan), tuple(sorted(known.items())), levels)
 
 
 @dataclass(frozen=True, eq=False)
 class _Known:
     """A plan as a key: two plans are the same where graph and schedule are."""
 
-    plan: Plan
+    plan: AnyPlan
 
     def __hash__(self) -> int:
         return hash((id(self.plan.graph), self.plan.schedule))
@@ -78,7 +80,9 @@ class _Known:
 def _count(known: _Known, sizes: tuple[tuple[str, int], ...], levels: Levels) -> Count:
     top = tally(known.plan, dict(sizes))
     loaded, stored = register_bytes(top)
-    plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
+    plain = known
+    if isinstance(known.plan, Plan):
+        plain = _Known(planned(known.plan.graph, replace(known.plan.schedule, unroll=1, folds=(), masked=True)))
     least, l1, l2, l3 = _moved(plain, sizes, levels)
     return Count(cycles(top, Core(levels.vector)), sum(loaded.values()) + sum(stored.values()), least, l1, l2, l3)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
+from haotuner.generate.emit import AnyPlan, emit
 from haotuner.generate.schedule import Plan, merges
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES, TensorType
@@ -45,12 +45,13 @@ class TirCell:
 class Tir:
     """Values are TVM expressions; a loop's body is said once."""
 
-    def __init__(self, plan: Plan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
+    def __init__(self, plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
         self.plan, self.buffers, self.dimensions = plan, buffers, dimensions
         self.tirx, self.T = tirx, T
+        self._scratch: dict[str, str] = {}
 
     def number(self, value: float, dtype: str) -> Any:
         """A constant."""
@@ -58,6 +59,16 @@ class Tir:
             return self.tirx.IntImm("bool", int(value))
         name = TVM_NAMES[dtype]
         return self.tirx.FloatImm(name, float(value)) if dtype in ("fp32", "fp64") else self.tirx.IntImm(name, int(value))
+
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """An array on the stack: TVM would ask a runtime for one of this size."""
+        self.buffers = {**self.buffers, name: stack_array(name, count, TVM_NAMES[dtype])}
+        self._scratch[name] = dtype
+
+    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+        """One instruction where the CPU has it."""
+        given = [self._wide(value, lanes) for value in (one, other, more)]
+        return self.tirx.call_llvm_pure_intrin(_typed(dtype, lanes), "llvm.fmuladd", *given)
 
     def size(self, extent: Extent) -> Any:
         """An extent's size, in terms of the tensors' dimensions."""
@@ -234,7 +245,22 @@ class Tir:
         return self.tirx.Broadcast(value, lanes) if lanes > 1 and _lanes(value) == 1 else value
 
     def _dtype(self, tensor: str) -> str:
-        return self.plan.graph.types[tensor].dtype
+        return self._scratch.get(tensor) or self.plan.graph.types[tensor].dtype
+
+
+def stack_array(name: str, count: int, dtype: str) -> Buffer:
+    """An array of a known number of four-byte elements in the function's own frame."""
+    import tvm
+    from tvm import tirx
+    from tvm.ir import PointerType, PrimType
+    from tvm.script.ir_builder import tirx as T
+
+    where = PointerType(PrimType(dtype), "global")
+    data = tirx.Var(name.replace(" ", "_"), where)
+    words = T.tvm_stack_alloca("shape", -(-count // 2))  # of eight bytes each
+    T.bind(tvm.ir.Call(words.op, list(words.args), ret_ty=where), var=data)
+    made = T.decl_buffer((tirx.IntImm("int64", count),), dtype, data=data, align=4)
+    return Buffer(made, made, [tirx.IntImm("int64", 1)])
 
 
 def _typed(dtype: str, lanes: int) -> str:
@@ -258,7 +284,7 @@ def lowered_extent(extent: Extent, dimensions: dict[str, Any]) -> Any:
                    floordiv=tirx.floordiv, mod=tirx.floormod, maximum=tirx.max, minimum=tirx.min)  # fmt: skip
 
 
-def program(plan: Plan, symbol: str) -> Any:
+def program(plan: AnyPlan, symbol: str) -> Any:
     """TVM function ``symbol(inputs, output)``; the last axis of every tensor is contiguous, strides elsewhere are free."""
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
@@ -290,12 +316,12 @@ def program(plan: Plan, symbol: str) -> Any:
     return builder.get()
 
 
-def _emit(plan: Plan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
+def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
     """The program; of one that merges twice, first for tensors without gaps."""
     from tvm import tirx
     from tvm.script.ir_builder import tirx as T
 
-    if not merges(plan):
+    if not isinstance(plan, Plan) or not merges(plan):
         emit(plan, Tir(plan, buffers, dimensions))
         return
     names = [str(extent) for extent in plan.graph.types[plan.output].shape]

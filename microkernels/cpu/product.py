@@ -45,7 +45,13 @@ class CpuProduct:
 
     def serves(self, op: Op) -> bool:
         """batch_matmul in fp32, whatever is dynamic."""
-        return op.kind == self.kind.name and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic)
+        return (
+            op.kind == self.kind.name
+            and op.dtype == "fp32"
+            and op.option("out") == "own"
+            and not op.epilogue
+            and bool(op.dynamic)
+        )
 
     def suits(self, device: Device) -> bool:
         """Any CPU: the points are made for the device's own vectors."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.epilogue import bare, with_epilogue
+from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed_source import STORED
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
@@ -22,6 +23,7 @@ from haotuner.words.op import Op
 MAX_ROWS, MAX_VECTORS = 12, 6
 UNROLLS = (1, 2)
 PREFETCHES = (0, 16)  # words of a column ahead
+_TILE = ("mr", "nr", "pw", "ku", "vl", "pf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +47,28 @@ WORDS = {"bf16": Word(terms=2, bytes=4), "fp16": Word(terms=1, bytes=2), "int8":
 
 def word_of(kernel: MicroKernel) -> Word | None:
     """How the kernel's family packs a weight; None of fp32, whose panels hold plain floats."""
-    dtype = kernel.family.removeprefix("cpu_dense_")
-    return WORDS.get(dtype) if dtype != kernel.family else None
+    return WORDS.get(dtype_of(kernel)) if kernel.family.startswith("cpu_") else None
+
+
+def has_program(kernel: MicroKernel) -> bool:
+    """Whether a typed kernel is a tile; depthwise convolutions are loops of the runtime."""
+    return not kernel.family.startswith("cpu_conv_direct_")
 
 
 def dtype_of(kernel: MicroKernel) -> str:
     """The dtype of the ops that a typed kernel serves."""
-    return kernel.family.removeprefix("cpu_dense_")
+    return kernel.family.rpartition("_")[2]
+
+
+def input_of(kernel: MicroKernel) -> str:
+    """The type of the inputs of those ops: bytes have a sign where the kernel says so."""
+    own = DTYPES[dtype_of(kernel)]
+    return own.name if dict(kernel.params).get("sg") else own.of("input")
+
+
+def begun(kernel: MicroKernel) -> int:
+    """Words a column that say what its sums begin with: of bytes with a sign, which are multiplied as 128 more."""
+    return dict(kernel.params).get("sg", 0)
 
 
 def output_of(kernel: MicroKernel) -> str:
@@ -60,9 +77,17 @@ def output_of(kernel: MicroKernel) -> str:
 
 
 def program_of(kernel: MicroKernel) -> MicroKernel:
-    """The kernel without what follows its sums: kernels that differ there share the program."""
-    kept = tuple(one for one in bare(kernel).params if one[0] != "ot")
-    return MicroKernel(kernel.family, kept)
+    """The tile alone, as dense has it: kernels share it whatever follows their sums and whatever lays out their factors."""
+    params = dict(kernel.params)
+    kept = tuple((name, params[name]) for name in (*_TILE, "sg") if name in params)
+    return MicroKernel(f"cpu_dense_{dtype_of(kernel)}", kept)
+
+
+def typed_params(op: Op, tile: tuple[int, int, int, int, int, int]) -> tuple[tuple[str, int], ...]:
+    """Parameters of (mr, nr, pw, ku, vl, pf) for an op's types: the output's, and whether bytes that come in have a sign."""
+    out = STORED.index(op.dtype_of(op.meaning.output))
+    signed = op.dtype == "int8" and op.dtype_of(op.meaning.operands[0]) == "int8"
+    return (*zip(_TILE, tile, strict=True), ("ot", out), *((("sg", 1),) if signed else ()))
 
 
 class CpuTyped(CpuDense):
@@ -89,8 +114,7 @@ class CpuTyped(CpuDense):
 
     def typed(self, op: Op, tile: tuple[int, int, int, int, int, int]) -> MicroKernel:
         """The micro-kernel of (mr, nr, pw, ku, vl, pf) for an op's output type and epilogue."""
-        out = STORED.index(op.dtype_of(op.meaning.output))
-        kernel = MicroKernel(self.name, (*zip(("mr", "nr", "pw", "ku", "vl", "pf"), tile, strict=True), ("ot", out)))
+        kernel = MicroKernel(self.name, typed_params(op, tile))
         return with_epilogue(kernel, op.epilogue) if op.epilogue else kernel
 
     def footprint(self, kernel: MicroKernel) -> Footprint:

@@ -45,7 +45,8 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
         made = [("dot", 1, f'__attribute__((target("{dot.feature}")))')] if dot else []
         for way, number, target in made if made and ways == "dot" else [("wide", 0, ""), *made]:
             words = {"MR": kernel["mr"], "NV": kernel["nr"] // lanes, "PW": kernel["pw"], "PF": kernel["pf"],
-                     "TYPE": terms, "DOT": number, "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
+                     "TYPE": terms, "DOT": number,
+                     "SIGNED": dict(kernel.params).get("sg", 0), "TARGET": target, "PROGRAM": f"{symbol}_{way}"}  # fmt: skip
             text += [f"#define HT_{name} {value}" for name, value in words.items()]
             text.append(f"#define HT_NAME(part) {symbol}_{way}_##part")
             text.append(f'#define HT_UNROLL _Pragma("GCC unroll {kernel["ku"]}")')
@@ -63,6 +64,11 @@ def source(programs: Sequence[tuple[str, MicroKernel, int]], lanes: int, *, ways
         text.append(
             f"void {store_symbol(out, lanes)}({arguments}) {{ ht_vl{lanes}_store_{out}(s, ld, to, step, rows, columns); }}"
         )
+    for dtype in TAPPED:
+        arguments = "void* s, int64_t n, const char* const* x, const float* const* w, int64_t step, int64_t taps"
+        text.append(
+            f"void {taps_symbol(dtype, lanes)}({arguments}) {{ ht_vl{lanes}_taps_{dtype}(s, n, x, w, step, taps); }}"
+        )
     return "\n".join([*text, ""])
 
 
@@ -72,3 +78,11 @@ STORED = ("fp32", "bf16", "fp16", "int32", "int8", "uint8")
 def store_symbol(out: str, lanes: int) -> str:
     """Name of what stores fp32 sums as another type (fp32: any 32 bits as they are; floats: int32 as fp32)."""
     return f"typed_store_{out}_vl{lanes}"
+
+
+TAPPED = ("bf16", "fp16", "uint8", "int8")  # types of x that depthwise convolutions have
+
+
+def taps_symbol(dtype: str, lanes: int) -> str:
+    """Name of what adds the taps of a depthwise convolution of images of a type."""
+    return f"typed_taps_{dtype}_vl{lanes}"

@@ -3,9 +3,10 @@
 A micro-kernel is one thread block's ``bm x bn`` tile of Y, walked along k in steps of ``bk``; with ``splits`` > 1 a block
 walks its share of the steps only. A program is a TVM function ``symbol(X, W)`` that ends in a call of the epilogue
 (``device/epilogue.cuh``); the compiled kernel takes ``ht_cuda_args`` (``launch.py``). X (m, k) and Y (m, n) have inner
-stride 1 and any row stride, W (n, k), or (k, n) for ``kn1``, is compact. ``v`` promises that k and X's row stride (for
-``kn1`` also n) are multiples of v and that X and W start at multiples of v elements; every family pads with zeros, so no
-other extent is restricted. Offsets into X and W are 32-bit (``launch.OPERAND_ELEMENTS``).
+stride 1 and any row stride, W (n, k), or (k, n) for ``kn1``, is compact. ``kn2``, of batches: X is (k, m), too. ``v``
+promises that k and X's row stride (for ``kn1`` also n, for ``kn2`` m) are multiples of v and that X and W start at multiples
+of v elements; every family pads with zeros, so no other extent is restricted. Offsets into X and W are 32-bit
+(``launch.OPERAND_ELEMENTS``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from haotuner.microkernels.cuda import dense_demand, dense_laws
 from haotuner.microkernels.cuda.dense_demand import Step
+from haotuner.microkernels.cuda.fused import fused
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.demand import Asked, Demand, Expectation
@@ -50,16 +52,18 @@ def sm_number(arch: str) -> int:
     return int(match[1]) if match else 0
 
 
-def stored_kn(op: Op) -> bool:
-    """Whether W lies as (k, n): by the option of its kind."""
-    return bool(op.option("layout") == "nn" if op.kind == "batch_matmul" else op.option("weight") == "kn")
+def stored_kn(op: Op) -> int:
+    """1 where W lies as (k, n), 2 where X lies as (k, m) as well, by the option of its kind; else 0."""
+    if op.kind == "batch_matmul":
+        return {"nt": 0, "nn": 1, "tn": 2}[op.option("layout")]
+    return int(op.option("weight") == "kn")
 
 
 def vector_elements(op: Op, widest: int) -> int:
     """The largest power of two up to ``widest`` that the op's static extents let a load rely on; 1 if k is dynamic."""
     static = dict(op.static)
     found = widest
-    while found > 1 and any(static.get(axis, 1) % found for axis in (("k", "n") if stored_kn(op) else ("k",))):
+    while found > 1 and any(static.get(axis, 1) % found for axis in (("k",), ("k", "n"), ("k", "n", "m"))[stored_kn(op)]):
         found //= 2
     return found
 
@@ -102,15 +106,17 @@ class CudaDense(ABC):
         self.batched = batched
 
     def serves(self, op: Op) -> bool:
-        """Its kind of product, of this dtype with something left to know at run time, no epilogue; X stored (m, k)."""
+        """Its kind of product, of this dtype with something left to know at run time.
+
+        A dense op may have an epilogue that the kernels have built in (``fused.py``).
+        """
         kind = "batch_matmul" if self.batched else "grouped" if self.grouped else "dense"
         return (
             op.kind == kind
             and op.dtype == self.dtype
-            and not op.epilogue
+            and (not op.epilogue or (kind == "dense" and fused(op.epilogue) is not None))
             and "out" not in dict(op.options)
             and bool(op.dynamic)
-            and not (self.batched and op.option("layout") == "tn")
         )
 
     def suits(self, device: Device) -> bool:
@@ -175,6 +181,7 @@ class CudaDense(ABC):
             splits=not (self.grouped or self.batched),
             groups=self.grouped,
             batch=self.batched,
+            across=kernel["kn"] == 2,
         )
 
     def registers(self, estimate: int) -> int:
@@ -211,8 +218,8 @@ class CudaDense(ABC):
         return None
 
     def fuses(self, step: str) -> bool:
-        """None so far."""
-        return False
+        """Those that the kernels have built in; in which order, :meth:`serves` knows."""
+        return not (self.grouped or self.batched) and fused((step,)) is not None
 
     def bytes_per_element(self) -> int:
         """Size of one element of X, W and Y."""

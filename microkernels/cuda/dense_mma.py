@@ -52,7 +52,7 @@ class CudaMma(CudaDense):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile, k step and ring length."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), int(stored_kn(op))
+        v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
         for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
                 yield self.kernel(bm=wm * rows, bn=wn * columns, bk=bk, wm=wm, wn=wn, st=st, v=v, kn=kn)
@@ -61,8 +61,8 @@ class CudaMma(CudaDense):
         """The micro-kernel of these parameters."""
         if bm % (16 * wm) or bn % (16 * wn) or bk % 16 or bk < 32:
             raise ValueError(f"a {bm}x{bn}x{bk} tile of {wm}x{wn} warps: each warp needs multiples of 16, bk at least 32")
-        if v not in (1, 2, 4, 8) or st < 2 or kn not in (0, 1):
-            raise ValueError(f"v={v} must be 1, 2, 4 or 8, st={st} at least 2, kn={kn} 0 or 1")
+        if v not in (1, 2, 4, 8) or st < 2 or kn not in range(2 + self.batched):
+            raise ValueError(f"v={v} must be 1, 2, 4 or 8, st={st} at least 2, kn={kn} 0 or 1, 2 of batches")
         params = (("bm", bm), ("bn", bn), ("bk", bk), ("wm", wm), ("wn", wn), ("st", st), ("v", v), ("kn", kn))
         return MicroKernel(self.name, params)
 
@@ -119,6 +119,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
 
     bm, bn, bk, wm, wn, st, v, _ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
+    x_kn = kernel["kn"] == 2  # X is stored (k, m)
     threads = wm * wn * WARP
     rows, columns = bm // wm, bn // wn  # of one warp
     mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # instructions of a warp, k16 steps of a stage
@@ -126,13 +127,14 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     mma = f"mma.sync.aligned.m16n8k16.row.col.f32.{element}.{element}.f32"
     ldmatrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
-    ldmatrix_w = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" if kn else ldmatrix
+    turned = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"
+    ldmatrix_x, ldmatrix_w = turned if x_kn else ldmatrix, turned if kn else ldmatrix
     load_loop = T.unroll if v > 1 else T.serial  # plain loads wait in registers: unrolled they spill
     copy = "cp.async.cg.shared.global" if v == 8 else "cp.async.ca.shared.global"  # .cg (past L1) exists for 16 bytes only
     x_bytes, stage_bytes = bm * bk * 2, (bm + bn) * bk * 2  # of a stage: X's tile, and W's behind it
     # Where all copies of a thread have the same columns, they differ in their rows by constants: one number of rows that
     # are left tells which are inside.
-    x_even, w_even = threads % (bk // v) == 0, threads % ((bn if kn else bk) // v) == 0
+    x_even, w_even = threads % ((bm if x_kn else bk) // v) == 0, threads % ((bn if kn else bk) // v) == 0
 
     def piece(i: Any, thread: Any, width: int) -> tuple[Any, Any]:
         """Row and column of what a thread copies i-th, of a tile of so many columns."""
@@ -151,11 +153,11 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
         k = T.int32()
         x_stride = T.int32()
         w_stride = T.int32()
-        x_rows = T.match_buffer(x_arg, (m, k), dtype, strides=(x_stride, 1), align=16)
+        x_rows = T.match_buffer(x_arg, (k, m) if x_kn else (m, k), dtype, strides=(x_stride, 1), align=16)
         w = T.match_buffer(w_arg, (k, n) if kn else (n, k), dtype, strides=(w_stride, 1) if strided else None, align=16)
         w_pitch = T.meta_var(w_stride if strided else n if kn else k)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
-        x = T.decl_buffer((m * x_stride,), dtype, data=x_rows.data)
+        x = T.decl_buffer(((k if x_kn else m) * x_stride,), dtype, data=x_rows.data)
         wf = T.decl_buffer(((k if kn else n) * w_pitch,), dtype, data=w.data)
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
@@ -182,7 +184,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
         x_from = T.alloc_local([1], "int32")
         w_from = T.alloc_local([1], "int32")
         left = T.alloc_local([1], "int32")
-        x_from[0] = m0 * x_stride + first * bk
+        x_from[0] = first * bk * x_stride + m0 if x_kn else m0 * x_stride + first * bk
         w_from[0] = first * bk * w_pitch + n0 if kn else n0 * w_pitch + first * bk
         left[0] = k - first * bk
 
@@ -213,21 +215,30 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
         @T.inline
         def load_stage(place):
             """The next step's tiles; past the end of k zeros or what nobody reads."""
-            load(place, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
+            if x_kn:
+                load(place, x, x_from[0], x_stride, bk, bm, left[0], m - m0, x_even)
+            else:
+                load(place, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
             if kn:
                 load(place + x_bytes, wf, w_from[0], w_pitch, bk, bn, left[0], n - n0, w_even)
             else:
                 load(place + x_bytes, wf, w_from[0], w_pitch, bn, bk, n - n0, left[0], w_even)
-            x_from[0] = x_from[0] + bk
+            x_from[0] = x_from[0] + (bk * x_stride if x_kn else bk)
             w_from[0] = w_from[0] + (bk * w_pitch if kn else bk)
             left[0] = left[0] - bk
 
         # Where ldmatrix reads in a stage; rows 16 apart have the same swizzle, so constants lead to all others.
-        x_reads = T.alloc_local([ksteps], "int32")
+        x_reads = T.alloc_local([mt if x_kn else ksteps], "int32")
         w_reads = T.alloc_local([nt // 2 if kn else ksteps], "int32")
-        for kk in T.unroll(ksteps):
-            r = T.meta_var(warp_m + T.truncmod(lane, 16))
-            x_reads[kk] = pieces.held(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
+        if x_kn:
+            for i in T.unroll(mt):
+                r = T.meta_var(T.truncdiv(lane, 16) * 8 + T.truncmod(lane, 8))
+                c = T.meta_var(warp_m + i * 16 + T.truncmod(T.truncdiv(lane, 8), 2) * 8)
+                x_reads[i] = pieces.held(T, in_tile(r, c, bm))
+        else:
+            for kk in T.unroll(ksteps):
+                r = T.meta_var(warp_m + T.truncmod(lane, 16))
+                x_reads[kk] = pieces.held(T, in_tile(r, kk * 16 + T.truncdiv(lane, 16) * 8, bk))
         if kn:
             for j in T.unroll(nt // 2):
                 c = T.meta_var(warp_n + j * 16 + T.truncdiv(lane, 16) * 8)
@@ -242,9 +253,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> 
         def fragments(place, kk, half):
             """The operands of k16 step kk into one of two register sets."""
             for i in T.unroll(mt):
-                T.ptx[ldmatrix](
-                    *[xf[(half * mt + i) * 4 + q] for q in range(4)], ring.ptr_to([place + x_reads[kk] + i * (16 * bk * 2)])
-                )
+                from_x = T.meta_var(x_reads[i] + kk * (16 * bm * 2) if x_kn else x_reads[kk] + i * (16 * bk * 2))
+                T.ptx[ldmatrix_x](*[xf[(half * mt + i) * 4 + q] for q in range(4)], ring.ptr_to([place + from_x]))
             for j in T.unroll(nt // 2):
                 from_w = T.meta_var(w_reads[j] + kk * (16 * bn * 2) if kn else w_reads[kk] + j * (16 * bk * 2))
                 T.ptx[ldmatrix_w](*[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ring.ptr_to([place + from_w]))

@@ -52,7 +52,7 @@ class CudaSimt(CudaDense):
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step."""
-        v, kn = vector_elements(op, WIDEST_VECTOR), int(stored_kn(op))
+        v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
@@ -62,7 +62,13 @@ class CudaSimt(CudaDense):
         """The micro-kernel of these parameters."""
         if bm % (LANE_ROWS * tm) or bn % (LANE_COLUMNS * tn):
             raise ValueError(f"a {bm}x{bn} tile needs whole warps of {LANE_ROWS * tm}x{LANE_COLUMNS * tn}")
-        if tm not in THREAD_ROWS or tn not in THREAD_COLUMNS or bk not in K_STEPS or v not in (1, 2, 4) or kn not in (0, 1):
+        if (
+            tm not in THREAD_ROWS
+            or tn not in THREAD_COLUMNS
+            or bk not in K_STEPS
+            or v not in (1, 2, 4)
+            or kn not in range(2 + self.batched)
+        ):
             raise ValueError(f"tm={tm} tn={tn} bk={bk} v={v} kn={kn} is outside the family")
         return MicroKernel(self.name, (("bm", bm), ("bn", bn), ("bk", bk), ("tm", tm), ("tn", tn), ("v", v), ("kn", kn)))
 
@@ -106,6 +112,7 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
 
     bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
+    x_kn = kernel["kn"] == 2  # X is stored (k, m)
     across = bn // (LANE_COLUMNS * tn)
     row_strip, column_strip = min(STRIP, tm), min(STRIP, tn)
     x_loads = -(-bm * bk // (threads * v))
@@ -152,11 +159,11 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         k = T.int32()
         x_stride = T.int32()
         w_stride = T.int32()
-        x_rows = T.match_buffer(x_arg, (m, k), "float32", strides=(x_stride, 1), align=16)
+        x_rows = T.match_buffer(x_arg, (k, m) if x_kn else (m, k), "float32", strides=(x_stride, 1), align=16)
         w = T.match_buffer(w_arg, (k, n) if kn else (n, k), "float32", strides=(w_stride, 1) if strided else None, align=16)
         w_pitch = T.meta_var(w_stride if strided else n if kn else k)
         # Flat views: this pipeline computes addresses from shapes alone and would ignore the row strides.
-        x = T.decl_buffer((m * x_stride,), "float32", data=x_rows.data)
+        x = T.decl_buffer(((k if x_kn else m) * x_stride,), "float32", data=x_rows.data)
         wf = T.decl_buffer(((k if kn else n) * w_pitch,), "float32", data=w.data)
         T.device_entry()
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
@@ -197,7 +204,10 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
 
         @T.inline
         def fetch_step(step):
-            fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, k, along_k)
+            if x_kn:
+                fetch(x_next, x_loads, x, x_stride, bk, bm, step * bk, T.truncdiv(m0, v), k, m, along_rows)
+            else:
+                fetch(x_next, x_loads, x, x_stride, bm, bk, m0, step * (bk // v), m, k, along_k)
             if kn:
                 fetch(w_next, w_loads, wf, w_pitch, bk, bn, step * bk, T.truncdiv(n0, v), k, n, along_rows)
             else:
@@ -214,14 +224,22 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
                         shared[side, row_of_k(at[1], q, height), shifted(at[0], at[1], height, 1)] = held[i * v + q]
 
         @T.inline
+        def put_along(shared, side, held, loads, height):
+            """Registers that hold rows of the tile as they are."""
+            for i in T.unroll(loads):
+                e = T.meta_var(i * threads + thread)
+                if e < bk * height // v:
+                    for q in T.vectorized(v):
+                        shared[side, T.truncdiv(e, height // v), T.truncmod(e, height // v) * v + q] = held[i * v + q]
+
+        @T.inline
         def put_step(side):
-            put_across(xs, side, x_next, x_loads, bm)
+            if x_kn:
+                put_along(xs, side, x_next, x_loads, bm)
+            else:
+                put_across(xs, side, x_next, x_loads, bm)
             if kn:
-                for i in T.unroll(w_loads):
-                    e = T.meta_var(i * threads + thread)
-                    if e < bk * bn // v:
-                        for q in T.vectorized(v):
-                            ws[side, T.truncdiv(e, bn // v), T.truncmod(e, bn // v) * v + q] = w_next[i * v + q]
+                put_along(ws, side, w_next, w_loads, bn)
             else:
                 put_across(ws, side, w_next, w_loads, bn)
 
@@ -237,9 +255,10 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         for step in T.serial(last - first):
             fetch_step(first + step + 1)  # past the end it fetches zeros or the next share's, which nobody reads
             for kk in T.unroll(bk):
-                k_row = T.meta_var(row_of_k(T.truncdiv(kk, v), T.truncmod(kk, v), bm) if bm < BANKS else kk)
+                k_row = T.meta_var(row_of_k(T.truncdiv(kk, v), T.truncmod(kk, v), bm) if bm < BANKS and not x_kn else kk)
                 for s in T.unroll(tm // row_strip):
-                    strip = T.meta_var(shifted(row + s * LANE_ROWS, T.truncdiv(kk, v), bm, row_strip))
+                    plain = T.meta_var(row + s * LANE_ROWS)
+                    strip = T.meta_var(plain if x_kn else shifted(plain, T.truncdiv(kk, v), bm, row_strip))
                     for q in T.vectorized(row_strip):
                         xf[s * row_strip + q] = xs[T.truncmod(step, 2), k_row, strip * row_strip + q]
                 for s in T.unroll(tn // column_strip):

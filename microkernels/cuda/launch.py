@@ -43,6 +43,7 @@ class Launch:
     splits: bool = True  # whether it can split k
     groups: bool = False  # rows come in groups, each with a matrix of its own
     batch: bool = False  # products side by side, of matrices at strides
+    across: bool = False  # x is stored (k, m), and then w (k, n)
 
 
 def reduce_symbol(dtype: str) -> str:

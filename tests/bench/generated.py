@@ -1,8 +1,8 @@
 """Generated kernels beside other libraries: ``python -m tests.bench.generated --pack DIR [--page FILE] [--seconds 300]``.
 
-Tunes the ops below into DIR where there is no pack, then races each at rows 1..8192 x columns 8..16384, drawn log-uniformly
-by seed, one thread, data in place from call to call (in cache where it fits). All take turns. Needs torch;
-onnxruntime and openvino where they are installed. Run it on a quiet machine.
+Tunes the ops below into DIR and folders beside it where there is no pack, then races each at rows and columns drawn
+log-uniformly by seed, data in place from call to call (in cache where it fits). All take turns, ``--threads`` each. Needs
+torch; onnxruntime and openvino where they are installed. Run it on a quiet machine. ``--tune`` stops after tuning.
 """
 
 from __future__ import annotations
@@ -29,27 +29,49 @@ from tests.bench.generated_peers import ONNX, TORCH, onnxruntime_call, openvino_
 
 LARGEST = 2**24  # elements of an input: 64 MB
 BLOCK_S, ROUNDS = 0.02, 7
-RANGES = "m=1..8192;n=8..16384"
+Span = tuple[int, int]
+ROWS, COLUMNS = (1, 8192), (8, 16384)
+# Ops whose rows and columns have other names or lie elsewhere: (axis of the rows, their range, columns).
+ELSEWHERE: dict[str, tuple[str, Span, Span]] = {
+    "instance_norm_b1_scalebias_relu": ("c", (1, 2048), (8, 50176)),
+    "group_norm_b1_d4_scalebias": ("g", (1, 512), (8, 50176)),
+    "reduce_mean": ("m", (1, 8), (1024, 2**22)),  # few long rows
+    "transpose_b1": ("m", ROWS, COLUMNS),
+}
 
 
-def shapes(count: int, seed: int) -> list[tuple[int, int]]:
+def spans(name: str) -> tuple[str, Span, Span]:
+    """The axis of an op's rows, their range, and that of its columns."""
+    return ELSEWHERE.get(name, ("m", ROWS, COLUMNS))
+
+
+def shapes(name: str, count: int, seed: int) -> list[tuple[int, int]]:
     """Rows and columns, log-uniform."""
     rng = np.random.default_rng(seed)
     found: list[tuple[int, int]] = []
     while len(found) < count:
-        m, n = (int(np.exp(rng.uniform(np.log(low), np.log(high)))) for low, high in ((1, 8192), (8, 16384)))
-        if m * n <= LARGEST:
+        m, n = (int(np.exp(rng.uniform(np.log(low), np.log(high)))) for low, high in spans(name)[1:])
+        if m * n * (4 if "_d4" in name else 1) <= LARGEST:
             found.append((m, n))
     return found
 
 
-def tune(pack: Path, budget: str) -> None:
-    """One pack with every op of the race."""
-    ops = [name for name in TORCH if not name.startswith("transpose")]
-    for out, names in ((pack, ops), (pack.with_name(f"{pack.name}-transpose"), ["transpose_b1"])):
-        command = [sys.executable, "-m", "haotuner", "tune", "--out", str(out), "--shapes", RANGES, "--threads", "1"]
-        command += ["--budget", budget, "--against", "none", *(word for name in names for word in ("--op", name))]
-        subprocess.run(command, check=True)
+def folders(pack: Path) -> dict[Path, list[str]]:
+    """The packs of the race with their ops: one for all that share axes, one for each other."""
+    alike = {pack: [name for name in TORCH if name not in ELSEWHERE]}
+    return alike | {pack.with_name(f"{pack.name}-{name.partition('_b1')[0]}"): [name] for name in ELSEWHERE}
+
+
+def tune(pack: Path, budget: str, threads: str) -> None:
+    """The packs that are not there; ``budget``: seconds of one op."""
+    for out, names in folders(pack).items():
+        if out.exists():
+            continue
+        axis, rows, columns = spans(names[0])
+        ranges = f"{axis}={rows[0]}..{rows[1]};n={columns[0]}..{columns[1]}"
+        command = [sys.executable, "-m", "haotuner", "tune", "--out", str(out), "--shapes", ranges, "--threads", threads]
+        command += ["--budget", f"{float(budget.rstrip('s')) * len(names):g}s", "--against", "none"]
+        subprocess.run([*command, *(word for name in names for word in ("--op", name))], check=True)
 
 
 def timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -70,10 +92,10 @@ def timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-def race(packs: list[Any], name: str, m: int, n: int) -> dict[str, float]:
+def race(packs: list[Any], name: str, m: int, n: int, threads: int) -> dict[str, float]:
     """Microseconds by contender; results are checked first."""
     op = Op.parse(name)
-    shape = Shape.of({axis: {"m": m, "n": n}[axis] for axis in op.dynamic})
+    shape = Shape.of({axis: {spans(name)[0]: m, "n": n}[axis] for axis in op.dynamic})
     arrays = judge.draw(op, shape, np.random.default_rng([m, n]), whole=False)
     out = np.empty(op.operand_shape(op.meaning.output, shape), np.float32)
     served = next(pack for pack in packs if name in pack.ops).op(name)
@@ -82,19 +104,20 @@ def race(packs: list[Any], name: str, m: int, n: int) -> dict[str, float]:
     other = np.empty_like(out)
     for peer, make in (("onnxruntime", onnxruntime_call), ("openvino", openvino_call)):
         if find_spec(peer) is not None and name in ONNX:
-            calls[peer] = make(name, arrays, other, 1)
+            calls[peer] = make(name, arrays, other, threads)
     calls["ours"]()
     verdict = judge.check(op, arrays, out, whole=False)
     assert verdict.wrong == 0, f"{name} {m} x {n}: {verdict}"
     return timed(calls)
 
 
-def page(rows: dict[str, list[tuple[int, int, dict[str, float]]]], command: str, host: str) -> str:
+def page(rows: dict[str, list[tuple[int, int, dict[str, float]]]], command: str, host: str, threads: int) -> str:
     """The results as Markdown."""
     text = [
         "# Generated kernels beside other libraries",
         "",
-        f"`{command}`, {date.today().isoformat()}, {host}, one thread. Median of {ROUNDS} rounds in which all take turns; "
+        f"`{command}`, {date.today().isoformat()}, {host}, threads: {threads}. Median of {ROUNDS} rounds in which "
+        "all take turns; "
         "each shape's ratio is the best other library's time over ours. Nothing was tuned for these shapes.",
         "",
         "| op | shapes | geometric mean | least | at | most |",
@@ -125,32 +148,31 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     parser.add_argument("--shapes", type=int, default=12, help="of each op")
     parser.add_argument("--seconds", type=float, default=600.0, help="ops that are not begun by then are left out")
-    parser.add_argument("--budget", default="140s", help="of tuning all ops of a pack")
+    parser.add_argument("--budget", default="20s", help="of tuning one op")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tune", default="", metavar="THREADS", help="tune for these thread counts, such as 1,2, and stop")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    if not given.pack.exists():
-        tune(given.pack, given.budget)
+    tune(given.pack, given.budget, given.tune or str(given.threads))
+    if given.tune:
+        return
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
     torch.inference_mode().__enter__()  # for the life of this process
-    folders = [given.pack, given.pack.with_name(f"{given.pack.name}-transpose")]
-    packs = [haotuner.load(folder, threads=1) for folder in folders if folder.exists()]
+    packs = [haotuner.load(folder, threads=given.threads) for folder in folders(given.pack)]
     begin = time.monotonic()
     rows: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
     for name in TORCH:
-        if not any(name in pack.ops for pack in packs):
-            print(f"{name}: in no pack")
-            continue
         if time.monotonic() - begin > given.seconds:
             print(f"{name}: no time was left")
             continue
         rows[name] = []
-        for m, n in shapes(given.shapes, given.seed):
-            rows[name].append((m, n, race(packs, name, m, n)))
+        for m, n in shapes(name, given.shapes, given.seed):
+            rows[name].append((m, n, race(packs, name, m, n, given.threads)))
             print(name, m, n, {who: round(us, 1) for who, us in rows[name][-1][2].items()}, flush=True)
-    command = "python -m tests.bench.generated --pack DIR --page docs/results/generated.md"
-    told = page(rows, command, find_device("cpu", measure=False).id)
+    command = f"python -m tests.bench.generated --pack DIR --threads {given.threads} --shapes {given.shapes}"
+    told = page(rows, command, find_device("cpu", measure=False).id, given.threads)
     if given.page:
         given.page.write_text(told, encoding="utf-8")
     print(told)

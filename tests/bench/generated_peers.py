@@ -20,6 +20,11 @@ TORCH: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     "silu": lambda f, t: f.silu(t["x"]),
     "reduce_sum": lambda f, t: t["x"].sum(-1),
     "transpose_b1": lambda f, t: t["x"].transpose(1, 2).contiguous(),
+    "instance_norm_b1_scalebias_relu": lambda f, t: f.relu(f.instance_norm(t["x"], weight=t["scale"], bias=t["bias"])),
+    "group_norm_b1_d4_scalebias": lambda f, t: f.group_norm(
+        t["x"].flatten(1, 2), t["x"].shape[1], t["scale"].flatten(), t["bias"].flatten()
+    ),
+    "reduce_mean": lambda f, t: t["x"].mean(-1),
 }
 Node = tuple[str, list[str], dict[str, Any]]
 ONNX: Mapping[str, list[Node]] = {
@@ -30,6 +35,11 @@ ONNX: Mapping[str, list[Node]] = {
         ("LayerNormalization", ["t0", "scale", "bias"], {"axis": -1}),
     ],
     "reduce_sum": [("ReduceSum", ["x", "axes"], {"keepdims": 0})],
+    "instance_norm_b1_scalebias_relu": [
+        ("InstanceNormalization", ["x", "scale", "bias"], {"epsilon": 1e-5}),
+        ("Relu", ["t0"], {}),
+    ],
+    "reduce_mean": [("ReduceMean", ["x"], {"axes": [-1], "keepdims": 0})],
     "transpose_b1": [("Transpose", ["x"], {"perm": [0, 2, 1]})],
     "silu": [("Sigmoid", ["x"], {}), ("Mul", ["x", "t0"], {})],
     "bias_gelu": [

@@ -3,7 +3,8 @@
     python -m tests.bench.operators [SECTION ...] [--seconds-per-row 1] [--budget 30s] [--weights hot] [--threads 1]
 
 A section is a module ``operators_NAME.py`` with TITLE, CASES (``--op``, ``--shapes`` to tune, ``--shapes`` to race, or None)
-and PEERS. Sections that are not named stay as they are in the page. Run it on a quiet machine.
+and PEERS, or with TITLE and a ``section`` of its own, timed in this process. Sections that are not named stay as they are
+in the page. Run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from tests.bench.cpu_dense import haotuner, machine
 
-SECTIONS = ("conv", "types")
+SECTIONS = ("conv", "products", "fused", "types", "kinds")
 HEAD = """# Operators beside dense: races
 
 Made by `python -m tests.bench.operators`, each section by the command that it names. Ratios are the best peer's time at each
@@ -54,6 +55,9 @@ def section(name: str, module: Any, asked: argparse.Namespace) -> str:
     """Markdown of one kind: a row a shape, and the mean."""
     command = f"python -m tests.bench.operators {name} --seconds-per-row {asked.seconds_per_row} --budget {asked.budget}"
     command += f" --weights {asked.weights} --threads {asked.threads}"
+    if hasattr(module, "section"):
+        found: str = module.section(command, asked)
+        return found
     rows: list[Any] = []
     tuned: Any = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -73,8 +77,8 @@ def section(name: str, module: Any, asked: argparse.Namespace) -> str:
             tuned = haotuner("tune", "--op", op, "--shapes", tune_at, "--out", pack, *words)
             more = () if race_at is None else ("--shapes", race_at)
             race = ("--against", module.PEERS, "--threads", asked.threads, "--weights", asked.weights)
-            found = haotuner("bench", pack, *more, *race, "--seconds-per-row", asked.seconds_per_row, "-q")
-            rows += found["rows"]
+            raced = haotuner("bench", pack, *more, *race, "--seconds-per-row", asked.seconds_per_row, "-q")
+            rows += raced["rows"]
     text = [f"## {module.TITLE}", "", f"`{command}`", "", machine(tuned), ""]
     text += ["| op | shape | threads | ours us | GFLOP/s | best peer | best peer over ours | 95 % | |", "|" + "---|" * 9]
     text += [row_text(row) for row in rows]

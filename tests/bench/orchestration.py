@@ -1,8 +1,8 @@
 """The exact plan beside the greedy one: ``python -m tests.bench.orchestration MODEL.onnx SHAPES [--page FILE]``.
 
 Only generated groups are timed, for products are the same in both plans: every group of each plan is compiled, run at
-requests of the range with one thread, and the least times added up. Prices are what the program minimised, times are what
-they came to.
+requests of the range with one thread, and the least times added up. Prices are what the program minimised, measured one by
+one where a plan wanted them; times are what both plans came to afterwards.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.read import read
-from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Loops, Step
+from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.tasks import requests, spans_of
 from haotuner.orchestrate.written import source_of, written
 from haotuner.runtime.schedule import Schedule
@@ -101,22 +101,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("shapes")
+    parser.add_argument("--seconds", type=float, default=240.0, help="for measuring prices")
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
     graph = read(asked.model)
     sizes = requests(spans_of(graph, asked.shapes), REQUESTS)
-    prices = Prices(sizes)
+    small = [one for one in sizes if all(_bytes(graph, name, one) <= LARGEST for name in graph.types)]
+    prices = Measured(small, asked.seconds)
     begin = time.perf_counter()
     exact = Exact(graph, prices)
     best = exact.steps
     seconds = time.perf_counter() - begin
-    small = [one for one in sizes if all(_bytes(graph, name, one) <= LARGEST for name in graph.types)]
     plans = {"greedy": Greedy(graph).steps, "exact": best}
     times = {name: timed_us(graph, steps, small) for name, steps in plans.items()}
     groups = {name: sum(isinstance(one, Loops) for one in steps) for name, steps in plans.items()}
     told = exact.told
     row = (
-        f"| {asked.model.stem} | {told.windows} | {told.candidates} | {seconds:.0f} | {told.status} | "
+        f"| {asked.model.stem} | {told.windows} | {told.candidates} / {told.measured} | {seconds:.0f} | {told.status} | "
         f"{told.bound_us:,.0f} | "
         f"{told.greedy_us:,.0f} / {told.chosen_us:,.0f} | {groups['greedy']} / {groups['exact']} | "
         f"{times['greedy']:,.0f} / {times['exact']:,.0f} | {times['greedy'] / times['exact']:.2f} |"

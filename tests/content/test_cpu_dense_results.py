@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
 from haotuner.words.kernel import MicroKernel
+from tests.run_folder import toolchain
 from tests.work.native_jobs import job
 
 Floats = NDArray[np.float32]
@@ -66,7 +66,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     mcpu, lanes = request.param
     kernels = code_paths(lanes)
     path = tmp_path_factory.mktemp(mcpu) / "kernels.so"
-    measuring_library(kernels, mcpu, Toolchain.find(), path)
+    measuring_library(kernels, mcpu, toolchain(), path)
     module = tvm_ffi.load_module(str(path))
     yield Built(path, kernels, {kernel: module.get_function(kernel.name) for kernel in kernels})
 
@@ -139,7 +139,7 @@ def test_ragged_columns_pass_verification_through_the_serving_code(built: Built)
 
 def test_a_tile_larger_than_the_scratch_of_the_runtime_does_not_build(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="mr9_nr64_.*tile too large"):
-        measuring_library([FAMILY.kernel(9, 64, 64, 1, 16)], "x86-64-v2", Toolchain.find(), tmp_path / "large.so")
+        measuring_library([FAMILY.kernel(9, 64, 64, 1, 16)], "x86-64-v2", toolchain(), tmp_path / "large.so")
 
 
 def check(

@@ -15,6 +15,7 @@ from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.generate.kinds import has_graph
 from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.ops.dense import DENSE
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind, Options
@@ -23,7 +24,10 @@ from haotuner.words.op import Op
 from tests.content.formula_kinds import FORMULA_KINDS
 from tests.judgement.cost_examples import BIG_CORE
 
-GENERATED = {kind.name: kind for kind in (*FORMULA_KINDS, *(kind for kind in KINDS.values() if has_graph(kind)))}
+GENERATED = {
+    kind.name: kind
+    for kind in (*FORMULA_KINDS, *(kind for kind in KINDS.values() if has_graph(kind) and not CpuOnline.covers(kind)))
+}
 
 NUMBERS = {"kernel": "3", "stride": "2.1", "pad": "1", "scale": "3"}
 

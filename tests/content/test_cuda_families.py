@@ -26,8 +26,24 @@ def test_each_dtype_has_the_families_of_its_instructions():
     }
 
 
-@pytest.mark.parametrize("op", ["dense:n=2304,k=768,epilogue=relu", "dense:m=4,n=2304,k=768"])
-def test_an_epilogue_or_a_shape_known_in_full_is_not_served(op):
+@pytest.mark.parametrize("epilogue", ["bias", "relu", "bias+gelu", "residual", "bias+residual+silu", "gelutanh"])
+def test_epilogues_that_are_built_in_are_served_by_the_same_kernels(epilogue):
+    op = Op.parse("dense:n=2304,k=768,dtype=bf16")
+    fused = Op.parse(f"dense:n=2304,k=768,dtype=bf16,epilogue={epilogue}")
+    serving = [family for family in CUDA_FAMILIES if family.serves(op)]
+    assert serving == [family for family in CUDA_FAMILIES if family.serves(fused)]
+    assert all(family.fuses(step) for family in serving for step in epilogue.split("+"))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *(f"dense:n=2304,k=768,epilogue={steps}" for steps in ("relu+bias", "residual+bias", "scale", "bias+tanh")),
+        "grouped:g=4,n=64,k=64,epilogue=relu",
+        "dense:m=4,n=2304,k=768",
+    ],
+)
+def test_another_epilogue_or_a_shape_known_in_full_is_not_served(op):
     assert not any(family.serves(Op.parse(op)) for family in CUDA_FAMILIES)
 
 
@@ -57,9 +73,11 @@ def test_batches_have_the_tiles_without_tensor_maps_and_are_one_launch_each():
         of = {
             layout: Op.parse(f"batch_matmul:n=64,k=64,layout={layout},dtype={family.dtype}") for layout in ("nn", "nt", "tn")
         }
-        assert [family.serves(op) for op in of.values()] == [True, True, False]
-        nn, nt = (next(iter(family.points(of[layout], device("sm_90a")))) for layout in ("nn", "nt"))
-        assert (nn["kn"], nt["kn"]) == (1, 0) and family.launch(nn).batch
+        assert all(family.serves(op) for op in of.values())
+        nn, nt, tn = (next(iter(family.points(op, device("sm_90a")))) for op in of.values())
+        assert (nn["kn"], nt["kn"], tn["kn"]) == (1, 0, 2) and family.launch(nn).batch
+        assert family.launch(tn).across and not family.launch(nn).across
+        assert tn["v"] == 1, "nothing is known of m, along which x lies"
         assert not family.launch(nn).splits and not family.launch(nn).maps
     free = Op.parse("batch_matmul:layout=nt")  # nothing is known of the rows' ends
     assert {point["v"] for point in BATCHED_FAMILIES[-1].points(free, device("sm_80"))} == {1}

@@ -118,6 +118,21 @@ def bad_models() -> dict[str, tuple[Any, str]]:
     free.graph.input[0].type.tensor_type.ClearField("shape")
     data = model([n("Reshape", ["x", "s"], ["y"])], {"x": [4]}, ["y"])
     data.graph.input.append(helper.make_tensor_value_info("s", INT64, [2]))
+    lost = model([n("Add", ["x", "w"], ["y"])], {"x": [1]}, ["y"], {"w": np.zeros(1, np.float32)})
+    lost.graph.initializer[0].ClearField("raw_data")
+    lost.graph.initializer[0].data_location = 1
+    lost.graph.initializer[0].external_data.add(key="location", value="nowhere.bin")
+    deep = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"]).graph
+    for _ in range(20):
+        deep = helper.make_graph([n("If", ["x"], ["y"], then_branch=deep, else_branch=deep)], "g", [], deep.output)
+        del deep.node[0].attribute[1].g.node[:]
+    nested = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"])
+    nested.graph.node[0].CopyFrom(deep.node[0])
+    loop = model(
+        [n("Loop", ["x"], ["y"], name="again", body=deep), n("Scan", ["x"], ["z"], name="rows", body=deep)],
+        {"x": [1]},
+        ["y"],
+    )
     new = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"])
     new.opset_import[0].version = 99
     return {
@@ -125,6 +140,10 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "made twice": (twice, "made already"),
         "outside": (outside, "only files beside the model"),
         "huge": (huge, "more than"),
+        "lost": (lost, "nowhere.bin"),
+        "nested": (nested, "nested more than 16 deep"),
+        "loop": (loop, r"Loop: 1 \(again\); Scan: 1 \(rows\)"),
+        "attribute": (model([n("Resize", ["x"], ["y"], mode="odd")], {"x": [1, 1, 4]}, ["y"]), r"node y \(Resize\)"),
         "rank": (free, "number of axes"),
         "data": (data, "depends on the contents of an input"),
         "opset": (new, "opset 99"),
@@ -143,6 +162,9 @@ def test_what_cannot_be_read_is_refused_in_words(name):
 def test_damaged_files_never_end_in_anything_but_words(tmp_path):
     whole, draw, path = heads().SerializeToString(), random.Random(0), tmp_path / "m.onnx"
     with pytest.raises(UsageError, match="cannot be read"):
+        read(path)
+    path.write_bytes(b"this is no model at all\n" * 9)
+    with pytest.raises(UsageError, match=r"m\.onnx"):
         read(path)
     read_well = 0
     for _ in range(150):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.generate.attention import attention
 from haotuner.generate.counted import run
 from haotuner.generate.schedule import planned
 from haotuner.generate.sketch import lane_axes, sketches
@@ -42,6 +43,7 @@ CASES = {
     "layer_norm": GROUPS["layer_norm"],
     "transpose_transpose_product": group(transposed_product, (B, K, M), (B, N, K)),
     "softmax": GROUPS["softmax"],
+    "attention": attention({"d": "64", "causal": "end"}),
 }
 
 
@@ -57,6 +59,8 @@ def test_each_rule_fires_under_its_condition() -> None:
     fired = {name: {step.rule for one in sketches(graph) for step in one.steps} for name, graph in CASES.items()}
     assert fired["matmul"] == {"cache stage", "tile"}  # reuse, nothing to fuse
     assert fired["matmul_relu"] == {"tile and fuse", "skip"}  # reuse, and what reads the product
+    assert {"online", "tile and fuse"} <= fired["attention"]  # products on both sides of a softmax
+    assert all("online" not in rules for name, rules in fired.items() if name != "attention")
     assert fired["transpose_transpose_product"] == {"cache stage", "tile", "inline"}
     assert fired["softmax"] == {"skip", "inline", "cache", "factor"}  # powers are read twice
 

@@ -18,6 +18,7 @@ from haotuner.microkernels.cpu.typed_source import Ways
 from haotuner.microkernels.index import families_for
 from haotuner.words.op import Op
 from tests.content.test_cpu_dense_results import TARGETS
+from tests.run_folder import toolchain
 
 OPS = (
     "dense:n=50,k=37,dtype=bf16",
@@ -45,7 +46,7 @@ def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path)
         if way == "wide" and place not in (0, 3):
             continue  # what follows the sums is the same
         library = tmp_path / f"{place}.so"
-        measuring_library(kernels, mcpu, Toolchain.find(), library, partial(object_code, ways=way))
+        measuring_library(kernels, mcpu, toolchain(), library, partial(object_code, ways=way))
         for index, kernel in enumerate(kernels):
             sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
             asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],

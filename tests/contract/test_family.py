@@ -10,8 +10,9 @@ import pytest
 
 from haotuner.generate.kinds import has_graph
 from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cpu.product import program_name, programs
-from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
+from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.index import FAMILIES, families_for, family_named
 from haotuner.ops.index import KINDS
 from haotuner.words.device import Device
@@ -36,8 +37,14 @@ OPS += [
     for dtype in ("fp16", "bf16")
 ]
 OPS += [Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1,groups=64")]
-OPS += [Op(kind=kind.name, static=()) for kind in KINDS.values() if has_graph(kind)]  # generated
-OPS += [Op.parse("dense:n=100,k=33,dtype=int8")]
+OPS += [Op.parse("attention:d=16")]
+OPS += [Op(kind=kind.name, static=()) for kind in KINDS.values() if has_graph(kind) and not CpuOnline.covers(kind)]
+OPS += [Op.parse("dense:n=100,k=33,dtype=int8"), Op.parse("batch_matmul:n=100,k=33,dtype=int8")]
+OPS += [
+    Op.parse(f"conv2d:c=64,f=64,r=3,s=3,pad=1,groups={groups},dtype={dtype}")
+    for groups in (1, 64)
+    for dtype in ("bf16", "fp16", "int8")
+]
 OPS += [Op.parse("conv_transpose1d:c=6,f=10,s=4,stride=2,groups=2")]
 
 
@@ -110,7 +117,7 @@ class TestFamily:
         first = next(iter(p for p in family.points(op, device) if not {"nt", "mt"} & set(dict(p.params))))
         module = family.schedule(first, "a_symbol_of_ours")
         symbols = [str(f.attrs["global_symbol"]) for f in module.functions.values()]
-        in_c = family.name in ("cpu_conv_direct_fp32", *(typed.name for typed in TYPED_FAMILIES))
+        in_c = family.name == "cpu_conv_direct_fp32" or word_of(first) is not None
         if family.name == "cpu_batch_matmul_fp32":  # programs of tiles have names of their own, whoever needs them
             assert symbols == [program_name(first, *tile) for tile in programs(first)]
         else:

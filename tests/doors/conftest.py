@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.doors.command import TINY, haotuner
+from tests.run_folder import cache_folder
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache() -> Path:
+    return cache_folder()
 
 
 @pytest.fixture(scope="session")

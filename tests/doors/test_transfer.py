@@ -75,8 +75,10 @@ def test_report_writes_a_page_and_prints_one_json_document(
 
 
 def test_report_without_a_page_prints_a_summary(db: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transfer", "report", "--db", db, "--samples", "0,16", "--seeds", "1", "--jobs", "1", "-q"]) == 0
+    words = ["--samples", "0,16", "--seeds", "1", "--jobs", "1", "--split", "architecture", "-q"]
+    assert run(["transfer", "report", "--db", db, *words]) == 0
     printed = capsys.readouterr().out
+    assert "device out\n" not in printed and "half of the configurations" not in printed
     for said in ("whole architecture out", "oracle of opinions", "by the number of source devices", "titan-rtx", "worst"):
         assert said in printed
 
@@ -129,6 +131,7 @@ def test_report_reads_a_store_or_a_folder_and_not_both_or_none(
         (["--db", db, "--data", str(tmp_path)], "either --db URL, a record store, or --data FOLDER"),
         (["--data", str(tmp_path / "none")], "is no folder"),
         (["--data", str(tmp_path)], "holds no Kernel Tuner cache file that can be used: it holds no *.json"),
+        (["--db", db, "--split", "week"], "--split week is none of device, architecture, device-and-configs"),
     ):
         assert run(["transfer", "report", *words, *out]) == 2
         assert said in capsys.readouterr().err

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.emulator.translate import translate
+from tests.run_folder import in_a_run, once
 
 NATIVE = Path(__file__).parent / "native"
 MACHINE = ("machine.cc", "async_copy.cc", "tensor_core.cc", "runtime.cc")
@@ -50,17 +51,22 @@ def cuda_include() -> Path | None:
 
 @functools.cache
 def machine() -> Path:
-    """``libemulator.so``, built once a process and removed at its end."""
+    """``libemulator.so``, built once a run of the tests; elsewhere once a process and removed at its end."""
+    if in_a_run():
+        return once("emulator", _build_machine) / "libemulator.so"
     folder = Path(tempfile.mkdtemp(prefix="haotuner-emulator-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    library = folder / "libemulator.so"
+    _build_machine(folder)
+    return folder / "libemulator.so"
+
+
+def _build_machine(folder: Path) -> None:
     units = []
     for name in MACHINE:
         unit = folder / f"{name}.o"
         _run(["g++", *_flags(), "-c", str(NATIVE / name), "-o", str(unit)])
         units.append(str(unit))
-    _run(["g++", "-shared", *units, "-o", str(library)])
-    return library
+    _run(["g++", "-shared", *units, "-o", str(folder / "libemulator.so")])
 
 
 def build_unit(source: str, library: Path) -> Path:

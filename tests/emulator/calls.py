@@ -46,10 +46,18 @@ class Batch(ctypes.Structure):
         *((name, ctypes.c_int64 * 3) for name in ("x", "w", "y")),
         ("extents", ctypes.c_int32 * 3),
         ("first", ctypes.c_int32),
+        ("factor", ctypes.c_float),
+        ("zero", ctypes.c_int32),
+        ("scale", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        *((name, ctypes.c_int64 * 3) for name in ("scale_apart", "mask_apart")),
+        ("mask_down", ctypes.c_int64),
+        ("mask_right", ctypes.c_int64),
     ]
 
 
-ONE_MATRIX = Batch(extents=(ctypes.c_int32 * 3)(1, 1, 1))  # batches of more are called through the stand-in driver
+# Batches of more are called through the stand-in driver.
+ONE_MATRIX = Batch(extents=(ctypes.c_int32 * 3)(1, 1, 1), factor=1.0)
 
 
 def judge(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> Verdict:

@@ -141,15 +141,15 @@ def test_a_mixture_of_sources_is_found_with_few_samples(seed: int) -> None:
     assert searched(target, said, places, 32, seed) > 0.97
 
 
-def test_a_best_row_that_no_source_ranks_high_is_found_about_as_often_as_by_chance() -> None:
+def test_a_best_row_that_no_source_ranks_high_is_found_as_often_as_by_chance_and_more() -> None:
     reached, chance = [], []
-    for seed in range(24):  # twelve seeds of either side differ by 0.05 and more
+    for seed in range(24):  # on sixty seeds the lead is 0.045, with a standard error of 0.02
         places = space(30 + seed)
         said = [landscape(places, 7 * seed + at) for at in range(3)]
         target = landscape(places, 100 + seed)  # its own shape altogether: the sources contradict it
         reached.append(searched(target, said, places, 48, seed))
         chance.append(np.mean([share(target, np.random.default_rng([seed, at]).permutation(ROWS)[:58]) for at in range(20)]))
-    assert np.mean(reached) > np.mean(chance) - 0.02
+    assert np.mean(reached) > np.mean(chance)
 
 
 def test_renamed_rows_of_a_source_do_not_keep_the_search_away_from_the_best() -> None:

@@ -22,7 +22,7 @@ from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.backends.cpu.packing import packed
 from haotuner.backends.cuda.compile import cuda_source
 from haotuner.cli import candidates
-from haotuner.cli.app import app
+from haotuner.cli.app import app_for
 from haotuner.cost.features import features
 from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import roofline_us
@@ -241,7 +241,7 @@ def _funnel(funnel: Funnel) -> str:
 
 
 def _command(*words: str) -> str:
-    answer = CliRunner().invoke(app, list(words))
+    answer = CliRunner().invoke(app_for(words), list(words))
     if answer.exit_code not in (0, 3):
         raise RuntimeError(f"haotuner {' '.join(words)}: {answer.exit_code}: {answer.output}") from answer.exception
     return str(answer.stdout)

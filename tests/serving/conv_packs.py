@@ -10,7 +10,11 @@ from haotuner.backends.cpu.conv_source import packed_floats
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv
-from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
+from haotuner.microkernels.cpu.epilogue import with_epilogue
+from haotuner.microkernels.cpu.typed import typed_params
+from haotuner.microkernels.cpu.typed_conv import CpuTypedConv
+from haotuner.microkernels.index import families_for
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import c_pack
@@ -22,9 +26,12 @@ TILES = ((3, 1), (5, 2), (1, 1))  # rows and vectors of a kernel's tile, one for
 
 def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
     """Cells along w, each with another kernel and another way to share."""
-    op, direct = Op.parse(spec), CpuConvDirect()
-    family = direct if direct.serves(op) else CpuConv()
-    if isinstance(family, CpuConv):
+    op = Op.parse(spec)
+    family = families_for(op, "cpu")[0]
+    if isinstance(family, CpuTypedConv):
+        tiles = ((rows, vectors * lanes, lanes, 1, lanes, 0) for rows, vectors in TILES)
+        kernels = [with_epilogue(MicroKernel(family.name, typed_params(op, tile)), op.epilogue) for tile in tiles]
+    elif isinstance(family, CpuConv):
         kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
     else:
         kernels = list(family.points(op, replace(BIG_CORE, wave_width=lanes)))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.cpu.pack_op import axes_of, operands_of
+from haotuner.backends.cpu.pack_op import axes_of
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
-from haotuner.backends.cuda.pack_product import PackedCudaProduct
+from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -25,6 +24,7 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES,
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from tests.run_folder import toolchain
 from tests.standin.cubins import cubin_of
 
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
@@ -67,6 +67,9 @@ WGMMA = Pick(  # tensor maps and over 48 KB of shared memory, and a kernel witho
     dtype="float16",
 )
 PICKS = (SIMT, WGMMA)
+FUSED_FP32 = replace(SIMT, op="dense_n72_k52_bias_residual_gelu")
+FUSED_FP16 = replace(WGMMA, op="dense_n72_k136_fp16_residual_silu")
+FUSED_PICKS = (FUSED_FP32, FUSED_FP16)
 _SHORT, _BF16 = CudaWgmmaShort("cuda_wgmmas_bf16", "bf16"), CudaMma("cuda_mma_bf16", "bf16")
 KN_HOPPER = Pick(
     arch="sm_90a",
@@ -136,7 +139,20 @@ PRODUCT_BF16 = Pick(
     kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=2, v=1, kn=1),),  # type: ignore[attr-defined]
     dtype="bfloat16",
 )
+PRODUCT_TN = Pick(  # x stored (k, m), of a type that ldmatrix turns
+    arch="sm_80",
+    op="batch_matmul_fp16_tn",
+    kernels=(_BATCHED["cuda_batched_mma_fp16"].kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, v=1, kn=2),),  # type: ignore[attr-defined]
+    dtype="float16",
+)
+PRODUCT_TN_FP32 = Pick(
+    arch="sm_80",
+    op="batch_matmul_tn",
+    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1, kn=2),),  # type: ignore[attr-defined]
+    dtype="float32",
+)
 PRODUCT_PICKS = (PRODUCT_FP16, PRODUCT_FP32, PRODUCT_BF16)
+TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
 def family(kernel: MicroKernel) -> CudaDense:
@@ -171,7 +187,7 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
         name=name,
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
-        operands=operands_of(op),
+        operands=placed_operands(op),
         kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
         launches=[family(one).launch(one) for one in kernels],
@@ -191,7 +207,7 @@ def make_pack(out: Path, ops: Sequence[PackedOnDevice], arch: str, cubin: Path, 
     def compile_object(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin.read_bytes())
 
-    told = pack_library(ops, arch, Toolchain.find(), library, compile_object)
+    told = pack_library(ops, arch, toolchain(), library, compile_object)
     write_pack(out, library, document(ops, arch, **device) | told, lambda _: None)
     library.unlink()
     return out

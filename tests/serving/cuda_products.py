@@ -12,6 +12,7 @@ import tvm_ffi
 
 import haotuner
 from haotuner.errors import PackClosed
+from haotuner.ops.batch_matmul import finished
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from tests.serving.cuda_memory import Capsule, Device
@@ -114,6 +115,49 @@ def products(path: str) -> None:
     graphs(served, k)
 
 
+def turned(path: str) -> None:
+    """x as (k, m): any extents and strides of its rows, a batch of it that is broadcast, and a mask beside."""
+    served = Products(path)
+    device = served.device
+    for b, m, n, k in ((1, 1, 1, 1), (3, 7, 7, 13), (2, 33, 70, 40), (5, 70, 20, 5)):
+        x, w, mask = served.drawn(1, k, m), served.drawn(b, k, n, seed=1), served.drawn(m, 1, seed=2)
+        want = served.exact(x.swapaxes(-1, -2), w)
+        for gap in (0, 5):
+            y = served.placed(np.full(want.shape, UNTOUCHED, served.dtype), gap)
+            served.op.run(
+                served.placed(x, gap), served.placed(w, gap), out=y, stream=served.stream, mask=device.upload(mask)
+            )
+            device.wait(served.stream)
+            assert np.array_equal(device.download(y, served.dtype).astype(np.float64), want + mask), (b, m, n, k, gap)
+    skewed = device.empty((2, 5, 6), served.dtype, strides=(100, 12, 2))
+    with pytest.raises(ValueError, match=f"^{served.op.name}: x has inner stride 2"):
+        served.op.run(skewed, device.empty((2, 5, 3), served.dtype), out=device.empty((2, 6, 3), served.dtype), stream=0)
+
+
+def products_beside(path: str) -> None:
+    """Scale, bias and mask in the launch of the products: for each matrix or for all, broadcast along any axis."""
+    served = Products(path)
+    device, k, driver = served.device, served.k or 13, Driver()
+    for b, m, n in (((2, 3), 33, 72), ((4,), 7, 7), ((), 40, 20)):
+        x, w = served.drawn(*b, m, k), served.factor(b, n, k)
+        bias, shapes = served.drawn(n, seed=2), {(*b, m, n), (m, n), (*b, 1, n), (m, 1), (n,)}
+        masks = [served.drawn(*shape, seed=3) for shape in shapes]
+        each = np.exp2(np.arange(int(np.prod(b)), dtype=np.float32) % 3 - 1).reshape(b)
+        scales = [0.5, each if b else 2.0]
+        calls = [{"mask": mask, "scale": scale} for mask, scale in zip(masks, scales * len(masks), strict=False)]
+        for given in ({"bias": bias}, {"scale": 0.25}, {"bias": bias, "mask": masks[0], "scale": scales[-1]}, *calls):
+            want = finished(served.exact(x, w), **given)
+            y = served.placed(np.full(want.shape, UNTOUCHED, served.dtype))
+            placed = {name: value if np.ndim(value) == 0 else device.upload(value) for name, value in given.items()}
+            driver.library.standin_counts_reset()
+            served.op.run(served.placed(x), served.placed(w), out=y, stream=served.stream, **placed)
+            assert counts(driver)["cuLaunchKernel"] == 1
+            device.wait(served.stream)
+            eps = DTYPES[Op.parse(served.op.name).dtype].eps
+            error = np.abs(device.download(y, served.dtype).astype(np.float64) - want)
+            assert (error <= eps * np.abs(want)).all(), (b, m, n, list(given), error.max())
+
+
 def graphs(served: Products, k: int) -> None:
     """A captured call replays with what its factors hold then, also after the pack was closed."""
     x, w = served.drawn(2, 20, k), served.factor((2,), 18, k)
@@ -154,8 +198,22 @@ def product_refusals(path: str) -> None:
         with pytest.raises(kind, match=words) as raised:
             served.op.run(*given[:2], out=given[2], stream=served.stream)
         assert str(raised.value).startswith(f"{served.op.name}: "), str(raised.value)
-    with pytest.raises(ValueError, match="scale is not added on a device: add it to the result"):
-        served.op.run(*good[:2], out=good[2], stream=served.stream, scale=0.5)
+    empty, dtype = served.device.empty, served.dtype
+    for name, wrong, kind, words in (
+        ("bias", empty((7,), dtype), ValueError, "bias has extent 7 in axis 0, where the output has 6"),
+        ("bias", empty((1,), dtype), ValueError, "bias has the stride 0; expected 6 elements side by side"),
+        ("bias", np.zeros(6, np.float32), ValueError, "bias lives on the CPU"),
+        ("scale", empty((3,), "float32"), ValueError, "scale has extent 3 in axis 0, where the output has 2"),
+        ("scale", empty((2,), "int32"), TypeError, "scale has dtype code 0 .* expected float32"),
+        ("scale", np.zeros(2, np.float32), ValueError, "scale lives on the CPU"),
+        ("mask", empty((2, 4, 6), dtype), ValueError, "mask has extent 4 in axis 1, where the output has 5"),
+        ("mask", empty((5, 6), "int32"), TypeError, "mask has dtype"),
+        ("mask", good[2], ValueError, "y shares memory with mask"),
+        ("mask", [1.0], TypeError, "mask is a list; pass a tensor of the pack's device"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=words) as raised:
+            served.op.run(*good[:2], out=good[2], stream=served.stream, **{name: wrong})
+        assert str(raised.value).startswith(f"{served.op.name}: "), str(raised.value)
     with pytest.raises(TypeError, match="more is no operand"):
         served.op.run(*good[:2], out=good[2], stream=served.stream, more=1)
     with pytest.raises(ValueError, match=r"batches \(2,\) of x and \(3,\) of w do not go together"):

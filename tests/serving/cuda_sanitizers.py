@@ -15,8 +15,8 @@ from pathlib import Path
 
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
-from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
+from tests.run_folder import toolchain
 from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import ROOT, environment
@@ -119,7 +119,7 @@ def _run(
 
 
 def _library(name: str) -> str:
-    asked = [str(Toolchain.find().compiler), f"-print-file-name={name}"]
+    asked = [str(toolchain().compiler), f"-print-file-name={name}"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 

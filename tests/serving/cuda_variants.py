@@ -19,8 +19,8 @@ from pathlib import Path
 from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
-from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
+from tests.run_folder import toolchain
 from tests.serving.cuda_packs import (
     GROUPED_FP32,
     GROUPED_HOPPER,
@@ -112,7 +112,7 @@ class Variants:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._noticed: dict[str, Counter[str]] = {}  # by file, and by file and function
-        self._tools = Toolchain.find()
+        self._tools = toolchain()
         state, kept = _state(), folder / "state"
         self._built_before = kept.exists() and kept.read_text() == state
         if not self._built_before:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import PackedOp, pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
@@ -13,6 +12,7 @@ from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, source_of, written
 from haotuner.pack.write import write_pack
+from tests.run_folder import toolchain
 from tests.serving.packs import LANES, best_level, document, packed_op
 
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
@@ -37,7 +37,7 @@ def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact
     level = best_level()
     models, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact)
     library = out.with_suffix(".so")
-    pack_library(packed, level, Toolchain.find(), library, groups=source_of(models))
+    pack_library(packed, level, toolchain(), library, groups=source_of(models))
     write_pack(
         out, library, document(packed, level), lambda _: None, {one.name: (one.schedule, one.weights) for one in models}
     )

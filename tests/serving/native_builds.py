@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import MODEL_SOURCES, PackedAny, pack_data, sources_of
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.conv import last_tile
 from haotuner.orchestrate.written import WrittenModel, source_of
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
+from tests.kept_objects import ours
+from tests.run_folder import toolchain
 from tests.serving.packs import document, packed_op
 
 RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
@@ -49,8 +50,9 @@ int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny
 
 def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     """Compile and link with warnings as errors; the test fails with the compiler's words."""
-    includes = ["-I", str(NATIVE), "-I", str(CLIB / "include"), "-I", str(Toolchain.find().include)]
-    command = ["cc", *STRICT, *flags, *includes, *map(str, sources), "-o", str(out), "-lm", "-ldl"]
+    includes = ["-I", str(NATIVE), "-I", str(CLIB / "include"), "-I", str(toolchain().include)]
+    words = ["cc", *STRICT, *flags, *includes]
+    command = [*words, *ours(words, sources, [NATIVE, CLIB, HERE]), "-o", str(out), "-lm", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out

@@ -13,12 +13,12 @@ import numpy as np
 
 from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
 from haotuner.backends.cpu.setting import Setting
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.pack.write import sealed, write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from tests.run_folder import toolchain
 
 LANES = {"x86-64-v4": 16, "x86-64-v3": 8, "x86-64-v2": 4}
 LIMIT = 40  # rows in every table; tuned range 2..40, so that both m = 1 and m > 40 are outside
@@ -102,7 +102,7 @@ def document(ops: Sequence[PackedAny], arch: str) -> dict[str, Any]:
 def make_pack(out: Path, ops: Sequence[PackedOp], arch: str) -> Made:
     """Build the library and publish the pack at ``out``."""
     library = out.with_suffix(".so")
-    pack_library(ops, arch, Toolchain.find(), library)
+    pack_library(ops, arch, toolchain(), library)
     write_pack(out, library, document(ops, arch), lambda _: None)
     library.unlink()
     return Made(out, {op.name: op for op in ops}, arch)

@@ -9,10 +9,14 @@ from pathlib import Path
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.product import CpuProduct
+from haotuner.microkernels.cpu.typed import typed_params
+from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
+from haotuner.microkernels.index import families_for
 from haotuner.pack.write import write_pack
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from tests.run_folder import toolchain
 from tests.serving.packs import document
 
 BOUNDS = (4, 9, 40)  # of n, or of m: the largest extent of each cell; the last goes on
@@ -23,9 +27,16 @@ SHARES = ("n", "m", "b", None)
 
 def packed_product(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedProduct:
     """Cells along n or m and along b, each with another kernel and another way to share."""
-    op, family = Op.parse(spec), CpuProduct()
+    op = Op.parse(spec)
+    (family,) = families_for(op, "cpu")
     layout = op.option("layout")
-    made = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]
+    if isinstance(family, CpuTypedProduct):
+        across = (("xk", int(layout == "tn")), ("wk", int(layout == "nt")))
+        sizes = ((mr, nv * lanes, lanes, 1, lanes, 0) for mr, nv, _, _ in TILES)
+        made = [MicroKernel(family.name, (*typed_params(op, tile), *across)) for tile in sizes]
+    else:
+        assert isinstance(family, CpuProduct)
+        made = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]
     tiles = [family.tile(kernel) for kernel in made]
     kernels = [
         SlicedKernel(name=k.name, tile={**t.extent, **t.step}, kernel=k) for k, t in zip(made, tiles, strict=True)
@@ -42,7 +53,7 @@ def product_pack(out: Path, specs: Sequence[str], lanes: int, arch: str) -> Path
     """A pack of these ops with real micro-kernels."""
     ops = [packed_product(spec, lanes) for spec in specs]
     library = out.with_suffix(".so")
-    pack_library(ops, arch, Toolchain.find(), library)
+    pack_library(ops, arch, toolchain(), library)
     write_pack(out, library, document(ops, arch), lambda _: None)
     library.unlink()
     return out

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.backends.toolchain import Toolchain
+from tests.run_folder import toolchain
 from tests.serving.conftest import DENSE, SMALLEST
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import packed_op, put_manifest
@@ -26,7 +26,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cmake") is None:
         pytest.skip("cmake: not installed")
     folder = tmp_path_factory.mktemp("clib")
-    include = Toolchain.find().include
+    include = toolchain().include
     steps: tuple[list[str | Path], ...] = (
         ["cmake", "-S", CLIB, "-B", folder / "build", f"-DDLPACK_INCLUDE={include}",
          f"-DCMAKE_INSTALL_PREFIX={folder / 'root'}", "-DCMAKE_INSTALL_LIBDIR=lib"],

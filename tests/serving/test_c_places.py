@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from haotuner.backends.toolchain import Toolchain
+from tests.run_folder import toolchain
 from tests.serving.c_places import masked, places
 from tests.serving.cuda_deletions import every, files, justified
 from tests.serving.cuda_seen import SEEN, Journal, digest
@@ -66,7 +66,7 @@ def test_what_is_left_is_c(file, tmp_path):
     kinds = {place.instead: place for place in places(file.name, file.read_text())}
     for place in kinds.values():
         (tmp_path / file.name).write_text(place.without(file.read_text()))
-        tools = Toolchain.find()
+        tools = toolchain()
         folders = [file.parent, NATIVE, NATIVE / "cuda", CLIB / "include", tools.include]
         command = [
             tools.compiler,

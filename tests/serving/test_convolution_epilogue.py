@@ -14,11 +14,11 @@ from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_conv import ConvTimer
-from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.packs import LANES, best_level, document
 
@@ -37,7 +37,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, level = tmp_path_factory.mktemp("conv"), best_level()
     ops = [packed_conv(spec, LANES[level]) for spec in SPECS]
     library = folder / "pack.so"
-    pack_library(ops, level, Toolchain.find(), library)
+    pack_library(ops, level, toolchain(), library)
     write_pack(folder / "pack", library, document(ops, level), lambda _: None)
     return folder / "pack"
 
@@ -113,7 +113,7 @@ def test_candidates_are_verified_with_their_epilogue(tmp_path):
         packed = packed_conv(spec, LANES[level])
         kernel = packed.micro_kernels[0]
         out = tmp_path / f"{packed.kind}{kernel.family}.so"
-        measuring_library([kernel], level, Toolchain.find(), out)
+        measuring_library([kernel], level, toolchain(), out)
         job = {"library": str(out), "op": packed.name, "tile": {"q": kernel["nr"]}, "seed": 0, "lanes": kernel["vl"],
                "kernel": 0, "sample_ns": 10_000, "limit_ns": 500_000, "least": 2, "most": 4, "cold_bytes": 0,
                "shape": {"b": 1, "h": 5, "w": 6}, "axis": 255, "threads": 1}  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import (
+    FUSED_FP32,
     GROUPED_FP32,
     PICKS,
     PRODUCT_FP16,
@@ -85,6 +86,12 @@ def test_rows_in_groups_from_c(folder):
     program = cc([HERE / "drive_grouped.c", *LIBRARY], folder / "drive_grouped", "-O1", "-fvisibility=hidden")
     pack = build_pack(folder / "pack-grouped", GROUPED_FP32, folder / "code")
     assert run(folder, [program, pack, GROUPED_FP32.op]).startswith("worst=")
+
+
+def test_an_epilogue_from_c(folder):
+    program = cc([HERE / "drive_fused.c", *LIBRARY], folder / "drive_fused", f"-I{CLIB}", *ASAN)
+    pack = build_pack(folder / "pack-fused", FUSED_FP32, folder / "code")
+    assert run(folder, [program, pack, FUSED_FP32.op]).startswith("worst=")
 
 
 def test_products_of_a_calls_own_factors_from_c(folder):

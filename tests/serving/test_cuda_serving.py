@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.serving.cuda_packs import (
+    FUSED_PICKS,
     GROUPED_HOPPER,
     GROUPED_PICKS,
     KN_HOPPER,
@@ -20,6 +21,7 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_PICKS,
     SIMT,
+    TURNED_PICKS,
     WGMMA,
     Pick,
     build_pack,
@@ -105,9 +107,19 @@ def test_rows_in_groups_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "grouped", "grouped_refusals")
 
 
+@pytest.mark.parametrize("pick", FUSED_PICKS, ids=lambda pick: pick.op)
+def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
+    run(folder, pick, "several", "fused", "fused_refusals")
+
+
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
-    run(folder, pick, "several", "products", "product_refusals", "product_faults")
+    run(folder, pick, "several", "products", "products_beside", "product_refusals", "product_faults")
+
+
+@pytest.mark.parametrize("pick", TURNED_PICKS, ids=lambda pick: pick.op)
+def test_a_first_factor_stored_the_other_way_is_served(folder, pick):
+    run(folder, pick, "turned")
 
 
 @BOTH
@@ -200,6 +212,12 @@ def test_torch_gives_offsets_of_groups(folder):
     pytest.importorskip("torch")
     run(folder, GROUPED_HOPPER, "torch_groups")
     run(folder, PRODUCT_FP16, "torch_products")
+
+
+@pytest.mark.parametrize("pick", FUSED_PICKS, ids=lambda pick: pick.op)
+def test_torch_gives_what_an_epilogue_reads(folder, pick):
+    pytest.importorskip("torch")
+    run(folder, pick, "torch_fused")
 
 
 @pytest.mark.parametrize("pick", [*PICKS, KN_HOPPER], ids=lambda pick: pick.op)

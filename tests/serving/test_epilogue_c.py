@@ -11,13 +11,14 @@ import pytest
 
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import PackedAny, pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.write import write_pack
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.native_builds import LIBRARY, cc
 from tests.serving.packs import LANES, best_level, document, packed_op
+from tests.serving.product_packs import packed_product
 from tests.serving.test_convolution_c import Error, Served, Tensor
 from tests.serving.typed_packs import typed_op
 
@@ -26,6 +27,10 @@ BF16 = "dense_n33_k21_bf16_bias_gelu_residual"
 INT8 = "dense_n50_k37_int8_outuint8_scale_bias_relu"
 PLAIN = "dense_n20_k9_bf16_kn"
 CONV = "conv2d:c=6,f=9,r=3,s=2,pad=1,epilogue=bias+residual+relu"
+CONV_BF16 = "conv2d:c=6,f=9,r=3,s=2,pad=1,dtype=bf16,epilogue=bias+residual+relu"
+CONV_INT8 = "conv1d:c=5,f=6,s=3,dtype=int8,in=int8,epilogue=scale+bias,out=uint8"
+PRODUCT = "batch_matmul:k=7,layout=nt,dtype=int8"
+ODD = (-1, 0, 1, 2, 3, 2**31 - 1, 2**31, 2**40, 2**62, -8, 64)
 
 
 class Fused(Served):
@@ -61,13 +66,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     level, out = best_level(), tmp_path_factory.mktemp("fused")
     lanes = LANES[level]
     ops: list[PackedAny] = [packed_op(FP32, lanes, 2 * lanes), packed_conv(CONV, lanes)]
+    ops += [packed_conv(CONV_BF16, lanes), packed_conv(CONV_INT8, lanes), packed_product(PRODUCT, lanes)]
     ops += [typed_op(name, lanes) for name in (BF16, INT8, PLAIN)]
-    pack_library(ops, level, Toolchain.find(), out / "pack.so")
+    pack_library(ops, level, toolchain(), out / "pack.so")
     write_pack(out / "pack", out / "pack.so", document(ops, level), lambda _: None)
     return out / "pack"
 
 
-@pytest.mark.parametrize("name", [FP32, BF16, INT8, PLAIN, CONV])
+@pytest.mark.parametrize("name", [FP32, BF16, INT8, PLAIN, CONV, CONV_BF16, CONV_INT8])
 def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -> None:
     served = Fused(library, folder, name)
     op = served.op
@@ -78,7 +84,7 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
     passed = [tensor(given[key], op.extra_dtype(key)) for key, axes in op.epilogue_operands.items() if len(axes) > 1]
     x, weight = (tensor(given[key], types[key]) for key in ("x", "weight"))
     out = judge.Guarded(op.operand_shape(op.meaning.output, shape), types["y"]) if op.kind == "dense" else None
-    y = np.zeros(op.operand_shape(op.meaning.output, shape), np.float32) if out is None else out.inner
+    y = np.zeros(op.operand_shape(op.meaning.output, shape), judge.numpy_dtype(types["y"])) if out is None else out.inner
     assert served.bind_fused(weight, [Tensor.of(one) for one in constants]) == 0, served.said
     assert served.call_fused(x, passed, tensor(y, types["y"])) == 0, served.said
     verdict = judge.check(op, given, y)
@@ -117,3 +123,58 @@ def test_a_plain_typed_op_is_bound_and_called_as_any(library: Any, folder: Path)
     assert np.abs(y.astype(np.float64) - want).max() <= 2.0**-7 * np.abs(want).max()
     assert bind(served.found, ctypes.byref(Tensor.of(np.zeros((9, 20), np.float32))), None, *to) != 0
     assert "weight" in served.said and isinstance(served.error, Error)
+
+
+def run(served: Fused, tensors: list[Tensor]) -> int:
+    """A call of an op that binds nothing."""
+    given = (ctypes.c_void_p * len(tensors))(*(ctypes.addressof(one) for one in tensors))
+    return int(served.library.ht_run(served.found, given, len(tensors), None, ctypes.byref(served.error)))
+
+
+@pytest.mark.parametrize("name", [CONV_BF16, CONV_INT8, PRODUCT])
+def test_odd_tensors_of_other_types_are_served_or_refused(library: Any, folder: Path, name: str) -> None:
+    """Odd shapes, strides and types; those that reach beyond their memory have none, so the check alone must see it."""
+    served, rng = Fused(library, folder, name), np.random.default_rng(3)
+    op = served.op
+    shape = Shape.of({axis: 5 for axis in op.dynamic})
+    given = judge.draw(op, shape, rng)
+    types = {o.name: op.dtype_of(o) for o in op.meaning.operands}
+    want, right = None, 0
+    passed = [key for key, axes in op.epilogue_operands.items() if len(axes) > 1]
+    read = [*(o.name for o in op.meaning.inputs if o.role == "input"), *passed]
+    if op.kind != "batch_matmul":
+        constants = [np.asarray(given[key]).astype(np.float32) for key in op.epilogue_operands if key not in passed]
+        weight = tensor(given["weight"], types["weight"])
+        assert served.bind_fused(weight, [Tensor.of(one) for one in constants]) == 0, served.said
+    for _ in range(800):
+        out = judge.Guarded(op.operand_shape(op.meaning.output, shape), types["y"])
+        arrays = [*(given[key] for key in read), np.ascontiguousarray(out.inner)]
+        made, honest = [], True
+        chosen = int(rng.integers(-1, len(arrays)))
+        for place, array in enumerate(arrays):
+            dtype = types["y"] if place == len(arrays) - 1 else types.get(read[place]) or op.extra_dtype(read[place])
+            one, sizes, steps = tensor(array, dtype), list(array.shape), [step // array.itemsize for step in array.strides]
+            if place == chosen:
+                honest = False
+                values = (sizes, steps)[int(rng.integers(2))]
+                values[int(rng.integers(len(values)))] = int(rng.choice(ODD))
+                inside = all(0 <= n <= m for n, m in zip(sizes, array.shape, strict=True)) and all(
+                    0 <= n <= m // array.itemsize for n, m in zip(steps, array.strides, strict=True)
+                )
+                whole = Tensor.of(array.view(np.uint8), sizes, steps)
+                one = Tensor(
+                    whole.data if inside else None, 1, 0, one.ndim, one.code, one.bits, 1, whole.shape, whole.strides, 0
+                )
+                if rng.random() < 0.1:
+                    one.bits = int(rng.choice((1, 4, 64)))
+            made.append(one)
+        *inputs, to = made
+        rc = run(served, made) if op.kind == "batch_matmul" else served.call_fused(inputs[0], inputs[1:], to)
+        assert rc in (0, -1, -2) and (rc == 0 or served.said)
+        if honest:
+            assert rc == 0, served.said
+            want = arrays[-1].tobytes() if want is None else want
+            assert arrays[-1].tobytes() == want and not judge.check(op, given, arrays[-1]).wrong
+            right += 1
+    assert right > 20
+    served.close()

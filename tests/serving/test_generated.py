@@ -14,11 +14,11 @@ import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.packs import document
 
 SPECS = (
@@ -54,7 +54,7 @@ def packed(spec: str) -> PackedSliced:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generated")
     ops, library = [packed(spec) for spec in SPECS], folder / "generated.so"
-    pack_library(ops, "x86-64", Toolchain.find(), library)
+    pack_library(ops, "x86-64", toolchain(), library)
     write_pack(folder / "pack", library, document(ops, "x86-64"), lambda _: None)
     return folder / "pack"
 

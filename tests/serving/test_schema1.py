@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import PackInvalid
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.merge import merge
 from haotuner.pack.verify import verify
+from tests.run_folder import toolchain
 from tests.serving.conftest import DENSE, SMALLEST, rows
 from tests.serving.native_builds import HERE, LIBRARY, cc, run
 from tests.serving.packs import LANES, assert_right, make_pack, packed_op, rewrite
@@ -27,7 +27,7 @@ SOURCE = Path(__file__).parent / "schema1"
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("old")
     pack, library = folder / "pack", folder / "pack.so"
-    includes: list[str | Path] = ["-I", SOURCE / "native", "-I", Toolchain.find().include]
+    includes: list[str | Path] = ["-I", SOURCE / "native", "-I", toolchain().include]
     sources = [SOURCE / "pack_data.c", SOURCE / "kernels.c", *sorted((SOURCE / "native").glob("*.c"))]
     run(["cc", "-std=c11", "-pthread", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *includes, *sources, "-o", library])
     digest = hashlib.sha256(library.read_bytes()).hexdigest()

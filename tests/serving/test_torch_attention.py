@@ -99,10 +99,14 @@ def test_attention_used_twice_is_one_and_what_is_left_says_why(pack):
         "added": torch.nn.MultiheadAttention(8, 2, add_bias_kv=True),
     }
     model = torch.nn.ModuleDict({"a": shared, "b": shared, **odd}).eval()
-    assert adapter.ops_of(model) == {"dense:n=24,k=8": 1, "dense:n=8,k=8": 1}
+    assert adapter.ops_of(model) == {
+        **{"dense:n=24,k=8": 1, "dense:n=8,k=8": 1},
+        **{"dense:n=24,k=8,dtype=fp16": 1, "dense:n=8,k=8,dtype=fp16": 1},
+    }
     done = adapter.swap(model, pack)
     assert model["a"] is model["b"] and {"a.in_proj_weight", "b.in_proj_weight", "a.out_proj"} <= set(done.replaced)
-    assert "float16" in done.left["low.in_proj_weight"] and "added key" in done.left["added.in_proj_weight"]
+    assert "tune it with --op dense:n=24,k=8,dtype=fp16" in done.left["low.in_proj_weight"]
+    assert "added key" in done.left["added.in_proj_weight"]
     assert "another width" in done.left["narrow.in_proj_weight"]
 
 

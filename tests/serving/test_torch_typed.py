@@ -15,8 +15,8 @@ torch: Any = pytest.importorskip("torch")
 import haotuner  # noqa: E402
 import haotuner.torch as adapter  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
-from haotuner.backends.toolchain import Toolchain  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
+from tests.run_folder import toolchain  # noqa: E402
 from tests.serving.conv_packs import packed_conv  # noqa: E402
 from tests.serving.packs import LANES, best_level, document, packed_op  # noqa: E402
 from tests.serving.typed_packs import typed_op  # noqa: E402
@@ -32,9 +32,10 @@ def folder(tmp_path_factory: Any) -> Path:
         packed_op(name, lanes, lanes, (1, 2)) for name in ("dense_n24_k8_bias_gelu", "dense_n8_k24", "dense_n24_k8_silu")
     ]
     ops += [typed_op(name, lanes) for name in ("dense_n24_k8_bf16_bias_gelu", "dense_n8_k24_bf16", "dense_n24_k8_int8")]
+    ops += [typed_op(name, lanes) for name in ("dense_n24_k8_bf16", "dense_n8_k8_bf16")]
     ops.append(packed_conv("conv2d:c=3,f=5,r=3,s=3,pad=1,epilogue=bias+hardswish", lanes))
     ops.append(packed_conv("conv2d:c=5,f=4,r=1,s=1,layout=nhwc,epilogue=relu", lanes))
-    pack_library(ops, level, Toolchain.find(), out / "pack.so")
+    pack_library(ops, level, toolchain(), out / "pack.so")
     write_pack(out / "pack", out / "pack.so", document(ops, level), lambda _: None)
     return out / "pack"
 
@@ -136,3 +137,15 @@ def test_a_convolution_and_its_activation_are_one_op(pack: Any) -> None:
         assert all(torch.equal(served.state_dict()[key], value) for key, value in given.state_dict().items())
         served.load_state_dict({key: value * 2 for key, value in given.state_dict().items()})
         assert not torch.allclose(served(x), want, atol=1e-3)
+
+
+def test_attention_in_bfloat16_is_served_in_bfloat16(pack: Any) -> None:
+    torch.manual_seed(1)
+    given = torch.nn.ModuleList([torch.nn.MultiheadAttention(8, 2, batch_first=True)]).bfloat16().eval()
+    served, x = copy.deepcopy(given), torch.randn(2, 5, 8).bfloat16()
+    assert set(adapter.ops_of(given)) == {"dense:n=24,k=8,dtype=bf16", "dense:n=8,k=8,dtype=bf16"}
+    assert set(adapter.swap(served, pack).replaced) == {"0.in_proj_weight", "0.out_proj"}
+    with torch.inference_mode():
+        want, found = given[0](x, x, x)[0], served[0](x, x, x)[0]
+        assert found.dtype is torch.bfloat16 and torch.allclose(found.float(), want.float(), atol=0.03, rtol=0.03)
+        assert all(torch.equal(a, b) for a, b in zip(served.state_dict().values(), given.state_dict().values(), strict=True))

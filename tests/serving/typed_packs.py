@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from haotuner.backends.cpu.pack_source import PackedOp
 from haotuner.backends.cpu.setting import Setting
-from haotuner.microkernels.cpu.typed import WORDS, CpuTyped
+from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, begun
 from haotuner.microkernels.index import families_for
 from haotuner.words.op import Op
 from tests.serving.packs import LIMIT, SPLITS, plan_for
@@ -22,6 +22,6 @@ def typed_op(name: str, lanes: int, counts: Sequence[int] = (1, 2)) -> PackedOp:
     n, k, word = op["n"], op["k"], WORDS[op.dtype]
     panels = max(-(-n // kernel["nr"]) * (kernel["nr"] // pw) for kernel in kernels)
     setting = Setting(n=n, k=k, pw=pw, panels=panels, col_block=2 * pw, row_block=8,
-                      floats=panels * word.depth(k) * word.floats(pw))  # fmt: skip
+                      floats=panels * (word.depth(k) * word.floats(pw) + begun(kernels[0]) * pw))  # fmt: skip
     plans = [plan_for(kernels, count, SPLITS[i % 3], i) for i, count in enumerate(counts)]
     return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)

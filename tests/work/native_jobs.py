@@ -8,8 +8,8 @@ from pathlib import Path
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_INCLUDES, TIMING_SOURCES
 from haotuner.backends.cpu.measuring import DENSE_SERVING
-from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.answers import Job
+from tests.run_folder import toolchain
 
 MR, NR, PW, K = 3, 8, 4, 37
 ENVIRONMENT = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
@@ -74,7 +74,7 @@ def job_library(folder: Path, body: str) -> Path:
     """A library whose measuring function does ``body`` instead."""
     source, out = folder / "job.c", folder / "job.so"
     source.write_text(JOB_SOURCE % body)
-    Toolchain.find().link([], [source], [], out)
+    toolchain().link([], [source], [], out)
     return out
 
 
@@ -116,7 +116,7 @@ def _library(folder: Path, mutation: Mapping[str, str], sources: Sequence[Path],
     source, out = folder / "mutant.c", folder / "mutant.so"
     source.write_text(KERNEL_SOURCE.format(mr=MR, nr=NR, pw=PW, **{**SOUND, **mutation}))
     runtime = [TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.c", *(RUNTIME_SOURCES / name for name in DENSE_SERVING)]
-    Toolchain.find().link([], [source, *runtime, *sources], [*headers, *TIMING_INCLUDES], out)
+    toolchain().link([], [source, *runtime, *sources], [*headers, *TIMING_INCLUDES], out)
     return out
 
 

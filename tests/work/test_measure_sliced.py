@@ -12,7 +12,6 @@ from haotuner.backends.cpu import measuring
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_sliced import WHOLE, SlicedTimer
-from haotuner.backends.toolchain import Toolchain
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.ops.index import KINDS
@@ -20,6 +19,7 @@ from haotuner.ops.kind import OpKind
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.content.formula_kinds import FORMULA_KINDS, ROW_SUM
+from tests.run_folder import toolchain
 
 FAMILIES = {family.name: family for family in map(CpuGenerated, FORMULA_KINDS)}
 
@@ -51,7 +51,7 @@ def library(kind: OpKind, folder: Path) -> tuple[str, list[MicroKernel]]:
         for vl, u in ((1, 1), (4, 2))
     ]
     out = folder / f"{kind.name}.so"
-    measuring.measuring_library(kernels, "x86-64", Toolchain.find(), out, objects, FAMILIES.__getitem__)
+    measuring.measuring_library(kernels, "x86-64", toolchain(), out, objects, FAMILIES.__getitem__)
     return str(out), kernels
 
 
@@ -92,4 +92,4 @@ def test_dense_kernels_have_loops_of_their_own() -> None:
     dense, sum_ = MicroKernel("cpu_dense_fp32", (("mr", 1),)), MicroKernel("cpu_generated_row_sum_fp32", (("vl", 1),))
     assert measuring.is_dense(dense) and not measuring.is_dense(sum_)
     with pytest.raises(ValueError, match="do not share"):
-        measuring.measuring_library([dense, sum_], "x86-64", Toolchain.find(), Path("no.so"))
+        measuring.measuring_library([dense, sum_], "x86-64", toolchain(), Path("no.so"))

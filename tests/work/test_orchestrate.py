@@ -14,13 +14,15 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension, floor_division
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import exact as exact_module
+from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Candidate, Exact, solve
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
+from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
-from haotuner.orchestrate.tasks import arrivals_of_model, asked_model, ops_of, spans_of
+from haotuner.orchestrate.tasks import arrivals_of_models, asked_model, ops_of, spans_of
 from haotuner.orchestrate.written import written
 from haotuner.runtime.schedule import Schedule
 from haotuner.words.op import Op
@@ -122,7 +124,7 @@ def test_an_op_gets_the_shapes_that_requests_bring_it():
     model = asked_model("m", attention(), "batch=1..4;seq=2..64", Path("m.onnx"))
     names = [op.name for op in ops_of([model])]
     assert names[0] == "dense_n32_k32" and len(names) == 4
-    rows = arrivals_of_model(model, "text").rows
+    rows = arrivals_of_models([model], "text").rows
     assert set(rows) == set(names)
     assert {shape["m"] for shape in rows["dense_n32_k32"]} >= {2, 256}
     assert all(shape["m"] == shape["n"] and shape["b"] % 2 == 0 for shape in rows["batch_matmul_k16_nt"])
@@ -150,11 +152,12 @@ def test_shapes_may_be_given_by_input():
     assert {name: str(span) for name, span in found.items()} == {"batch": "1..4", "seq": "2..64"}
 
 
-def test_what_no_kernel_computes_is_said():
+def test_an_ordered_primitive_is_a_group_of_its_own_with_its_operands_in_memory():
     g = GraphBuilder()
     x = g.input("x", (B, 4))
-    with pytest.raises(UsageError, match="no kernels are made yet of arg_sort"):
-        Greedy(g.finish(g.add("arg_sort", x, axis=1)))
+    graph = g.finish(g.map("add", g.add("arg_sort", g.map("exp", x), axis=1), 1))
+    steps: Any = Exact(graph, Prices([{"batch": 3}])).steps
+    assert [[node.primitive for node in step.graph.nodes] for step in steps] == [["map"], ["arg_sort"], ["map"]]
 
 
 def softmax_of_rows() -> Graph:
@@ -232,3 +235,22 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     assert schedule.values({"seq": 5, "other": 5})
     with pytest.raises(UsageError, match="that the model joins"):
         schedule.values({"seq": 5, "other": 4})
+
+
+def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
+    prices = Measured([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
+    plan = Exact(softmax_of_rows(), prices)
+    steps = [one for one in plan.steps if isinstance(one, Loops)]
+    assert plan.told.status == "optimal" and 0 < plan.told.measured <= plan.told.candidates
+    for step in steps:
+        nodes = frozenset(node.output for node in step.graph.nodes)
+        assert prices.knows(step.output, nodes) and min(prices.expected_us(step.graph)) > 0
+    assert plan.told.chosen_us <= plan.told.greedy_us
+
+
+def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeypatch):
+    monkeypatch.setattr(measured_module, "RUNTIME_SOURCES", "nowhere")
+    monkeypatch.setattr(measured_module, "PRELUDE", "this is no C")
+    prices = Measured([{"batch": 3, "seq": 17}], 60.0)
+    plan = Exact(softmax_of_rows(), prices)
+    assert plan.steps and plan.told.measured == 0 and prices.ratios == []

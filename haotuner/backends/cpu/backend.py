@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import Choice, CompileObject, Follow
+from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
 from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, PRODUCT_SERVING, SLICED_SERVING
@@ -23,6 +23,7 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import UsageError
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import computed_columns
+from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
@@ -48,8 +49,9 @@ _MEASURING = (
     "typed_library.py",
 )
 _TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
-_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "vector_math.py", "conv.py",
-            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py")  # fmt: skip
+_KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "online.py", "vector_math.py", "conv.py",
+            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py",
+            "typed_conv.py", "typed_product.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -121,8 +123,8 @@ class CpuBackend:
         return Toolchain.find().words()
 
     def builder(self, environment: Mapping[str, str]) -> Child:
-        """A process that compiles."""
-        return process(BUILDING, environment)
+        """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""
+        return process(BUILDING, environment, {"objects": environment.get(OBJECTS_WORD)})
 
     def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
         """For a library that times kernels."""
@@ -150,7 +152,8 @@ class CpuBackend:
         if op.kind == "dense":
             return ways.ways(op, threads, one_order=one_order)
         axes = ("q", "f") if is_convolution(op.kind) else _shareable(op)  # q: pixels of all rows and images
-        return (SERIAL,) if threads == 1 else (*axes, SERIAL)
+        folded = () if one_order or is_convolution(op.kind) else tuple(joins_of(self.families(op)[0], op))
+        return (SERIAL,) if threads == 1 else (*axes, *folded, SERIAL)
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which the runtime shares a call in this way."""
@@ -169,9 +172,15 @@ class CpuBackend:
         return packing.packed_ratio(choice, device)
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
+        self,
+        choices: Sequence[Choice],
+        device: Device,
+        out: Path,
+        compile_object: CompileObject,
+        groups: str = "",
+        objects: Path | None = None,
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
         packed = [self.packed(one, device) for one in choices]
-        pack_library(packed, device.arch, Toolchain.find(), out, compile_object, groups)
+        pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, groups)
         return {}

@@ -12,7 +12,7 @@ from haotuner.backends.cpu.typed_library import typed_object
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cpu import epilogue
 from haotuner.microkernels.cpu.conv import last_tile
-from haotuner.microkernels.cpu.typed import program_of, word_of
+from haotuner.microkernels.cpu.typed import has_program, program_of, word_of
 from haotuner.microkernels.cpu.typed_source import Ways
 from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
@@ -84,7 +84,7 @@ def declarations(kernels: Sequence[MicroKernel]) -> str:
 
 def _table_row(kernel: MicroKernel) -> str:
     function, tail = (*_functions(kernel), "NULL", "NULL")[:2]
-    if word_of(kernel) is not None:
+    if word_of(kernel) is not None and has_program(kernel):
         function = f"(ht_kernel_fn)(void (*)(void)){program_of(kernel).name}"
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
     words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from haotuner.microkernels.cpu.conv_direct import is_direct
+from haotuner.microkernels.cpu.typed import WORDS
 from haotuner.ops.convolution import Window, windows
 from haotuner.words.op import Op
 
@@ -28,11 +29,11 @@ def _window(w: Window) -> list[int]:
     return [w.taps, w.stride, w.dilation, w.before, w.after, w.more]
 
 
-def initializer(op: Op, lanes: int, kernels: str) -> str:
-    """The C initializer of the op's ``ht_conv``; ``kernels``: the name of its table."""
+def initializer(op: Op, lanes: int, kernels: str, typed: str) -> str:
+    """The C initializer of the op's ``ht_conv``; ``kernels``: the name of its table; ``typed``: of its types, or NULL."""
     found = [str(word) for word in words(op, lanes)]
     head, tall, wide, rest = found[:3], found[3:9], found[9:15], found[15:]
-    return f"{{{', '.join(head)}, {{{', '.join(tall)}}}, {{{', '.join(wide)}}}, {', '.join(rest)}, {kernels}}}"
+    return f"{{{', '.join(head)}, {{{', '.join(tall)}}}, {{{', '.join(wide)}}}, {', '.join(rest)}, {kernels}, {typed}}}"
 
 
 # As kinds/conv_phase.c lays a weight out: what tiles may read beyond it, and rows an odd number of cache lines apart.
@@ -52,13 +53,17 @@ def packed_floats(op: Op, lanes: int) -> int:
     if is_direct(op):
         taps = tall.taps * wide.taps
         return op["f"] * (taps if last else apart(taps))
-    total = 0
+    total, word = 0, WORDS.get(op.dtype)
+    signed = op.dtype_of(op.meaning.operands[0]) == "int8"
     for rows in _taps(tall):
         for columns in _taps(wide):
             depth = channels * rows * columns
             panels = -(-features // lanes) + _SLACK_PANELS
+            if word is not None:
+                total += groups * panels * (apart(word.depth(depth) * word.floats(lanes)) + signed * lanes)
+                continue
             total += groups * (apart(depth * lanes) * panels if last else apart(depth) * features)
-    return total + (0 if last else _SLACK_ROWS * apart(channels * tall.taps * wide.taps))
+    return total + (0 if last or word is not None else _SLACK_ROWS * apart(channels * tall.taps * wide.taps))
 
 
 def _taps(side: Window) -> list[int]:

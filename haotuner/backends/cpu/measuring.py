@@ -19,6 +19,7 @@ from haotuner.backends.cpu.pack_sliced import kernel_row
 from haotuner.backends.cpu.product_source import product_table, timed
 from haotuner.backends.cpu.typed_library import types_of, way_here
 from haotuner.backends.toolchain import Toolchain
+from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
@@ -26,15 +27,18 @@ from haotuner.words.family import Family
 from haotuner.words.kernel import MicroKernel
 
 # What is timed is what is served.
-DENSE_SERVING = ("pool.c", "kinds/dense_run.c", "kinds/typed_run.c", "kinds/typed_pack.c")
+TYPED_SERVING = ("kinds/typed_pack.c", "kinds/typed.h", "kinds/typed_tile.h")
+DENSE_SERVING = ("pool.c", "kinds/dense_run.c", "kinds/typed_run.c", *TYPED_SERVING)
 SLICED_SERVING = ("pool.c", "check.c", "kinds/sliced.c")
 PRODUCT_SERVING = (
     "pool.c",
     "check.c",
-    *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", ".h")),
+    *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", "_typed.c", ".h")),
+    *TYPED_SERVING,
 )
-_CONV_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
-CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS))
+_TYPED_CONV_PARTS = ("_typed.c", "_typed_direct.c", "_typed_finish.c", "_typed_image.c", "_typed_pack.c")
+_CONV_PARTS = (*_TYPED_CONV_PARTS, "_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
+CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS), *TYPED_SERVING)
 
 
 def is_dense(kernel: MicroKernel) -> bool:
@@ -77,7 +81,7 @@ def measuring_library(
         if not loops & {"sliced", "product"}:
             count = f"const int ht_kernel_count = {len(kernels)};\n"
             text = '#include "kinds/dense.h"\n' + kernel_table(kernels, "ht_kernels") + count
-            table.write_text(text + (_timed_types(kernels) if loops == {"dense"} else ""))
+            table.write_text(text + _timed_types(kernels))
             clock, serving = ("timing.c", DENSE_SERVING) if loops == {"dense"} else ("timing_conv.c", CONV_SERVING)
             sources = [TIMING_SOURCES / name for name in (clock, "watch.c")]
             sources += [RUNTIME_SOURCES / name for name in serving if name.endswith(".c")]
@@ -112,6 +116,7 @@ def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Fam
     for kernel in kernels:
         family = family_of(kernel.family)
         tile = family.tile(kernel)
-        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes)))
+        joins = family.joins(kernel) if isinstance(family, CpuGenerated) else {}
+        lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes), joins))
     lines += ["};", "static const ht_sliced data = {kernels};"]
     return "\n".join([*lines, *timed("ht_sliced_kind", "data", len(kernels)), ""])

@@ -10,6 +10,8 @@ from haotuner.backends.cpu.compile import kernel_table
 from haotuner.backends.cpu.conv_source import initializer, is_flat
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, entry_of, operands_of
 from haotuner.backends.cpu.pack_sliced import SlicedPlan, plan_tables
+from haotuner.backends.cpu.typed_library import types_of
+from haotuner.microkernels.cpu.typed import word_of
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
@@ -63,7 +65,7 @@ class PackedConv:
         x, _, *extra, y = operands_of(self.op)
         weight = PackedOperand(name="weight", role="constant", axes=("packed",), compact=True)
         bias = PackedOperand(name="bias", role="constant", axes=("f",), optional=True, compact=True)
-        return (x, weight, *extra, y, *(() if self.op.epilogue else (bias,)))
+        return (x, weight, *extra, y, *(() if self.op.epilogue or self.op.sums != "fp32" else (bias,)))
 
     @property
     def kernel_names(self) -> tuple[str, ...]:
@@ -91,13 +93,21 @@ class PackedConv:
         ]
         found["axes"] += [{"name": axis, "derived": True} for axis in self.op.meaning.derived]
         weight = self.op.meaning.operands[1]
-        found["operands"][1] |= {"dims": list(weight.axes(options)), "packed": {"floats": self.packed_floats}}
+        found["operands"][1] |= {
+            "dtype": self.op.dtype_of(weight),
+            "dims": list(weight.axes(options)),
+            "packed": {"floats": self.packed_floats},
+        }
         return found
 
     def tables(self, index: int) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``."""
         lanes = self.micro_kernels[0]["vl"]
         text = kernel_table(self.micro_kernels, f"kernels_{index}", "static ").splitlines()
-        text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, f'kernels_{index}')};")
+        typed = "NULL"
+        if word_of(self.micro_kernels[0]) is not None:
+            text.append(types_of(self.micro_kernels[0], f"typed_{index}"))
+            typed = f"&typed_{index}"
+        text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, f'kernels_{index}', typed)};")
         places = {axis: place for place, axis in enumerate(PLACES)}
         return text + plan_tables(index, self.plans, places)

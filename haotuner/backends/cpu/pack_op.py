@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.groups import definition_of
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, kind_table
 from haotuner.words.op import Op
@@ -23,11 +24,12 @@ class PackedAxis:
     first: int = 1
     last: int = 1
     derived: bool = False  # its extent follows from the others'
+    formula: str = ""  # how, where that is known as a text
 
     def entry(self) -> dict[str, Any]:
         """As the manifest says it."""
         if self.derived:
-            return {"name": self.name, "derived": True}
+            return {"name": self.name, "derived": True} | ({"is": self.formula} if self.formula else {})
         if self.extent is None:
             return {"name": self.name, "first": self.first, "last": self.last}
         return {"name": self.name, "extent": self.extent}
@@ -110,7 +112,7 @@ def axes_of(op: Op, ranges: Mapping[str, tuple[int, int]]) -> tuple[PackedAxis, 
         if axis in static
         else PackedAxis(name=axis, first=ranges[axis][0], last=ranges[axis][1])
         for axis in op.axes
-    ) + tuple(PackedAxis(name=axis, derived=True) for axis in op.meaning.derived)
+    ) + tuple(PackedAxis(name=axis, derived=True, formula=op.meaning.formulas.get(axis, "")) for axis in op.meaning.derived)
 
 
 def operands_of(op: Op) -> tuple[PackedOperand, ...]:
@@ -144,7 +146,7 @@ def entry_of(op: PackedWords, facts: Mapping[str, Any]) -> dict[str, Any]:
         "kernels": [{"name": name, "tile": dict(tile)} for name, tile in zip(op.kernel_names, op.tiles, strict=True)],
         "threads": list(op.threads),
         "facts": dict(facts),
-    }
+    } | ({"group": definition} if (definition := definition_of(op.kind)) else {})
 
 
 def head(op: PackedWords, index: int) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
+from haotuner.generate.factor import JOINS
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES
 from haotuner.words.op import Op
@@ -22,12 +23,14 @@ class SlicedKernel:
     name: str
     tile: Mapping[str, int]
     kernel: MicroKernel | None = None  # what the compiler builds it from; None: the function comes from elsewhere
+    joins: Mapping[str, str] = field(default_factory=dict)  # folded axes that may be cut, and how parts are joined
 
 
-def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str]) -> str:
+def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str], joins: Mapping[str, str]) -> str:
     """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order."""
     tiles = [max(1, int(tile.get(axis, 1))) for axis in axes] + [1] * (MAX_AXES - len(axes))
-    return f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}}},'
+    ways = [JOINS.index(joins.get(axis, "")) for axis in axes] + [0] * (MAX_AXES - len(axes))
+    return f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}, {{{", ".join(map(str, ways))}}}}},'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,7 @@ class PackedSliced:
         places = {axis.name: place for place, axis in enumerate(self.axes)}
         text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
         for kernel in self.kernels:
-            text.append(kernel_row(kernel.name, kernel.tile, tuple(places)))
+            text.append(kernel_row(kernel.name, kernel.tile, tuple(places), kernel.joins))
         text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}}};"]
         for plan in self.plans:
             self._check(plan)
@@ -137,7 +140,7 @@ class PackedSliced:
         for entry in plan.entries:
             if not 0 <= entry.kernel < min(len(self.kernels), 255) or not 1 <= entry.least < 2**16:
                 raise ValueError(f"{self.name}: no such kernel, or no such number of tiles: {entry}")
-            if entry.axis is not None and entry.axis not in shared:
+            if entry.axis is not None and entry.axis not in shared | set(self.kernels[entry.kernel].joins):
                 raise ValueError(f"{self.name}: threads cannot share {entry.axis}, which is no axis of the output")
 
 

@@ -15,8 +15,19 @@ from haotuner.words.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
-CONV = tuple(f"conv{part}.c" for part in ("", "_run", "_phase", "_image", "_direct", "_finish"))
-PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run"))
+CONV = tuple(
+    f"conv{part}.c"
+    for part in (
+        "",
+        "_run",
+        "_phase",
+        "_image",
+        "_direct",
+        "_finish",
+        *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_pack")),
+    )
+)
+PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run", "_typed"))
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
 MODEL = ("entry", "lives", "place", "plan", "read", "run", "sizes", "weights")
 MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models

@@ -13,6 +13,7 @@ from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.setting import Setting
+from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import RowTable
@@ -69,7 +70,9 @@ def tiled(choice: Choice) -> list[SlicedKernel]:
     """The kernels with their tiles."""
     tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
     return [
-        SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel)
+        SlicedKernel(
+            name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel, joins=joins_of(choice.family, choice.op)
+        )
         for kernel, tile in zip(choice.kernels, tiles, strict=True)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from haotuner.isolate.answers import Job, Refusal
 from haotuner.isolate.child import Child
 from haotuner.isolate.limits import Limits
 from haotuner.isolate.program import Program, described
+from haotuner.ops.groups import definitions
 
 BUILDING = "haotuner.backends.cpu.processes:building"
 TIMING = "haotuner.backends.cpu.processes:timing"
@@ -19,21 +21,28 @@ TIMING = "haotuner.backends.cpu.processes:timing"
 def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any] | None = None) -> Child:
     """A process that builds or times, not yet started."""
     # Without this tvm_ffi imports torch for its tensors, which costs a second.
+    told = {**(told or {}), "groups": definitions()}
     return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, limits=Limits())
 
 
 def building(told: Mapping[str, Any]) -> Program:
-    """Compiles kernels. It pays for the compiler's start once, before the first request's clock runs."""
+    """Compiles kernels; ``told["objects"]``: a folder of the compiled runtime, or None.
+
+    It pays for the compiler's start once, before the first request's clock runs.
+    """
     _without_torch()
+    _learn(told)
     from haotuner.backends.cpu.compile import warm
 
     warm()
-    return Program(verbs={"build": build, "object": compile_object})
+    objects = told.get("objects")
+    return Program(verbs={"build": partial(build, None if objects is None else Path(objects)), "object": compile_object})
 
 
 def timing(told: Mapping[str, Any]) -> Program:
     """Verifies and times kernels that were built."""
     _without_torch()
+    _learn(told)
     from haotuner.backends.cpu.timed_libraries import Libraries
     from haotuner.backends.cpu.timer_conv import ConvTimer
     from haotuner.backends.cpu.timer_process import TimerProcess
@@ -46,7 +55,7 @@ def timing(told: Mapping[str, Any]) -> Program:
     return Program(verbs={**verbs, "time_sliced": sliced.time, "verify_sliced": sliced.verify})
 
 
-def build(job: Job) -> Job:
+def build(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into a library that times them."""
     from haotuner.backends.cpu.measuring import measuring_library
     from haotuner.backends.toolchain import Toolchain
@@ -54,7 +63,7 @@ def build(job: Job) -> Job:
 
     kernels = [MicroKernel.parse(name) for name in job["kernels"]]
     try:
-        measuring_library(kernels, job["arch"], Toolchain.find(), Path(job["out"]))
+        measuring_library(kernels, job["arch"], Toolchain.find(objects), Path(job["out"]))
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}
@@ -70,6 +79,15 @@ def compile_object(job: Job) -> Job:
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}
+
+
+def _learn(told: Mapping[str, Any]) -> None:
+    """Know the kinds that files brought to the parent."""
+    if told.get("groups"):
+        from haotuner.graph.group import learned
+
+        for definition in told["groups"]:
+            learned(definition)
 
 
 def _without_torch() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from haotuner.backends.cpu.compile import kernel_table
+from haotuner.backends.cpu.typed_library import declarations, types_of
 from haotuner.microkernels.cpu.product import MOST_ROWS, MOST_VECTORS, program_name, programs
+from haotuner.microkernels.cpu.typed import word_of
 from haotuner.words.kernel import MicroKernel
 
 
 def product_declarations(kernels: Sequence[MicroKernel]) -> list[str]:
     """C declarations of every program that the kernels need."""
+    if word_of(kernels[0]) is not None:
+        return declarations(kernels)
     names = sorted({program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)})
     return [f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names]
 
@@ -20,6 +25,8 @@ def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
     if len(alike) != 1:
         raise ValueError(f"kernels of one op have one layout and one width of vectors, these have {sorted(alike)}")
     (lanes, x_across, w_across) = alike.pop()
+    if word_of(kernels[0]) is not None:
+        return _typed_data(kernels, suffix, (lanes, x_across, w_across))
     known = {tile: program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)}
     lines = [f"static const ht_kernel_fn tiles{suffix}[HT_PRODUCT_VECTORS * HT_PRODUCT_ROWS] = {{"]
     for vectors in range(1, MOST_VECTORS + 1):
@@ -35,6 +42,21 @@ def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
     return [
         *lines,
         f"static const ht_product data{suffix} = {{tiles{suffix}, {lanes}, {x_across}, {w_across}, kernels{suffix}}};",
+    ]
+
+
+def _typed_data(kernels: Sequence[MicroKernel], suffix: str, alike: tuple[int, int, int]) -> list[str]:
+    """The same of other types than fp32: the tiles of typed dense, and the types."""
+    table = kernel_table(kernels, f"typed_kernels{suffix}", "static ")
+    rows = [f'  {{"{k.name}", {k["mr"]}, {k["nr"] // k["vl"]}, 1, 0}},' for k in kernels]
+    data = f"{{NULL, {', '.join(map(str, alike))}, kernels{suffix}, NULL, &typed{suffix}, typed_kernels{suffix}}}"
+    return [
+        *table[table.index("static const") :].splitlines(),
+        types_of(kernels[0], f"typed{suffix}"),
+        f"static const ht_product_kernel kernels{suffix}[] = {{",
+        *rows,
+        "};",
+        f"static const ht_product data{suffix} = {data};",
     ]
 
 

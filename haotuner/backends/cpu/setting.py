@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
-from haotuner.microkernels.cpu.typed import word_of
+from haotuner.microkernels.cpu.typed import begun, word_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -58,7 +58,7 @@ class Setting:
             k_block=part,
             k_block_from=K_BLOCK_LEAST_ROWS if part else 0,
             k_block_rows=_rows(int(l2 * L2_SHARE) // (4 * part)) if part else 0,
-            floats=panels * (k * pw if word is None else word.depth(k) * word.floats(pw)),
+            floats=panels * (k * pw if word is None else word.depth(k) * word.floats(pw) + begun(kernels[0]) * pw),
         )
 
     def words(self, m: int) -> dict[str, int]:

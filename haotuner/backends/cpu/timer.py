@@ -17,6 +17,7 @@ from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns
+from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.words.composition import SERIAL, WAYS, Composition
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -78,7 +79,8 @@ class CpuTimer:
 
     def _verify_sliced(self, op: Op, kernel: MicroKernel, place: Place) -> dict[str, Any]:
         tile = self._family_of(kernel).tile(kernel)
-        of_op = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
+        of_op: dict[str, Any] = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
+        of_op["folded"] = list(joins_of(self._family_of(kernel), op))
         base = {**self._base(place.library), **of_op, "kernel": place.index, "seed": self._seed}
         if is_convolution(kernel):
             return {**base, "do": "verify_conv", "lanes": kernel["vl"]}

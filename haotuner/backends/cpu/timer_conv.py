@@ -13,7 +13,7 @@ from haotuner import judge
 from haotuner.backends.cpu.conv_source import words
 from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.timed_libraries import Libraries
-from haotuner.backends.cpu.timer_process import LOOKS
+from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
 from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
@@ -36,7 +36,10 @@ class ConvTimer:
     def time(self, job: Job) -> Job:
         """Samples and looks in microseconds of one kernel at one shape; the weight is cold or hot, images are hot."""
         op, shape = Op.parse(job["op"]), Shape.of(job["shape"])
-        x, y = (self._buffer(o.name, op.operand_shape(o, shape)) for o in (op.meaning.operands[0], op.meaning.output))
+        x, y = (
+            self._buffer(o.name, op.operand_shape(o, shape), op.dtype_of(o))
+            for o in (op.meaning.operands[0], op.meaning.output)
+        )
         floats = self._packed(job, op, NONE).size
         copies = max(2, -(-int(job["cold_bytes"]) // (4 * floats))) if job["cold_bytes"] else 1
         samples = np.zeros((len(LOOKS), int(job["most"])), np.float64)
@@ -56,11 +59,11 @@ class ConvTimer:
             whole = at % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
             packed = self._packed(job, op, inputs["weight"])
-            plain = whole and at and not op.epilogue  # exact: nothing is rounded
+            plain = whole and at and not op.epilogue and op.dtype == "fp32"  # exact: nothing is rounded
             bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if plain else NONE
-            extra = {name: inputs[name].reshape(-1) for name in op.epilogue_operands}
+            extra = {name: _room(inputs[name], len(axes) == 1) for name, axes in op.epilogue_operands.items()}
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
-                out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+                out = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
                 asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
                 self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
                 found = out.inner - (_along(op, bias) if bias.size else 0)
@@ -78,7 +81,7 @@ class ConvTimer:
         pack = self._libraries.function(job["library"], function)
         out = np.zeros(int(pack(fields, NONE, NONE)), np.float32)
         if weight.size:
-            pack(fields, np.ascontiguousarray(weight), out)
+            pack(fields, bits(np.ascontiguousarray(weight)), out)
         return out
 
     def _call(
@@ -91,7 +94,7 @@ class ConvTimer:
         samples: NDArray[Any],
         extra: Mapping[str, NDArray[Any]],
     ) -> int:
-        x, _, y, _ = tensors
+        x, packed, y, bias = tensors
         extents = op.extents(shape)
         strides = [_strides(op, operand, array) for operand, array in ((op.meaning.operands[0], x), (op.meaning.output, y))]
         numbers = [
@@ -107,21 +110,30 @@ class ConvTimer:
         values = np.concatenate([*extra.values(), np.zeros(1, np.float32)])
         try:
             function = self._libraries.function(job["library"], "ht_time_conv")
-            return int(function(*tensors, np.array(numbers, np.int64), samples, values))
+            return int(function(bits(x), packed, bits(y), bias, np.array(numbers, np.int64), samples, values))
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
 
-    def _buffer(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: str = "fp32") -> NDArray[Any]:
         """A buffer that only grows, so that jobs of one kind see the same memory."""
-        count = prod(shape)
+        count, name = prod(shape), f"{name} {dtype}"
         if name not in self._flat or self._flat[name].size < count:
             drawn = np.random.default_rng(0).standard_normal(min(max(count, 1), 1 << 20), dtype=np.float32)
-            self._flat[name] = np.resize(drawn, count)
+            self._flat[name] = np.resize(numbers(drawn, dtype), count)
         return self._flat[name][:count].reshape(shape)
 
 
 def _strides(op: Op, operand: Any, array: NDArray[Any]) -> dict[str, int]:
-    return dict(zip(operand.axes(op.all_options()), (stride // 4 for stride in array.strides), strict=True))
+    return dict(zip(operand.axes(op.all_options()), (stride // array.itemsize for stride in array.strides), strict=True))
+
+
+def _room(values: NDArray[Any], channel: bool) -> NDArray[np.float32]:
+    """What an epilogue reads: of a channel in fp32, a tensor like y as it is, in 32-bit room."""
+    if channel:
+        return values.astype(np.float32)
+    room, flat = np.zeros(values.size, np.float32), bits(values).reshape(-1)
+    room.view(flat.dtype)[: flat.size] = flat
+    return room
 
 
 def _extra_words(op: Op, extents: Mapping[str, int]) -> list[int]:

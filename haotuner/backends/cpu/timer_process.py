@@ -82,9 +82,9 @@ class TimerProcess:
             self._call(
                 {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
                 op,
-                _bits(x[:m, :k]),
+                bits(x[:m, :k]),
                 packed_panels(op, inputs["weight"], panels, pw),
-                _bits(y.inner),
+                bits(y.inner),
                 m,
                 (k + 9, y.outer.shape[1]),
                 1,
@@ -155,16 +155,18 @@ class TimerProcess:
 
     def _values(self, dtype: str) -> np.ndarray[Any, Any]:
         """Numbers that the type has, as 32-bit words: random bits would be slow ones here and there."""
-        if dtype == "fp32":
-            return self._random
-        kept = DTYPES[dtype]
-        values = self._random if kept.eps else self._random * 20 + (0 if kept.low else 100)
-        if not kept.eps:
-            values = np.clip(values, kept.low, kept.high)
-        return _bits(values.astype(judge.numpy_dtype(dtype))).view(np.float32)
+        return numbers(self._random, dtype).view(np.float32)
 
 
-def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def numbers(normal: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Standard normal numbers as a type has them, in memory that DLPack takes; bytes fill most of their range."""
+    kept = DTYPES[dtype]
+    if not kept.eps:
+        normal = np.clip(normal * 20 + (0 if kept.low else 100), kept.low, kept.high)
+    return bits(normal.astype(judge.numpy_dtype(dtype)))
+
+
+def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same memory as a type that DLPack takes from numpy: bfloat16 is none."""
     return values.view(np.uint16) if values.dtype.kind == "V" else values
 
@@ -177,7 +179,7 @@ def _extra(op: Op, inputs: Mapping[str, Any], outputs: int) -> np.ndarray[Any, A
             found.append(inputs[name].astype(np.float32))
             continue
         room = np.zeros(outputs, np.float32)
-        values = _bits(inputs[name]).reshape(-1)
+        values = bits(inputs[name]).reshape(-1)
         room.view(values.dtype)[: values.size] = values
         found.append(room)
     return np.concatenate(found) if found else np.zeros(0, np.float32)
@@ -188,7 +190,10 @@ def packed_panels(op: Op, weight: Any, panels: int, pw: int) -> np.ndarray[Any, 
     word = WORDS.get(op.dtype)
     terms = 1 if word is None else word.terms
     depth = -(-weight.shape[1] // terms)
+    begun = (
+        [-128 * np.pad(weight.astype(np.int32).sum(1), (0, panels * pw - len(weight)))] if op.option("in") != "own" else []
+    )
     room = np.zeros((panels * pw, depth * terms), weight.dtype)
     room[: weight.shape[0], : weight.shape[1]] = weight
-    found = np.ascontiguousarray(_bits(room).reshape(panels, pw, depth, terms).transpose(0, 2, 1, 3)).reshape(-1)
-    return found.view(np.float32)
+    found = np.ascontiguousarray(bits(room).reshape(panels, pw, depth, terms).transpose(0, 2, 1, 3)).reshape(-1)
+    return np.concatenate([found.view(np.float32), *(one.astype(np.int32).view(np.float32) for one in begun)])

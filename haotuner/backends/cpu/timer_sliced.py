@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from haotuner import judge
 from haotuner.backends.cpu.timed_libraries import Libraries
-from haotuner.backends.cpu.timer_process import LOOKS
+from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import Operand
@@ -48,7 +48,7 @@ class SlicedTimer:
         """Check one kernel against the reference at several shapes, whole and cut along each axis of the output."""
         op, rng = Op.parse(job["op"]), np.random.default_rng(int(job["seed"]))
         worst = 0.0
-        cuts = [WHOLE, *(op.axes.index(axis) for axis in op.parallel if axis in op.axes)]
+        cuts = [WHOLE, *(op.axes.index(axis) for axis in (*op.parallel, *job.get("folded", ())) if axis in op.axes)]
         for place, shape in enumerate(_shapes(op, job["tile"], rng)):
             whole = op.meaning.exact and place % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
@@ -84,7 +84,7 @@ class SlicedTimer:
             words += _padded([op.every_axis.index(axis) for axis in axes])
         try:
             function = self._libraries.function(job["library"], "ht_time_sliced")
-            return int(function(*arrays, np.array(words, np.int64), samples))
+            return int(function(*map(bits, arrays), np.array(words, np.int64), samples))
         except (ValueError, RuntimeError, TypeError) as error:
             raise Refusal("run", "error", str(error)[:2000]) from error
 
@@ -95,8 +95,8 @@ class SlicedTimer:
         count, key = prod(one) * copies, (operand.name, dtype.name)
         if key not in self._flat or self._flat[key].size < count:
             self._flat.pop(key, None)
-            drawn = np.random.default_rng(0).standard_normal(min(max(count, 1), 1 << 20), dtype=np.float32).astype(dtype)
-            self._flat[key] = np.resize(drawn, count)
+            drawn = np.random.default_rng(0).standard_normal(min(max(count, 1), 1 << 20), dtype=np.float32)
+            self._flat[key] = np.resize(numbers(drawn, op.dtype_of(operand)), count)
         return self._flat[key][:count].reshape((copies, *one) if copies > 1 else one)
 
 

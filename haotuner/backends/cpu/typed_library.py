@@ -9,8 +9,8 @@ from pathlib import Path
 from haotuner.backends.toolchain import Toolchain
 from haotuner.hw_profiles.isa import ISAS, parse_cpuinfo
 from haotuner.microkernels.cpu.epilogue import steps_of
-from haotuner.microkernels.cpu.typed import dtype_of, output_of, program_of, word_of
-from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol
+from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, output_of, program_of, word_of
+from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, taps_symbol
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.kernel import MicroKernel
 
@@ -34,7 +34,7 @@ def typed_object(kernels: Sequence[MicroKernel], mcpu: str, out: Path, *, ways: 
     level = next((isa for isa in ISAS if isa.arch == mcpu), None)
     if level is None:
         raise ValueError(f"typed kernels are built for {', '.join(isa.arch for isa in ISAS)}, not for {mcpu}")
-    programs = {program_of(kernel).name: kernel for kernel in kernels}
+    programs = {program_of(kernel).name: kernel for kernel in kernels if has_program(kernel)}
     given = []
     for name, kernel in sorted(programs.items()):
         word = word_of(kernel)
@@ -61,7 +61,11 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
     for kernel in kernels:
         if word_of(kernel) is not None:
             stores = (output_of(kernel), "fp32", "floats")
-            lines.append(f"extern void {program_of(kernel).name}(const ht_typed_tile*);")
+            if has_program(kernel):
+                lines.append(f"extern void {program_of(kernel).name}(const ht_typed_tile*);")
+            lines.append(
+                f"extern void {_taps(kernel)}(void*, int64_t, const char* const*, const float* const*, int64_t, int64_t);"
+            )
             lines += [
                 f"extern void {store_symbol(out, kernel['vl'])}(const void*, int64_t, char*, int64_t, int64_t, int64_t);"
                 for out in stores
@@ -69,15 +73,19 @@ def declarations(kernels: Sequence[MicroKernel]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def _taps(kernel: MicroKernel) -> str:
+    return taps_symbol(input_of(kernel), kernel["vl"])
+
+
 def types_of(kernel: MicroKernel, variable: str) -> str:
     """C source of ``static const ht_typed <variable>`` for an op of this kernel."""
     word, dtype, out = word_of(kernel), DTYPES[dtype_of(kernel)], output_of(kernel)
     assert word is not None
     whole = out if DTYPES[out].eps else "fp32"
-    elements = [DTYPES[name] for name in (dtype.of("input"), dtype.name, out, whole)]
+    elements = [DTYPES[name] for name in (input_of(kernel), dtype.name, out, whole)]
     exact = dtype.sums == "int32"
     raw = exact and out == "int32" and not steps_of(kernel)
     words = [f"{{{one.code}, {one.size * 8}}}" for one in elements]
     words += [str(word.terms), str(word.bytes), store_symbol("fp32" if raw else out, kernel["vl"])]
-    words += [store_symbol("floats", kernel["vl"]) if exact else "NULL", str(int(raw))]
+    words += [store_symbol("floats", kernel["vl"]) if exact else "NULL", str(int(raw)), _taps(kernel)]
     return f"static const ht_typed {variable} = {{{', '.join(words)}}};"

@@ -22,6 +22,7 @@ from haotuner.hw_profiles.driver import driver_version, query_driver
 from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.isolate.child import Child
+from haotuner.microkernels.cuda.fused import IN_WORDS, fused
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan.curves import Curve
 from haotuner.words.cold import GPU_CACHES
@@ -62,6 +63,11 @@ class CudaBackend:
 
     def families(self, op: Op) -> tuple[Family, ...]:
         """Every CUDA family of the op; NothingLegal for a layer of other dynamic axes than m, which no pack looks up."""
+        if op.kind == "dense" and fused(op.epilogue) is None:
+            raise NothingLegal(
+                f"{op.name}: on {self.name} devices an epilogue is {IN_WORDS}, in this order, any of them left out; "
+                "leave out what is none of these"
+            )
         found = families_for(op, self.name)
         if op.dynamic != ("m",) and op.kind != "batch_matmul":
             raise NothingLegal(
@@ -177,13 +183,19 @@ class CudaBackend:
         return 1.0
 
     def write_library(
-        self, choices: Sequence[Choice], device: Device, out: Path, compile_object: CompileObject, groups: str = ""
+        self,
+        choices: Sequence[Choice],
+        device: Device,
+        out: Path,
+        compile_object: CompileObject,
+        groups: str = "",
+        objects: Path | None = None,
     ) -> dict[str, Any]:
         """Cubins, plan tables and the serving runtime in one library. UsageError for whole models."""
         if groups:
             raise UsageError("whole models are tuned for CPUs alone so far; leave --device out")
         return pack_library(
-            [self.packed(one, device) for one in choices], device.arch, Toolchain.find(), out, compile_object
+            [self.packed(one, device) for one in choices], device.arch, Toolchain.find(objects), out, compile_object
         )
 
     def family_of(self, kernel: MicroKernel) -> Family:

@@ -14,7 +14,8 @@ from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWor
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.launch import Launch
-from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.batch_matmul import BESIDE, finished
+from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -23,13 +24,17 @@ OWN = ("b", "m", "n", "k")
 
 
 def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]]:
-    """Small ragged batches around one kernel's tile, with whole numbers or not; then the op's own extents, cut short."""
+    """Small ragged batches around one kernel's tile, on whole numbers with bias, scale and mask, or without these.
+
+    Then the op's own extents, cut short.
+    """
     step, free = launch.vector, replace(op, static=())
-    wide = step if op.option("layout") == "nn" else 1
+    wide = 1 if op.option("layout") == "nt" else step
+    high = step if op.option("layout") == "tn" else 1
     last = step * (max(depth // step, 1) - 1) or step
-    yield free, Shape.of(b=3, m=launch.tile_m + 1, n=launch.tile_n + wide, k=2 * depth + last), True
-    yield free, Shape.of(b=1, m=1, n=wide, k=step), False
-    yield free, Shape.of(b=2, m=max(1, launch.tile_m - 1), n=launch.tile_n, k=depth), False
+    yield free, Shape.of(b=3, m=launch.tile_m + high, n=launch.tile_n + wide, k=2 * depth + last), True
+    yield free, Shape.of(b=1, m=high, n=wide, k=step), False
+    yield free, Shape.of(b=2, m=max(high, launch.tile_m - high), n=launch.tile_n, k=depth), False
     own = dict(op.static)
     deep = {
         "b": 2,
@@ -48,6 +53,7 @@ def verify(op: Op, loaded: Loaded, launch: Launch, depth: int, native: TimingLib
 def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator, *, whole: bool) -> float:
     inputs = judge.draw(op, shape, rng, whole=whole)
     b, m, n, k = (shape[axis] for axis in OWN)
+    beside = _beside(op, shape, rng) if whole else {}
     step = ALIGNED_BYTES // DTYPE_BYTES[op.dtype]
     # NaN between rows and behind the last one, which are whole vectors of any kernel apart.
     spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
@@ -64,16 +70,23 @@ def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np
         args = ArgsWords(
             x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[op.dtype], m=m, n=n, k=k,
             ldx=spaced["x"].shape[-1], ldy=columns, ldw=spaced["w"].shape[-1], splits=1,
+            bias=put(beside["bias"]) if beside else 0,
         )  # fmt: skip
         call = call_words([(loaded, m)], 0, args, np.array([put(spaced["w"])], np.uint64))
         x_apart, w_apart = (values.shape[1] * values.shape[2] for values in (spaced["x"], spaced["w"]))
         call.batch, call.matrices = BatchWords.of(b, x_apart, w_apart, rows * columns), b
+        if beside:
+            call.batch.scale, call.batch.mask = put(beside["scale"]), put(beside["mask"])
+            call.batch.scale_apart[-1], call.batch.mask_apart[-1] = 1, m * n
+            call.batch.mask_down, call.batch.mask_right = n, 1
         native.run(call)
         native.get(at, output.outer)
     finally:
         for place in places:
             native.free(place)
-    return _judged(op, inputs, output, shape, exact=whole and op.dtype == "fp32")
+    if beside:
+        return _judged_beside(op, inputs, beside, output, shape)
+    return _judged(op, inputs, output, shape)
 
 
 def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
@@ -82,8 +95,27 @@ def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
     return room
 
 
-def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape, *, exact: bool) -> float:
-    verdict = judge.check(op, inputs, output.inner, whole=exact)
+def _beside(op: Op, shape: Shape, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """What a call may bring beside, of numbers that every type holds: a scale of each matrix, in fp32, is a power of two."""
+    extents = {axis: shape[axis] for axis in OWN}
+    dtype, ends = judge.numpy_dtype(op.dtype), (-judge.WHOLE, judge.WHOLE + 1)
+    found = {name: rng.integers(*ends, [extents[axis] for axis in axes]).astype(dtype) for name, axes in BESIDE.items()}
+    return found | {"scale": np.exp2(rng.integers(-3, 2, shape["b"])).astype(np.float32)}
+
+
+def _judged_beside(
+    op: Op, inputs: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape
+) -> float:
+    """Sums of whole numbers are exact in fp32: what is left is the rounding of the result."""
+    want = finished(judge.reference(op, inputs), **beside)
+    return _told(judge.compare(output.inner, want, DTYPES[op.dtype].eps * np.abs(want)), output, shape)
+
+
+def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape) -> float:
+    return _told(judge.check(op, inputs, output.inner), output, shape)
+
+
+def _told(verdict: judge.Verdict, output: judge.Guarded, shape: Shape) -> float:
     if verdict.wrong or output.touched():
         said = str(verdict) if verdict.wrong else "wrote outside its output"
         raise Refusal("verify", "wrong_result", f"{shape}: {said}")
@@ -97,7 +129,7 @@ class BatchOperands:
         self._native = native
         self.count = 1  # of weights that take turns: what comes with a call was just written
         self.b, self.m, self.n, self.k = (int(extents[axis]) for axis in OWN)
-        self._kn = op.option("layout") == "nn"
+        self._kn, self._across = op.option("layout") != "nt", op.option("layout") == "tn"
         self._held: list[int] = []
         dtype = judge.numpy_dtype(op.dtype)
         try:
@@ -117,7 +149,15 @@ class BatchOperands:
         """All matrices, in one launch."""
         x, w, y = self._held
         args = ArgsWords(
-            x=x, y=y, m=self.m, n=self.n, k=self.k, ldx=self.k, ldy=self.n, ldw=self.n if self._kn else self.k, splits=1
+            x=x,
+            y=y,
+            m=self.m,
+            n=self.n,
+            k=self.k,
+            ldx=self.m if self._across else self.k,
+            ldy=self.n,
+            ldw=self.n if self._kn else self.k,
+            splits=1,
         )
         self.weights = np.array([w], np.uint64)  # outlives the call
         call = call_words([(loaded, self.m)], 0, args, self.weights)

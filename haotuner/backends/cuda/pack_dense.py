@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from haotuner.backends.backend import Choice
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
+from haotuner.microkernels.cuda.fused import IN_WORDS, fused
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import PlanTable
@@ -94,9 +95,12 @@ class PackedCudaDense:
 
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
-        """x, the weight as its owner stores it, where groups end, y and the optional bias."""
-        x, weight, *ends, y = operands_of(Op.parse(self.name))
+        """x, the weight as its owner stores it, where groups end or what the epilogue reads, y; perhaps an optional bias."""
+        op = Op.parse(self.name)
+        x, weight, *ends, y = operands_of(op)
         kept = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
+        if op.epilogue:
+            return x, kept, *(replace(one, dtype=y.dtype) for one in ends), y
         axes = ("g", "n") if ends else ("n",)
         bias = PackedOperand(name="bias", role="constant", axes=axes, dtype=y.dtype, optional=True, compact=True)
         return x, kept, *ends, y, bias
@@ -142,7 +146,9 @@ class PackedCudaDense:
     def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
         op = Op.parse(self.name)
-        groups = dict(op.static).get("g", 0)
+        groups, after = dict(op.static).get("g", 0), fused(op.epilogue)
+        if after is None:
+            raise ValueError(f"{self.name}: a device adds {IN_WORDS}")
         own = ", ".join(str(places[kernel.name]) for kernel in self.kernels)
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
@@ -154,7 +160,8 @@ class PackedCudaDense:
             plan_row(1, [(0, f"bounds_{index}", len(self.bounds))], f"entries_{index}"),
             "};",
             f"static const ht_cuda_dense data_{index} = "
-            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {groups}, {DTYPES.index(op.dtype)}, kernels_{index}}};",
+            f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {groups}, {DTYPES.index(op.dtype)}, "
+            f"{int(bool(op.epilogue))}, {int(after.residual)}, {after.act}, kernels_{index}}};",
         ]
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from haotuner.backends.backend import Choice
-from haotuner.backends.cpu.pack_op import axes_of, operands_of
+from haotuner.backends.cpu.pack_op import PackedOperand, axes_of, operands_of
 from haotuner.backends.cpu.pack_sliced import PackedSliced, plan_tables
 from haotuner.backends.cpu.packing import cell_plans, tiled
 from haotuner.backends.cuda.pack_dense import DTYPES
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.index import family_named
+from haotuner.ops.batch_matmul import BESIDE
 from haotuner.words.op import Op
 
 
@@ -29,7 +30,7 @@ class PackedCudaProduct(PackedSliced):
             name=choice.op.name,
             kind=choice.op.kind,
             axes=axes_of(choice.op, choice.ranges),
-            operands=operands_of(choice.op),
+            operands=placed_operands(choice.op),
             kernels=tiled(choice),
             plans=cell_plans(choice),
             launches=[family_named(kernel.family).launch(kernel) for kernel in choice.kernels],  # type: ignore[attr-defined]
@@ -43,7 +44,7 @@ class PackedCudaProduct(PackedSliced):
     @property
     def reads_kn(self) -> bool:
         """Whether w lies as (k, n)."""
-        return Op.parse(self.name).option("layout") == "nn"
+        return Op.parse(self.name).option("layout") != "nt"
 
     def declarations(self) -> str:
         """Nothing: kernels are found in the device code by their names."""
@@ -54,9 +55,18 @@ class PackedCudaProduct(PackedSliced):
         for plan in self.plans:
             self._check(plan)
         own = ", ".join(str(places[name]) for name in self.kernel_names)
-        across = f"NULL, 0, 0, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
+        x_across = int(Op.parse(self.name).option("layout") == "tn")
+        across = f"NULL, 0, {x_across}, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
             f"static const ht_cuda_product data_{index} = {{{{{across}}}, {DTYPES.index(self.dtype)}, kernels_{index}}};",
             *plan_tables(index, self.plans, {axis.name: place for place, axis in enumerate(self.axes)}),
         ]
+
+
+def placed_operands(op: Op) -> tuple[PackedOperand, ...]:
+    """Both factors and y, and what a call may bring beside: bias and mask of y's type, a scale in fp32."""
+    return *operands_of(op), *(
+        PackedOperand(name=name, role="input", axes=axes, dtype="fp32" if name == "scale" else op.dtype, optional=True)
+        for name, axes in BESIDE.items()
+    )

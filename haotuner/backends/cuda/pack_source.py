@@ -107,7 +107,7 @@ def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     if len(swizzles) > 1:
         raise ValueError(f"{kernel.name}: its two tensor maps have different swizzles")
     sides = [f"{{{boxes[side].rows}, {boxes[side].columns}}}" if boxes else "{0, 0}" for side in ("x", "w")]
-    splits, kn = MOST_SPLITS if launch.splits else 1, int(op.reads_kn)
+    splits, kn = MOST_SPLITS if launch.splits else 1, int(op.reads_kn) + int(launch.across)
     return (
         f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
         f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "

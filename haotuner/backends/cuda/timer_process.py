@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.fused import fused
 from haotuner.microkernels.cuda.launch import reduce_symbol
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
@@ -103,9 +105,14 @@ class TimerProcess:
                 partial = native.allocate(case.splits * case.m * case.n * 4)
                 places.append(partial)
                 native.poison(partial, case.splits * case.m * case.n * 4)
+            beside = {name: put(inputs[name]) for name in ("bias",) if name in inputs}
+            if "residual" in inputs:  # its rows are as far apart as those of y
+                rows = np.full(output.inner.shape[:1] + output.outer.shape[1:], np.nan, inputs["residual"].dtype)
+                rows[:, : case.n] = inputs["residual"]
+                beside["residual"] = put(rows)
             args = ArgsWords(
-                x=put(x), bias=put(inputs["bias"]) if "bias" in inputs else 0, y=at + offset, partial=partial, m=case.m,
-                n=case.n, k=case.k, ldx=x.shape[1], ldy=output.outer.shape[1], splits=case.splits,
+                x=put(x), **beside, y=at + offset, partial=partial, m=case.m, n=case.n, k=case.k, ldx=x.shape[1],
+                ldy=output.outer.shape[1], splits=case.splits, act=act_of(case.op),
             )  # fmt: skip
             weights = np.array([put(inputs["weight"])], np.uint64)
             ends = put(inputs["offsets"]) if case.ends else 0
@@ -189,6 +196,12 @@ class TimerProcess:
         return held
 
 
+def act_of(op: Op) -> int:
+    """Number of the activation that ends an op's epilogue."""
+    found = fused(op.epilogue)
+    return 0 if found is None else found.act
+
+
 def _facts_of(loaded: Loaded) -> dict[str, float | str]:
     return {"registers": loaded.registers, "local_bytes": loaded.local_bytes, "shared_bytes": loaded.shared_bytes}
 
@@ -209,6 +222,10 @@ class Operands:
             self.x, self.y = self._drawn(m * op["k"]), self._room(m * op["n"] * size)
             self.partial = self._room(self.partial_bytes)
             self.ends = self._room(4 * stack)
+            extents = {"m": m, "n": op["n"]}
+            self.beside = {
+                name: self._drawn(math.prod(extents[axis] for axis in axes)) for name, axes in op.epilogue_operands.items()
+            }
             first = self._drawn(stack * op["n"] * op["k"])
             step = -(-weight // 256) * 256
             rest = self._room(step * (self.count - 1))
@@ -239,8 +256,9 @@ class Operands:
         """Arguments of a call with so many rows."""
         partial = self.partial if splits > 1 else 0
         return ArgsWords(
-            x=self.x, y=self.y, partial=partial, m=m, n=op["n"], k=op["k"], ldx=op["k"], ldy=op["n"], splits=splits
-        )
+            x=self.x, y=self.y, partial=partial, m=m, n=op["n"], k=op["k"], ldx=op["k"], ldy=op["n"], splits=splits,
+            act=act_of(op), **self.beside,
+        )  # fmt: skip
 
     def even_ends(self, m: int) -> int:
         """Where groups of even sizes end, as an address; 0 of ops without groups."""

@@ -55,11 +55,17 @@ class GroupWords(ctypes.Structure):
 
 
 class BatchWords(ctypes.Structure):
-    """``ht_cuda_batch`` of native/cuda/ht_cuda_args.h, of one axis: strides of x, w and y in elements."""
+    """``ht_cuda_batch`` of native/cuda/ht_cuda_args.h, of one axis: strides of x, w and y in elements.
+
+    ``factor`` scales the products unless ``scale`` has one for each; ``mask`` is added.
+    """
 
     _fields_ = (
         ("x", ctypes.c_int64 * BATCH_AXES), ("w", ctypes.c_int64 * BATCH_AXES), ("y", ctypes.c_int64 * BATCH_AXES),
-        ("extents", ctypes.c_int32 * BATCH_AXES), ("first", ctypes.c_int32),
+        ("extents", ctypes.c_int32 * BATCH_AXES), ("first", ctypes.c_int32), ("factor", ctypes.c_float),
+        ("zero", ctypes.c_int32), ("scale", ctypes.c_uint64), ("mask", ctypes.c_uint64),
+        ("scale_apart", ctypes.c_int64 * BATCH_AXES), ("mask_apart", ctypes.c_int64 * BATCH_AXES),
+        ("mask_down", ctypes.c_int64), ("mask_right", ctypes.c_int64),
     )  # fmt: skip
 
     @staticmethod
@@ -67,8 +73,9 @@ class BatchWords(ctypes.Structure):
         """So many matrices, so far apart."""
         axes = ctypes.c_int64 * BATCH_AXES
         return BatchWords(
-            x=axes(0, 0, x), w=axes(0, 0, w), y=axes(0, 0, y), extents=(ctypes.c_int32 * BATCH_AXES)(1, 1, matrices)
-        )
+            x=axes(0, 0, x), w=axes(0, 0, w), y=axes(0, 0, y), extents=(ctypes.c_int32 * BATCH_AXES)(1, 1, matrices),
+            factor=1.0,
+        )  # fmt: skip
 
 
 class RegionWords(ctypes.Structure):
@@ -222,7 +229,7 @@ def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWo
         shared_bytes=launch.shared_bytes, vector=launch.vector, maps=len(launch.maps),
         box_x=(ctypes.c_int32 * 2)(*((x.rows, x.columns) if x else (0, 0))),
         box_w=(ctypes.c_int32 * 2)(*((w.rows, w.columns) if w else (0, 0))),
-        swizzle=x.swizzle_bytes if x else 0, kn=int(kn), dtype=DTYPES.index(dtype),
+        swizzle=x.swizzle_bytes if x else 0, kn=int(kn) + int(launch.across), dtype=DTYPES.index(dtype),
         splits_max=MOST_SPLITS if launch.splits else 1, groups=int(launch.groups),
         batch=int(launch.batch),
     )  # fmt: skip

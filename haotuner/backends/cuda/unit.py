@@ -177,12 +177,12 @@ def _grouped_kernel(
 
 def _batched_kernel(symbol: str, parameters: str, passed: str, limits: str, body: str, family: CudaDense) -> str:
     """The kernel of one product of a batch, and ours above it that finds the block's matrices first."""
-    enter = f"ht_enter_matrix<{ELEMENT_TYPES[TVM_DTYPES[family.dtype]]}>"
+    element = ELEMENT_TYPES[TVM_DTYPES[family.dtype]]
     taken = "const __grid_constant__ ht_cuda_args ht_all, const __grid_constant__ ht_cuda_batch ht_batch"
     return (
-        f"HT_DEVICE void {symbol}_kernel(const ht_cuda_args& ht_args, {parameters}) {{\n{body}}}\n"
+        f"HT_DEVICE void {symbol}_kernel(const ht_batch_args& ht_args, {parameters}) {{\n{body}}}\n"
         f'extern "C" __global__ void __launch_bounds__({limits}) {symbol}({taken}) {{\n'
-        f"  ht_cuda_args ht_args = ht_all;\n  {enter}(ht_args, ht_batch);\n"
+        f"  ht_batch_args ht_args(ht_all, ht_batch);\n  ht_enter_matrix<{element}>(ht_args);\n"
         f"  {symbol}_kernel(ht_args, {passed});\n}}\n"
     )
 

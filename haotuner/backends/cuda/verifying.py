@@ -49,6 +49,8 @@ class Case:
         found = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
         if self.ends:
             found["offsets"] = np.array(self.ends, np.int32)
+        for name in self.op.epilogue_operands:  # kernels read them in the type of the result
+            found[name] = found[name].astype(judge.numpy_dtype(self.op.dtype))
         if self.bias:
             size = (len(self.ends), self.n) if self.ends else self.n
             found["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, size).astype(judge.numpy_dtype(self.op.dtype))
@@ -75,10 +77,11 @@ def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
         return replace(op, static=(("n", n), ("k", k)))
 
     wide = launch.tile_n + ragged
-    yield Case(op=small(wide, 2 * depth + last), m=launch.tile_m + 1, whole=True, bias=True)
+    bias = not op.epilogue  # it has its own
+    yield Case(op=small(wide, 2 * depth + last), m=launch.tile_m + 1, whole=bias, bias=bias)
     yield Case(op=small(max(launch.tile_n // step * step, step), depth), m=1)
     if launch.splits:
-        yield Case(op=small(wide, PARTS * depth + last), m=max(1, launch.tile_m - 1), splits=PARTS, bias=True, whole=True)
+        yield Case(op=small(wide, PARTS * depth + last), m=max(1, launch.tile_m - 1), splits=PARTS, bias=bias, whole=bias)
 
 
 def _grouped_cases(op: Op, launch: Launch, depth: int, ragged: int, last: int) -> Iterator[Case]:
@@ -114,10 +117,11 @@ def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded)
         weight = weight[..., picked] if kn else weight[..., picked, :]
         op = replace(op, static=tuple((axis, len(picked) if axis == "n" else extent) for axis, extent in op.static))
     asked = {**inputs, "weight": weight}
+    asked |= {name: inputs[name][..., picked] for name in op.epilogue_operands}
     want = judge.reference(op, asked)
     exact = case.whole and op.dtype == "fp32"
     allowed = 0.0 if exact else judge.tolerance(op, asked, want)
-    if "bias" in inputs:
+    if case.bias:
         bias = np.asarray(inputs["bias"], np.float64)[..., picked]
         if case.ends:  # that of each row's group
             bias = np.repeat(bias, np.diff(case.ends, prepend=0), axis=0)

@@ -210,10 +210,13 @@ static ht_status call(const ht_linear* linear, const DLTensor* x, const DLTensor
 ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const* constants, int count, ht_linear** out, ht_error* error) {
   if (op == NULL || out == NULL || (count > 0 && constants == NULL)) return ht_refuse(error, HT_BAD_VALUE, "op, constants or out is NULL");
   *out = NULL;
-  if (op->pack->device >= 0 || op->pack->door->version < 6)
-    return ht_refuse(error, HT_BAD_VALUE, "%s binds no epilogue: use ht_bind", op->facts.name);
+  if (op->pack->door->version < 6) return ht_refuse(error, HT_BAD_VALUE, "%s binds no epilogue: use ht_bind", op->facts.name);
   if (count != op->facts.constants || count > HT_MAX_EXTRA)
     return ht_refuse(error, HT_BAD_VALUE, "%s binds %d tensors of one value a channel, got %d", op->facts.name, (int)op->facts.constants, count);
+  if (op->pack->device >= 0) { /* nothing is copied; the only one there is is a bias */
+    if (count > 0 && constants[0] == NULL) return ht_refuse(error, HT_BAD_VALUE, "a value of a channel is NULL");
+    return ht_bind(op, weight, count > 0 ? constants[0] : NULL, out, error);
+  }
   for (int i = 0; i < count; ++i) {
     ht_status status = check("a value of a channel", constants[i], 1, 1, error);
     if (status != HT_OK) return status;
@@ -235,19 +238,26 @@ ht_status ht_call_fused(const ht_linear* linear, const DLTensor* x, const DLTens
     return ht_refuse(error, HT_BAD_VALUE, "linear, x, inputs or out is NULL");
   const ht_op* op = linear->op;
   const int wanted = op->facts.operands - 3 - op->facts.constants;
-  if (linear->bound != NULL || op->pack->door->version < 6 || linear->constant_count != op->facts.constants)
+  if (op->pack->door->version < 6 || (linear->bound == NULL && linear->constant_count != op->facts.constants))
     return ht_refuse(error, HT_BAD_VALUE, "%s was not bound with ht_bind_fused", op->facts.name);
   if (count != wanted || count + linear->constant_count > HT_MAX_EXTRA)
     return ht_refuse(error, HT_BAD_VALUE, "%s reads %d tensors like its output beside x, got %d", op->facts.name, wanted, count);
   if (atomic_load_explicit(&op->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc;
+  if (linear->bound != NULL) {
+    if (count > 0 && inputs[0] == NULL) return ht_refuse(error, HT_BAD_VALUE, "inputs[0] is NULL");
+    rc = op->pack->door->queue_groups(op->index, x, linear->bound, out, count > 0 ? inputs[0] : NULL, linear->setting, stream, &kind, text,
+                                      sizeof text);
+    return answer(rc, kind, text, error);
+  }
   if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");
   const DLTensor* extra[HT_MAX_EXTRA];
   for (int i = 0; i < linear->constant_count; ++i) extra[i] = &linear->constants[i];
   for (int i = 0; i < count; ++i)
     if ((extra[linear->constant_count + i] = inputs[i]) == NULL) return ht_refuse(error, HT_BAD_VALUE, "inputs[%d] is NULL", i);
-  const char* kind = NULL;
-  char text[sizeof error->text];
-  int rc = op->pack->door->call_fused(op->index, x, &linear->weight, out, extra, linear->constant_count + count, linear->setting, &kind,
+  rc = op->pack->door->call_fused(op->index, x, &linear->weight, out, extra, linear->constant_count + count, linear->setting, &kind,
                                       text, sizeof text);
   return answer(rc, kind, text, error);
 }

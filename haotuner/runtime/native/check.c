@@ -23,7 +23,9 @@ int ht_check_type(const char* name, const DLTensor* t, int code, int bits, ht_er
   if (t->device.device_type != kDLCPU)
     return ht_refuse(error, "ValueError", "%s lives on device type %d; this pack computes on the CPU: copy it there first", name,
                      (int)t->device.device_type);
-  if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1)
+  /* Of bfloat16 the bits, too, from those whose arrays know none. */
+  const int as_bits = code == kDLBfloat && t->dtype.code == kDLUInt;
+  if ((t->dtype.code != code && !as_bits) || t->dtype.bits != bits || t->dtype.lanes != 1)
     return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
                      (int)t->dtype.bits, (int)t->dtype.lanes, type_name(code, bits));
   if (t->ndim < 1 || t->ndim > HT_MAX_RANK)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.cost.forest import Settings
 from haotuner.generate.space import Point, Space
+
+if TYPE_CHECKING:
+    import lightgbm
 
 Floats: TypeAlias = NDArray[np.float64]
 Expected: TypeAlias = Callable[[Sequence[Point]], Floats]  # log of expected microseconds, of shape (points, shapes)
@@ -45,6 +47,8 @@ class Fitness:
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """Take in what was measured and learn from all of it."""
+        import lightgbm
+
         self.known.update((point, score) for point, score in scores if np.isfinite(score))
         if len(self.known) < 8:
             return

@@ -2,7 +2,8 @@
  *
  * HT_TYPE: 2 bf16, 1 fp16, 4 int8 (weights; x without sign) - terms of a word. HT_DOT: the CPU multiplies whole words
  * (vdpbf16ps, vpdpbusd); without it they are widened: of bf16 and fp16 x once for a run of terms, the weight in registers. Each
- * sum is taken in the order of k by one accumulator, whatever the tile's shape: a row's bits do not depend on its neighbours. */
+ * sum is taken in the order of k by one accumulator, whatever the tile's shape: a row's bits do not depend on its neighbours.
+ * HT_SIGNED: bytes of x have a sign, which 128 more takes from them. */
 
 #define HT_NR (HT_NV * HT_LANES)
 #define HT_AT(j) (((j)*HT_LANES) / HT_PW * panel + ((j)*HT_LANES) % HT_PW * HT_COLUMN)
@@ -17,6 +18,12 @@
 typedef vi HT_NAME(sum);
 #else
 typedef vf HT_NAME(sum);
+#endif
+
+#if HT_SIGNED
+#define HT_WORD(word) ((word) ^ (int32_t)0x80808080)
+#else
+#define HT_WORD(word) (word)
 #endif
 
 #if HT_TYPE != 1
@@ -72,12 +79,15 @@ HT_UNROLL
   for (int64_t q = 0; q < whole; ++q) {
     HT_FETCH(q);
 #pragma GCC unroll 16
-    for (int i = 0; i < HT_MR; ++i) memcpy(&words[i], x + i * t->x_stride + q * 4, 4);
+    for (int i = 0; i < HT_MR; ++i) {
+      memcpy(&words[i], x + i * t->x_stride + q * 4, 4);
+      words[i] = HT_WORD(words[i]);
+    }
     HT_NAME(step)(sums, words, w + q * HT_PW * 4, panel);
   }
   if (left > 0) {
 #pragma GCC unroll 16
-    for (int i = 0; i < HT_MR; ++i) words[i] = HT_NAME(some)(x + i * t->x_stride + whole * 4, left * (4 / HT_TYPE));
+    for (int i = 0; i < HT_MR; ++i) words[i] = HT_WORD(HT_NAME(some)(x + i * t->x_stride + whole * 4, left * (4 / HT_TYPE)));
     HT_NAME(step)(sums, words, w + whole * HT_PW * 4, panel);
   }
 }
@@ -141,12 +151,17 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
   for (int64_t group = 0; group < t->groups; ++group)
     for (int64_t tile = 0; tile < t->tiles; ++tile) {
       HT_NAME(sum) sums[HT_MR][HT_NV];
+      char* out = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
+      const char* begin = t->add ? out : t->first != NULL ? (const char*)(t->first + group * HT_NR) : NULL;
+      const int64_t down = t->add ? t->stride : 0;
 #pragma GCC unroll 16
       for (int i = 0; i < HT_MR; ++i)
 #pragma GCC unroll 16
-        for (int j = 0; j < HT_NV; ++j) memset(&sums[i][j], 0, sizeof sums[i][j]);
+        for (int j = 0; j < HT_NV; ++j) {
+          memset(&sums[i][j], 0, sizeof sums[i][j]);
+          if (begin != NULL) memcpy(&sums[i][j], begin + (i * down + j * HT_LANES) * 4, sizeof sums[i][j]);
+        }
       HT_NAME(depth)(sums, t, t->x + tile * HT_MR * t->x_stride, t->w + group * (HT_NR / HT_PW) * panel);
-      char* out = (char*)t->sums + (tile * HT_MR * t->stride + group * HT_NR) * 4;
 #pragma GCC unroll 16
       for (int i = 0; i < HT_MR; ++i)
 #pragma GCC unroll 16
@@ -159,3 +174,4 @@ HT_TARGET static void HT_PROGRAM(const ht_typed_tile* t) {
 #undef HT_COLUMN
 #undef HT_RUN
 #undef HT_FETCH
+#undef HT_WORD

@@ -85,3 +85,41 @@ HT_STORES(uint8, 1)
 HT_STORES(int8, 1)
 HT_STORES(int32, 4)
 HT_STORES(floats, 4)
+
+/* Taps of a depthwise convolution: one vector of sums at a time stays in a register for all of them. */
+#define HT_TAPS(type, size, vector, load, step)                                                                             \
+  static void HT_NAME(taps_##type)(void* sums, int64_t count, const char* const* x, const float* const* w, int64_t w_step,  \
+                                   int64_t taps) {                                                                          \
+    for (int64_t at = 0; at < count; at += HT_LANES) {                                                                      \
+      const int64_t some = count - at < HT_LANES ? count - at : HT_LANES;                                                   \
+      char last[HT_LANES * 4] = {0};                                                                                        \
+      float weights[HT_LANES] = {0};                                                                                        \
+      vector sum;                                                                                                           \
+      memcpy(last, (char*)sums + at * 4, (size_t)some * 4);                                                                 \
+      memcpy(&sum, last, sizeof sum);                                                                                       \
+      for (int64_t tap = 0; tap < taps; ++tap) {                                                                            \
+        const char* from = x[tap] + at * (size);                                                                            \
+        const float* of_w = w[tap] + at * w_step;                                                                           \
+        if (some < HT_LANES) {                                                                                              \
+          memcpy(last, from, (size_t)(some * (size)));                                                                      \
+          from = last;                                                                                                      \
+        }                                                                                                                   \
+        if (some < HT_LANES && w_step) {                                                                                    \
+          memcpy(weights, of_w, (size_t)some * 4);                                                                          \
+          of_w = weights;                                                                                                   \
+        }                                                                                                                   \
+        vi factor = w_step ? loadi(of_w) : asi(splatf(*of_w));                                                              \
+        sum = step(load(from), factor, sum);                                                                                \
+      }                                                                                                                     \
+      memcpy((char*)sums + at * 4, &sum, (size_t)some * 4);                                                                 \
+    }                                                                                                                       \
+  }
+HT_INLINE vf HT_NAME(add_floats)(vf x, vi w, vf sum) { return madd(x, asf(w), sum); }
+/* Bytes are in the low halves of words; what is above them counts nothing. */
+HT_INLINE vi HT_NAME(add_words)(vi x, vi w, vi sum) { return V(add, epi32)(sum, V(madd, epi16)(and_(x, splat(0xffff)), w)); }
+HT_INLINE vi HT_NAME(plain)(const void* p) { return from_bytes(p, 0); }
+HT_INLINE vi HT_NAME(with_sign)(const void* p) { return from_bytes(p, 1); }
+HT_TAPS(bf16, 2, vf, from_bf16, HT_NAME(add_floats))
+HT_TAPS(fp16, 2, vf, from_halves, HT_NAME(add_floats))
+HT_TAPS(uint8, 1, vi, HT_NAME(plain), HT_NAME(add_words))
+HT_TAPS(int8, 1, vi, HT_NAME(with_sign), HT_NAME(add_words))

@@ -93,3 +93,18 @@ HT_INLINE void store_bytes(void* p, vi v) {
   memcpy(p, &four, 4);
 #endif
 }
+
+/* HT_LANES bytes at p, with a sign or without one, as words. */
+HT_INLINE vi from_bytes(const void* p, int sign) {
+#if HT_LANES == 16
+  __m128i bytes = _mm_loadu_si128(p);
+  return sign ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+#elif HT_LANES == 8
+  __m128i bytes = _mm_loadl_epi64(p);
+  return sign ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+#else
+  int32_t four;
+  memcpy(&four, p, 4);
+  return sign ? _mm_cvtepi8_epi32(_mm_cvtsi32_si128(four)) : _mm_cvtepu8_epi32(_mm_cvtsi32_si128(four));
+#endif
+}

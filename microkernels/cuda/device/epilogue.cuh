@@ -22,17 +22,29 @@ HT_DEVICE bool ht_whole(const ht_cuda_args& a) {
     return a.splits == 1 && a.n % ht_wide<T>::elements == 0 && ht_aligned<T>(a);
 }
 
-template <class T, bool ACT>
-HT_DEVICE void ht_put_whole(const ht_cuda_args& a, float* v, int row, int column) {
+// What a kind of kernel is given beside its arguments (batches.cuh); here nothing.
+struct ht_nothing {
+    template <class T, int N>
+    HT_DEVICE void scale(float*) const {}
+    template <class T, int N>
+    HT_DEVICE void add(float*, int, int) const {}
+};
+template <class T>
+HT_DEVICE ht_nothing ht_beside(const ht_cuda_args&) { return ht_nothing(); }
+
+template <class T, bool ACT, class BESIDE = ht_nothing>
+HT_DEVICE void ht_put_whole(const ht_cuda_args& a, float* v, int row, int column, const BESIDE& beside = BESIDE()) {
     constexpr int N = ht_wide<T>::elements;
     if (row >= a.m || column >= a.n) return;
     const int64_t at = (int64_t)row * a.ldy + column;
     float other[N];
+    beside.template scale<T, N>(v);
     if (a.bias) {
         ht_wide<T>::load(other, (const T*)a.bias + column);
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] += other[i];
     }
+    beside.template add<T, N>(v, row, column);
     if (a.residual) {
         ht_wide<T>::load(other, (const T*)a.residual + at);
 #pragma unroll
@@ -45,15 +57,17 @@ HT_DEVICE void ht_put_whole(const ht_cuda_args& a, float* v, int row, int column
     ht_wide<T>::store((T*)a.y + at, v);
 }
 
-template <class T>
-HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, bool partial) {
+template <class T, class BESIDE = ht_nothing>
+HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, bool partial, const BESIDE& beside = BESIDE()) {
     if (row >= a.m || column >= a.n) return;
     if (partial) {
         a.partial[((int64_t)blockIdx.y * a.m + row) * a.n + column] = v;
         return;
     }
     const int64_t at = (int64_t)row * a.ldy + column;
+    beside.template scale<T, 1>(&v);
     if (a.bias) v += (float)((const T*)a.bias)[column];
+    beside.template add<T, 1>(&v, row, column);
     if (a.residual) v += (float)((const T*)a.residual)[at];
     ((T*)a.y)[at] = (T)ht_activated(a.act, v);
 }
@@ -91,8 +105,9 @@ HT_DEVICE void ht_unstage(float* v, const float* stage, bool turned) {
     }
 }
 
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
-HT_DEVICE void ht_store_fragments(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
+HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared, int warp, int row0, int column0) {
+    const auto beside = ht_beside<T>(a);
     constexpr int N = ht_wide<T>::elements, PIECES = 8 * COLUMNS / N, PITCH = ht_pitch<COLUMNS>::floats;
     const int lane = ht_thread_again() % 32;
     float* stage = (float*)shared + warp * 8 * PITCH;
@@ -109,7 +124,7 @@ HT_DEVICE void ht_store_fragments(const ht_cuda_args& a, const float* sums, void
                 if (PIECES % 32 && piece >= PIECES) continue;
                 float v[N];
                 ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
-                ht_put_whole<T, false>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c);
+                ht_put_whole<T, false>(a, v, row0 + half / 2 * ROW_STEP + half % 2 * 8 + r, column0 + c, beside);
             }
         }
         return;
@@ -129,12 +144,12 @@ HT_DEVICE void ht_store_fragments(const ht_cuda_args& a, const float* sums, void
                 const int r = piece / (COLUMNS / N), c = piece % (COLUMNS / N) * N;
                 float v[N];
                 ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
-                ht_put_whole<T, true>(a, v, row + r, column0 + c);
+                ht_put_whole<T, true>(a, v, row + r, column0 + c, beside);
             }
         } else {
 #pragma unroll 1
             for (int one = lane; one < 8 * COLUMNS; one += 32)
-                ht_put_one<T>(a, stage[one / COLUMNS * PITCH + one % COLUMNS], row + one / COLUMNS, column0 + one % COLUMNS, partial);
+                ht_put_one<T>(a, stage[one / COLUMNS * PITCH + one % COLUMNS], row + one / COLUMNS, column0 + one % COLUMNS, partial, beside);
         }
     }
 }
@@ -173,15 +188,16 @@ HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* s
 
 // ---- fp32 sums of one thread: ROWS x COLUMNS, both in strips that lie ROW_STEP and COLUMN_STEP apart; four columns a strip
 // Eight neighbours of a warp hold 128 bytes of a row of Y: stores are whole as they are.
-template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP>
-HT_DEVICE void ht_store_strips(const ht_cuda_args& a, const float* sums, int row0, int column0) {
+template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, class ARGS>
+HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int column0) {
+    const auto beside = ht_beside<float>(a);
     const bool whole = ht_whole<float>(a);
     if (whole && a.act == HT_ACT_NONE) {
 #pragma unroll
         for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
             const int r = i / (COLUMNS / 4), s = i % (COLUMNS / 4);
             float v[4] = {sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]};
-            ht_put_whole<float, false>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP);
+            ht_put_whole<float, false>(a, v, row0 + r / ROW_STRIP * ROW_STEP + r % ROW_STRIP, column0 + s * COLUMN_STEP, beside);
         }
         return;
     }
@@ -196,11 +212,11 @@ HT_DEVICE void ht_store_strips(const ht_cuda_args& a, const float* sums, int row
 #pragma unroll
             for (int q = 0; q < 4; q++) v[q] = same == i ? sums[same * 4 + q] : v[q];
         if (whole) {
-            ht_put_whole<float, true>(a, v, row, column);
+            ht_put_whole<float, true>(a, v, row, column, beside);
         } else {
 #pragma unroll 1
             for (int q = 0; q < 4; q++) {
-                ht_put_one<float>(a, v[0], row, column + q, partial);
+                ht_put_one<float>(a, v[0], row, column + q, partial, beside);
                 v[0] = v[1], v[1] = v[2], v[2] = v[3];
             }
         }

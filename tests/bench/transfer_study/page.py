@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from haotuner.cli.transfer_page import Plots, family_page, header, markdown_table
+from haotuner.cli.markdown import markdown_table
+from haotuner.cli.transfer_page import Plots, family_page, header
 from haotuner.transfer.target_scores import KEYS
 from tests.bench.transfer_study.ablation import SEEDS
 from tests.bench.transfer_study.bars import bars

@@ -125,7 +125,7 @@ static void calls(door call, const TVMFFIAny right[5], const DLTensor* x, CUstre
   void* const nowhere = malloc(1); /* no stream: the driver says so */
   TAKEN(call, args, 5);
   CHECK(result.type_index == kTVMFFINone && alive == 0);
-  for (int count = 0; count < 4; ++count) RAISED(call, args, count, "expected the arguments (x, bound, out, setting[, stream[, offsets]])");
+  for (int count = 0; count < 4; ++count) RAISED(call, args, count, "expected the arguments (x, bound, out, setting[, stream[, offsets or residual]])");
   RAISED(call, args, 7, "expected the arguments (x, bound, out");
   RAISED(call, args, 6, "offsets is not a tensor");
   args[5] = right[0];
@@ -195,13 +195,19 @@ static void products(void* library, const char* name, CUstream stream) {
   DLTensor x = {place(2 * B * M * K), {kDLCUDA, 0}, 3, {kDLFloat, 16, 1}, x_shape, NULL, 0}, w = x, y = x;
   w.shape = w_shape, w.data = place(2 * B * N * K), y.shape = y_shape, y.data = place(2 * B * M * N);
   const TVMFFIAny right[5] = {tensor(&x), tensor(&w), tensor(&y), whole(HT_MAX_THREADS), whole((int64_t)(size_t)stream)};
-  TVMFFIAny args[6] = {right[0], right[1], right[2], right[3], right[4], none()};
+  TVMFFIAny args[9] = {right[0], right[1], right[2], right[3], right[4], none(), none(), none(), none()};
   void* const nowhere = malloc(1);
-  const char* const wanted = "expected the arguments (x, w, out, setting[, stream])";
+  const char* const wanted = "expected the arguments (x, w, out, setting[, stream[, bias[, scale[, mask]]]])";
   TAKEN(call, args, 5);
   CHECK(result.type_index == kTVMFFINone);
   for (int count = 0; count < 4; ++count) RAISED(call, args, count, wanted);
-  RAISED(call, args, 6, wanted);
+  RAISED(call, args, 9, wanted);
+  TAKEN(call, args, 8); /* nothing beside */
+  args[6] = whole(1);
+  RAISED(call, args, 7, "scale is not a tensor");
+  args[6] = right[1];
+  RAISED(call, args, 7, "scale has dtype");
+  args[6] = none();
   const TVMFFIAny settings[] = {real(1), none(), right[0]};
   for (int i = 0; i < 3; ++i) {
     args[3] = settings[i];

@@ -78,6 +78,27 @@ int main(int argc, char** argv) {
   CHECK(cu.StreamSynchronize(stream) == 0 && cu.MemcpyDtoHAsync(y, (CUdeviceptr)(size_t)ty.data, sizeof y, stream) == 0);
   CHECK(cu.StreamSynchronize(stream) == 0);
   through_the_door(pack->library, &tx, &tw, &ty);
+  static float z[B * M * N], scales[B] = {0.5f, 2, -1}, bias[N], mask[M];
+  float half = 0.5f;
+  for (int j = 0; j < N; ++j) bias[j] = (float)(j % 5);
+  for (int i = 0; i < M; ++i) mask[i] = (float)(i % 3);
+  int64_t n_shape[1] = {N}, m_shape[2] = {M, 1}, b_shape[1] = {B};
+  DLTensor tb = upload(bias, sizeof bias, 1, n_shape), tm = upload(mask, sizeof mask, 2, m_shape), ts = upload(scales, sizeof scales, 1, b_shape);
+  DLTensor tz = upload(NULL, sizeof z, 3, y_shape), number = {&half, {kDLCPU, 0}, 0, {kDLFloat, 32, 1}, NULL, NULL, 0};
+  DLTensor elsewhere = tm;
+  elsewhere.device.device_id = 1;
+  CHECK(ht_run(op, (const DLTensor*[]){&tx, &tw, &tz, NULL, NULL, &elsewhere}, 6, stream, &error) == HT_BAD_VALUE);
+  CHECK(ht_run(op, (const DLTensor*[]){&tx, &tw, &tz, &number}, 4, stream, &error) == HT_BAD_VALUE);
+  CHECK(cu.StreamSynchronize(NULL) == 0);
+  double off = 0;
+  for (int one = 0; one < 2; ++one) {
+    CHECK(ht_run(op, (const DLTensor*[]){&tx, &tw, &tz, &tb, one ? &number : &ts, &tm}, 6, stream, &error) == HT_OK);
+    CHECK(cu.StreamSynchronize(stream) == 0 && cu.MemcpyDtoHAsync(z, (CUdeviceptr)(size_t)tz.data, sizeof z, stream) == 0);
+    CHECK(cu.StreamSynchronize(stream) == 0);
+    for (int i = 0; i < B * M * N; ++i)
+      off = fmax(off, fabs(y[i] * (one ? half : scales[i / (M * N)]) + bias[i % N] + mask[i / N % M] - z[i]));
+  }
+  CHECK(off == 0);
   double worst = 0;
   for (int b = 0; b < B; ++b)
     for (int i = 0; i < M; ++i)

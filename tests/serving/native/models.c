@@ -127,7 +127,7 @@ static int schedules(int tries, int file) {
     memcpy(words, ht_models[0].words, (size_t)cut * 8);
     for (uint64_t changes = 1 + draw() % 3; cut > HT_MODEL_HEAD && changes > 0; --changes) {
       int64_t at = HT_MODEL_HEAD + (int64_t)(draw() % (uint64_t)(cut - HT_MODEL_HEAD));
-      words[at] = draw() % 2 ? words[at] + (int64_t)(draw() % 5) - 2 : draw() % 4 ? (int64_t)(draw() % 80) : odd[draw() % (sizeof odd / sizeof *odd)];
+      words[at] = draw() % 2 ? (int64_t)((uint64_t)words[at] + draw() % 5 - 2) : draw() % 4 ? (int64_t)(draw() % 80) : odd[draw() % (sizeof odd / sizeof *odd)];
     }
     const int damaged = draw() % 8 == 0 && cut == count && memcmp(words, ht_models[0].words, (size_t)count * 8) != 0;
     if (cut > 3) words[2] = cut;

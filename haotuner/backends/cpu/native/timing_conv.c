@@ -4,6 +4,7 @@
 
 extern const ht_kernel ht_kernels[]; /* generated: the candidates in this library */
 extern const int ht_kernel_count;
+extern const ht_typed* const ht_kernels_typed; /* NULL: fp32 */
 
 enum { /* the job: one int64 vector */
   JOB_KERNEL, JOB_SHARE, JOB_THREADS, JOB_COPIES, JOB_SAMPLE_NS, JOB_LIMIT_NS, JOB_LEAST,
@@ -29,7 +30,7 @@ static ht_window window_of(const int64_t* w) {
 
 static ht_conv conv_of(const int64_t* w) {
   return (ht_conv){(int32_t)w[0], (int32_t)w[1], (int32_t)w[2], window_of(w + 3), window_of(w + 9),
-                   (uint8_t)w[15], (uint8_t)w[16], (uint8_t)w[17], (int32_t)w[18], ht_kernels};
+                   (uint8_t)w[15], (uint8_t)w[16], (uint8_t)w[17], (int32_t)w[18], ht_kernels, ht_kernels_typed};
 }
 
 static int call_conv(void* arg, int64_t copy) {
@@ -39,7 +40,7 @@ static int call_conv(void* arg, int64_t copy) {
 }
 
 /* time_conv(x, packed weights, y, bias, job, samples float64 [4, room], extra): bias of no element is none, extra holds all that the
- * epilogue reads. Returns how many samples were
+ * epilogue reads, in 32-bit room each. Returns how many samples were
  * taken (sampling.h). */
 HT_EXPORT int __tvm_ffi_ht_time_conv(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;

@@ -146,6 +146,7 @@ static int launch(const htt_call* call, int weight) {
     const int64_t element = ht_cuda_bytes(region->kernel.dtype);
     args.x = (const char*)call->args.x + row * args.ldx * element;
     args.y = (char*)call->args.y + row * args.ldy * element;
+    if (args.residual != NULL) args.residual = (const char*)call->args.residual + row * args.ldy * element;
     args.m = (int32_t)region->rows;
     if (ht_cuda_fits(&region->kernel, &args, &self.error) != 0) return -1;
     if (region->kernel.groups) {

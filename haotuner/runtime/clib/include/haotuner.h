@@ -73,12 +73,12 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
  * images in the layout of the op, and out as large as the convolution makes them. */
 void ht_linear_free(ht_linear* linear);
 
-/* As ht_bind, of an op with an epilogue on a CPU: `constants` are what it reads with one value a channel, float32 (n), in the order of
- * its steps: bias, scale, low and high of a clamp. They are copied. */
+/* As ht_bind, of an op with an epilogue: `constants` are what it reads with one value a channel, float32 (n), in the order of its steps:
+ * bias, scale, low and high of a clamp. They are copied. On a device there is a bias at most, of the op's type, which stays the caller's. */
 ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const* constants, int count, ht_linear** out, ht_error* error);
 
 /* As ht_call; `inputs` are what the epilogue reads like out (the residual), apart from it, of its shape and, where that is no integer,
- * of its type, else float32. */
+ * of its type, else float32. On a device its rows are as far apart as those of out, and it may be out itself. */
 ht_status ht_call_fused(const ht_linear* linear, const DLTensor* x, const DLTensor* const* inputs, int count, const DLTensor* out,
                         void* stream, ht_error* error);
 
@@ -105,7 +105,8 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * may call; nothing may call while or after the pack is closed. Allocates nothing.
  * batch_matmul takes x, w, y and after them, each NULL or left out where it is not wanted, bias, scale and mask:
  * y = (x . w) * scale + bias + mask. Matrices are the last two axes; those before count them and are broadcast, at any strides.
- * On a device it takes x, w and y alone, whose last axis is contiguous, and is queued on `stream`; on a CPU that is NULL. */
+ * On a device the last axis of x, w and y is contiguous, bias and mask are of their type, scale is float32 there, or one float32 of the
+ * host, which is read before this returns; and the call is queued on `stream`. On a CPU that is NULL. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
 /* Whole models of a CPU pack. Their weights are mapped read-only from the pack's folder, which all processes share; what their ops read

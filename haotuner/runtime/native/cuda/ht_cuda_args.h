@@ -34,6 +34,11 @@ typedef struct {
 typedef struct {
     int64_t x[HT_CUDA_BATCH_AXES], w[HT_CUDA_BATCH_AXES], y[HT_CUDA_BATCH_AXES]; /* strides in elements */
     int32_t extents[HT_CUDA_BATCH_AXES], first;
+    float factor;         /* of all matrices, where scale is NULL: y = (x * w) * factor + bias + mask */
+    int32_t zero;
+    const float* scale;   /* of each matrix, or NULL */
+    const void* mask;     /* of Y's dtype, or NULL */
+    int64_t scale_apart[HT_CUDA_BATCH_AXES], mask_apart[HT_CUDA_BATCH_AXES], mask_down, mask_right; /* in elements; 0 shares */
 } ht_cuda_batch;
 
 #endif

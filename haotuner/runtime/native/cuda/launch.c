@@ -12,7 +12,8 @@ int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_erro
   const int64_t vector = kernel->vector > step ? kernel->vector : step; /* elements */
   const int32_t w_columns = kernel->kn ? args->n : args->k, w_rows = kernel->kn ? args->k : args->n;
   const int32_t w_stride = kernel->batch ? args->ldw : w_columns;
-  if (!aligned(args->x, vector * element) || (args->m > 1 && args->ldx % vector != 0))
+  const int32_t x_rows = kernel->kn == 2 ? args->k : args->m, x_columns = kernel->kn == 2 ? args->m : args->k;
+  if (!aligned(args->x, vector * element) || (x_rows > 1 && args->ldx % vector != 0))
     return ht_refuse(error, "ValueError",
                      "x begins at an address, or has a row stride (%d), that is no multiple of %d elements, which this pack's kernels "
                      "need: pass a contiguous copy",
@@ -22,13 +23,13 @@ int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_erro
   if (kernel->batch && w_rows > 1 && w_stride % vector != 0)
     return ht_refuse(error, "ValueError", "w has a row stride (%d) that is no multiple of %d elements, which this pack's kernels need: pass a contiguous copy",
                      (int)w_stride, (int)vector);
-  if (args->k % vector != 0 || w_columns % vector != 0)
+  if (x_columns % vector != 0 || w_columns % vector != 0 || args->k % vector != 0)
     return ht_refuse(error, "ValueError", "%.60s needs extents that are multiples of %d: the pack is damaged, run haotuner verify",
                      kernel->name, (int)vector);
   if (kernel->maps && args->m > 1 && args->ldx < args->k)
     return ht_refuse(error, "ValueError", "rows of x overlap (row stride %d under k = %d): pass a contiguous copy", (int)args->ldx,
                      (int)args->k);
-  if (!kernel->maps && ((int64_t)args->m * args->ldx > HT_CUDA_OPERAND_ELEMENTS || (int64_t)w_rows * w_stride > HT_CUDA_OPERAND_ELEMENTS))
+  if (!kernel->maps && ((int64_t)x_rows * args->ldx > HT_CUDA_OPERAND_ELEMENTS || (int64_t)w_rows * w_stride > HT_CUDA_OPERAND_ELEMENTS))
     return ht_refuse(error, "ValueError", "x (m * row stride) or weight (n * k) holds over 2^31-1 elements: pass fewer rows at a time");
   return 0;
 }

@@ -14,7 +14,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   int32_t maps;                  /* 0, or 2: x's tensor map and w's follow the arguments */
   int32_t box_x[2], box_w[2];    /* of the maps: rows, columns */
   int32_t swizzle;               /* of the maps, in bytes: 0, 32, 64 or 128 */
-  int32_t kn;                    /* w is (k, n) */
+  int32_t kn;                    /* w is (k, n); 2: x is (k, m) as well */
   uint8_t dtype;                 /* HT_CUDA_FP32 and on */
   int32_t splits_max;            /* 1: it cannot split k */
   int32_t groups;                /* it takes ht_cuda_groups behind its arguments */

@@ -1,6 +1,7 @@
 /* The doors of a pack's library for tvm-ffi, for ops whose weight stays on a device and whose calls are queued there.
  *
- * call(x, bound, out, setting[, stream[, offsets]]): as in ffi.c, with what `ht_bind` filled for a weight; offsets of a grouped op.
+ * call(x, bound, out, setting[, stream[, more]]): as in ffi.c, with what `ht_bind` filled for a weight; more: offsets of a grouped op,
+ * or what the epilogue adds of out's shape.
  * Without a stream (or with None) it is the one that tvm-ffi was told for x's device: that of x's framework, or of tvm_ffi.use_raw_stream. */
 #include <stdio.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -20,14 +21,14 @@ static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void**
 }
 
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  static const char* const names[4] = {"x", "weight", "out", "offsets"};
+  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "offsets"};
   const ht_op* op = &ht_ops[index];
   const DLTensor* given[4] = {NULL};
   TVMFFIAny made = {.type_index = kTVMFFINone};
   void* stream = NULL;
   if (count_args < 4 || count_args > 6 || args[3].type_index != kTVMFFIInt ||
       (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets]])");
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets or residual]])");
   const DLTensor* x = ht_ffi_tensor(&args[0]);
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCUDA, x, &made) != 0) return -1;
   const int tensors = count_args == 6 ? 4 : 3;
@@ -51,15 +52,18 @@ int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny
 }
 
 int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  static const char* const names[3] = {"x", "w", "out"};
+  enum { MOST = 6 };
+  static const char* const names[MOST] = {"x", "w", "out", "bias", "scale", "mask"};
   const ht_op* op = &ht_ops[index];
-  const DLTensor* given[3];
+  const DLTensor* given[MOST];
   void* stream = NULL;
-  if (count_args < 4 || count_args > 5 || args[3].type_index != kTVMFFIInt ||
-      (count_args == 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, w, out, setting[, stream])");
-  for (int i = 0; i < 3; ++i) {
-    if ((given[i] = ht_ffi_tensor(&args[i])) != NULL) continue;
+  if (count_args < 4 || count_args > 8 || args[3].type_index != kTVMFFIInt ||
+      (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, w, out, setting[, stream[, bias[, scale[, mask]]]])");
+  const int tensors = count_args < 5 ? 3 : count_args - 2;
+  for (int i = 0; i < tensors; ++i) {
+    const TVMFFIAny* arg = &args[i < 3 ? i : i + 2];
+    if ((given[i] = ht_ffi_tensor(arg)) != NULL || (i >= 3 && arg->type_index == kTVMFFINone)) continue;
     char text[128];
     snprintf(text, sizeof text, "%s is not a tensor: pass a tensor of a CUDA device", names[i]);
     return ht_ffi_raise("TypeError", op->name, text);
@@ -67,7 +71,7 @@ int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count_args, TVMFF
   if ((count_args == 4 || args[4].type_index == kTVMFFINone) && TVMFFIEnvGetStream != NULL)
     stream = TVMFFIEnvGetStream((int32_t)given[0]->device.device_type, given[0]->device.device_id);
   ht_error error;
-  if (ht_call_op(index, given, 3, args[3].v_int64, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  if (ht_call_op(index, given, tensors, args[3].v_int64, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   result->type_index = kTVMFFINone;
   return 0;
 }

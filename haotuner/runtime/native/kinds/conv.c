@@ -8,6 +8,8 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   const int last = op->operand_count - 1;
   const DLTensor* bias = count == op->operand_count + 1 ? tensors[last + 1] : NULL;
   ht_call checked;
+  if (bias != NULL && op->optional_count == 0)
+    return ht_refuse(error, "TypeError", "takes %d tensors and no bias beside: its epilogue has one, or its sums are integers", (int)op->operand_count);
   if (ht_check(op, tensors, count - (count > op->operand_count), &checked, error) != 0) return -1;
   int64_t b = checked.extents[HT_CONV_B], h = conv->flat ? 1 : checked.extents[HT_CONV_H], w = checked.extents[HT_CONV_W];
   int64_t p = conv->flat ? 1 : checked.extents[HT_CONV_P], q = checked.extents[HT_CONV_Q];
@@ -69,7 +71,8 @@ static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error
   int64_t window[4] = {conv->transposed ? conv->channels : conv->features, (conv->transposed ? conv->features : conv->channels) / conv->groups,
                        conv->tall.taps, conv->wide.taps};
   int skip = conv->flat; /* the height of a window of one dimension */
-  if (ht_check_type("weight", weight, kDLFloat, 32, error) != 0) return -1;
+  const ht_element type = conv->typed != NULL ? conv->typed->weight : (ht_element){kDLFloat, 32};
+  if (ht_check_type("weight", weight, type.code, type.bits, error) != 0) return -1;
   int right = weight->ndim == 4 - skip;
   for (int i = 0; right && i < 4 - skip; ++i) right = weight->shape[i] == window[i >= 2 ? i + skip : i];
   if (!right || weight->data == NULL || !ht_contiguous(weight))

@@ -25,6 +25,7 @@ typedef struct {
   uint8_t transposed, last, flat; /* last: channels are the innermost axis; flat: images have no height */
   int32_t lanes;                  /* columns of a panel of the packed weight */
   const ht_kernel* kernels;       /* channels first: `tail` is the program of the last `nt` features of a group */
+  const ht_typed* typed;          /* NULL: fp32. Else rows are pixels and columns features whatever the layout (conv_typed.c) */
 } ht_conv;
 
 typedef struct { /* one axis of a phase: output first + step * i, tap t, meets input move * i + at + by * t */
@@ -39,6 +40,7 @@ typedef struct { /* an ordinary convolution: a part of the output, and the taps 
   int64_t stride; /* from one row, or one panel, of the packed weight to the next */
   int64_t offset; /* of the phase's weight in the packed one */
   int64_t group;  /* from one group's weight to the next */
+  int64_t first;  /* of signed bytes, from a group's weight to what its sums begin with */
 } ht_phase;
 
 int64_t ht_conv_phases(const ht_conv* conv);
@@ -77,6 +79,20 @@ typedef struct {
 void ht_conv_image(const ht_image* image, int lanes, float* out);
 /* Copy `count` lines. */
 void ht_conv_lines(int lanes, float* to, int64_t step, const float* from, int64_t stride, int64_t count, int64_t length);
+
+/* Of other types than fp32: data is of the types that conv->typed says, strides in elements of them. */
+
+/* conv_typed.c and conv_typed_direct.c: compute the call, as ht_conv_run. */
+int ht_conv_run_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
+int ht_conv_run_typed_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads);
+/* conv_typed_pack.c: as ht_conv_pack. */
+void ht_conv_pack_typed(const ht_conv* conv, const char* weight, float* packed);
+/* conv_typed_image.c: rows [pixel] of `width` bytes each, terms in the order tap, channel, whatever the layout. */
+void ht_conv_rows(const ht_image* image, char* out);
+/* conv_typed_finish.c: sums (pixels, features) from (pixel, feature) on: what follows them, the result's type, and into y. */
+int ht_conv_finish_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, const ht_phase* phase, float* sums,
+                         int64_t stride, int64_t feature, int64_t features, int64_t pixel, int64_t pixels);
+#define HT_CONV_SUMS (16 * 1024) /* of a block at most */
 
 extern const ht_kind ht_conv_kind;
 

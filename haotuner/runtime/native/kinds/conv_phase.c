@@ -48,6 +48,13 @@ static int64_t apart(int64_t floats) {
 static void weight_of(const ht_conv* conv, ht_phase* phase) {
   int64_t features = per_group(conv->features, conv);
   phase->depth = per_group(conv->channels, conv) * phase->tall.taps * phase->wide.taps;
+  if (conv->typed != NULL) {
+    int64_t panels = up(features, conv->lanes) + SLACK_PANELS;
+    phase->stride = apart(ht_typed_depth(conv->typed, phase->depth) * (conv->lanes * conv->typed->column / 4));
+    phase->first = phase->stride * panels;
+    phase->group = phase->first + (ht_typed_signed(conv->typed) ? panels * conv->lanes : 0);
+    return;
+  }
   phase->stride = apart(conv->last ? phase->depth * conv->lanes : phase->depth);
   phase->group = phase->stride * (conv->last ? up(features, conv->lanes) + SLACK_PANELS : features);
 }
@@ -82,13 +89,17 @@ int64_t ht_conv_packed(const ht_conv* conv) {
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);
   int64_t longest = apart(per_group(conv->channels, conv) * (int64_t)conv->tall.taps * conv->wide.taps);
-  return phase.offset + phase.group * conv->groups + (conv->last ? 0 : SLACK_ROWS * longest);
+  return phase.offset + phase.group * conv->groups + (conv->last || conv->typed != NULL ? 0 : SLACK_ROWS * longest);
 }
 
 void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
   int64_t channels = per_group(conv->channels, conv), features = per_group(conv->features, conv);
   int64_t window = (int64_t)conv->tall.taps * conv->wide.taps;
   memset(packed, 0, (size_t)ht_conv_packed(conv) * sizeof *packed);
+  if (conv->typed != NULL) {
+    ht_conv_pack_typed(conv, (const char*)weight, packed);
+    return;
+  }
   if (ht_conv_is_direct(conv)) {
     pack_direct(conv, weight, packed);
     return;

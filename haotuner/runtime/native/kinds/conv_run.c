@@ -311,6 +311,7 @@ static void cut(job* j, int share, int threads) {
 }
 
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {
+  if (conv->typed != NULL) return ht_conv_run_typed(conv, kernel, call, share, threads);
   job j = {.conv = conv, .kernel = kernel, .call = call, .channels = conv->channels / conv->groups, .features = conv->features / conv->groups};
   if (share == HT_WHOLE) threads = 1;
   if (ht_conv_is_direct(conv)) {

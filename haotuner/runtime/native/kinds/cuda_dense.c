@@ -14,7 +14,9 @@ static const char* place_name(int device_type) {
 }
 
 int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
-  const ht_operand* x = &op->operands[0];
+  const ht_operand* x = &op->operands[0]; /* out is of its type; others are as the op says */
+  for (int i = 0; i < op->operand_count + op->optional_count; ++i)
+    if (strcmp(op->operands[i].name, name) == 0) x = &op->operands[i];
   if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
   if (t->device.device_type != kDLCUDA)
     return ht_refuse(error, "ValueError", "%s lives on %s; this pack computes on CUDA devices: copy it to one first", name,
@@ -22,12 +24,11 @@ int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, i
   if (device >= 0 && t->device.device_id != device)
     return ht_refuse(error, "ValueError", "%s lives on cuda:%d, the weight on cuda:%d: copy it there, or bind a weight on its device",
                      name, (int)t->device.device_id, device);
-  const int counts = strcmp(name, "offsets") == 0;
-  const int code = counts ? kDLInt : x->code, bits = counts ? 32 : x->bits;
+  const int code = x->code, bits = x->bits;
   if (t->dtype.code != code || t->dtype.bits != bits || t->dtype.lanes != 1)
     return ht_refuse(error, "TypeError", "%s has dtype code %d with %d bits x %d lanes; expected %s", name, (int)t->dtype.code,
                      (int)t->dtype.bits, (int)t->dtype.lanes,
-                     counts ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
+                     code == kDLInt ? "int32" : code == kDLBfloat ? "bfloat16" : bits == 16 ? "float16" : "float32");
   if (t->ndim < 1 || t->ndim > HT_MAX_RANK || t->shape == NULL)
     return ht_refuse(error, "ValueError", "%s has rank %d; expected 1 to %d axes", name, (int)t->ndim, HT_MAX_RANK);
   return 0;
@@ -61,6 +62,30 @@ static int check_offsets(const ht_op* op, const DLTensor* offsets, int device, h
   return 0;
 }
 
+/* What is added to the sums comes in rows as far apart as out's, and may be out itself: an element is read by who then writes it. */
+static int check_residual(const ht_op* op, const DLTensor* t, const DLTensor* y, int device, ht_call* call, ht_error* error) {
+  const ht_cuda_dense* dense = op->data;
+  const ht_view* out = &call->views[2];
+  ht_view* view = &call->views[3];
+  if (ht_cuda_check_tensor(op, "residual", t, device, error) != 0) return -1;
+  if (t->ndim != y->ndim)
+    return ht_refuse(error, "ValueError", "residual has rank %d, out has rank %d; they must be equal", (int)t->ndim, (int)y->ndim);
+  for (int i = 0; i < t->ndim - 1; ++i)
+    if (t->shape[i] != y->shape[i])
+      return ht_refuse(error, "ValueError", "residual has extent %lld in axis %d, out has %lld; they must be equal", (long long)t->shape[i], i,
+                       (long long)y->shape[i]);
+  if (check_rows("residual", t, dense->n, view, error) != 0) return -1;
+  if (out->extents[0] == 0) return 0;
+  if (t->data == NULL) return ht_refuse(error, "ValueError", "residual has no data");
+  if (out->extents[0] > 1 && view->strides[0] != out->strides[0])
+    return ht_refuse(error, "ValueError", "residual has the row stride %lld, out has %lld; they must be equal: pass contiguous ones",
+                     (long long)view->strides[0], (long long)out->strides[0]);
+  const int64_t bytes = ((out->extents[0] - 1) * out->strides[0] + dense->n) * ht_cuda_bytes(dense->dtype);
+  if (view->data != out->data && meets(out->data, bytes, view->data, bytes))
+    return ht_refuse(error, "ValueError", "out shares some of its memory with residual; pass the same tensor, or another out");
+  return 0;
+}
+
 static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, const ht_call* call, ht_error* error) {
   const ht_view *x = &call->views[0], *y = &call->views[2];
   const int64_t element = ht_cuda_bytes(dense->dtype), m = x->extents[0];
@@ -84,8 +109,10 @@ static int64_t bound_bytes(const ht_op* op) {
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
-  if (count != (dense->groups > 0 ? 4 : 3))
-    return ht_refuse(error, "TypeError", dense->groups > 0 ? "expected x, a bound weight, out, and offsets" : "expected x, a bound weight, and out");
+  const int behind = dense->groups > 0 || dense->residual; /* no op has both */
+  if (count != 3 + behind)
+    return ht_refuse(error, "TypeError", "expected x, a bound weight, %s",
+                     dense->groups > 0 ? "out, and offsets" : behind ? "out, and residual" : "and out");
   const DLTensor *x = tensors[0], *w = tensors[1], *y = tensors[2];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) ||
       w->data == NULL || (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound*)ht_data(w))->mark != MARK ||
@@ -103,6 +130,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
       return ht_refuse(error, "ValueError", "out has extent %lld in axis %d, x has %lld; they must be equal", (long long)y->shape[i], i,
                        (long long)x->shape[i]);
   if (check_rows("out", y, dense->n, &call->views[2], error) != 0) return -1;
+  if (dense->residual && check_residual(op, tensors[3], y, device, call, error) != 0) return -1;
   call->views[1].data = (char*)bound;
   call->extents[HT_AXIS_M] = call->views[0].extents[0];
   call->extents[HT_AXIS_N] = dense->n;
@@ -130,6 +158,9 @@ static int check_constants(const ht_op* op, const DLTensor* weight, const DLTens
                      (long long)columns);
   if (weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous and have data, for it is not copied: bind a contiguous copy of it");
+  const int wanted = op->operand_count - HT_LAYER_OPERANDS - dense->residual; /* of a fused op: what its epilogue reads of a channel */
+  if (dense->fused && (bias != NULL) != (wanted > 0))
+    return ht_refuse(error, "ValueError", bias == NULL ? "its epilogue adds a bias: bind one" : "its epilogue adds no bias: bind the weight alone");
   if (bias == NULL) return 0;
   if (ht_cuda_check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
   if (dense->groups > 0) {

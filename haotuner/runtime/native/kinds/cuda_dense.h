@@ -1,4 +1,5 @@
-/* dense on CUDA: Y[m,n] = X[m,k] . W[n,k]^T + bias, with W where the caller has it; and grouped, with a W for each group of rows. */
+/* dense on CUDA: Y[m,n] = act(X[m,k] . W[n,k]^T + bias + residual), with W where the caller has it; and grouped, with a W for each
+ * group of rows. */
 #ifndef HT_CUDA_DENSE_H_
 #define HT_CUDA_DENSE_H_
 
@@ -17,6 +18,8 @@ typedef struct {
   int32_t kn; /* users store this op's weight as (k, n) instead of (n, k) */
   int32_t groups; /* matrices W and biases, one for each group of rows; 0 of dense */
   uint8_t dtype;
+  uint8_t fused, residual; /* fused: a bias is bound where the epilogue has one, else nowhere; residual: it comes behind out */
+  int32_t act;             /* HT_ACT_NONE and on */
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels */
 } ht_cuda_dense;
 

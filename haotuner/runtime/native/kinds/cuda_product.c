@@ -5,7 +5,16 @@
 
 #include "cuda_dense.h"
 
+/* A number for all matrices: it comes in memory of the host, and is read before the call is queued. */
+static int is_number(const DLTensor* t) {
+  if (t->device.device_type != kDLCPU || t->ndim > HT_MAX_RANK) return 0;
+  for (int i = 0; i < t->ndim; ++i)
+    if (t->shape[i] != 1) return 0;
+  return 1;
+}
+
 int ht_cuda_product_type(const ht_op* op, const char* name, const DLTensor* t, ht_error* error) {
+  if (strcmp(name, "scale") == 0 && is_number(t)) return ht_check_type(name, t, kDLFloat, 32, error);
   return ht_cuda_check_tensor(op, name, t, -1, error);
 }
 
@@ -21,6 +30,28 @@ static int row_stride(const char* name, int64_t rows, int64_t columns, int64_t d
 }
 
 /* Arguments of one matrix, and the batch's strides. */
+/* What is beside the products. */
+static int described_beside(const ht_call* call, ht_cuda_args* args, ht_cuda_batch* batch, int axis, int place, ht_error* error) {
+  const ht_view* views = call->product.views;
+  const ht_view *bias = &views[HT_PRODUCT_BIAS], *scale = &views[HT_PRODUCT_SCALE], *mask = &views[HT_PRODUCT_MASK];
+  if (axis >= 0) {
+    batch->scale_apart[place] = scale->data == NULL ? 0 : scale->strides[2 + axis];
+    batch->mask_apart[place] = mask->data == NULL ? 0 : mask->strides[2 + axis];
+    return 0;
+  }
+  batch->factor = 1;
+  if (scale->data != NULL && scale->extents[0] == 1) batch->factor = *(const float*)scale->data;
+  else batch->scale = (const float*)scale->data;
+  if (bias->data != NULL && args->n > 1 && bias->strides[1] != 1)
+    return ht_refuse(error, "ValueError", "bias has the stride %lld; expected %d elements side by side on a device", (long long)bias->strides[1],
+                     (int)args->n);
+  args->bias = bias->data;
+  batch->mask = mask->data;
+  batch->mask_down = mask->data == NULL ? 0 : mask->strides[0];
+  batch->mask_right = mask->data == NULL ? 0 : mask->strides[1];
+  return 0;
+}
+
 static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, ht_cuda_batch* batch, ht_error* error) {
   const ht_cuda_product* data = op->data;
   const ht_product_call* product = &call->product;
@@ -28,7 +59,8 @@ static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, h
   const int64_t m = call->extents[HT_PRODUCT_M], n = call->extents[HT_PRODUCT_N], k = call->extents[HT_PRODUCT_K];
   int64_t ldx, ldw, ldy;
   const int across = data->product.w_across; /* w lies (n, k); its view is that of (k, n) */
-  if (row_stride("x", m, k, x->strides[0], x->strides[1], &ldx, error) != 0 ||
+  const int x_across = data->product.x_across; /* x lies (k, m); its view is that of (m, k) */
+  if (row_stride("x", x_across ? k : m, x_across ? m : k, x->strides[x_across], x->strides[!x_across], &ldx, error) != 0 ||
       row_stride("w", across ? n : k, across ? k : n, w->strides[across], w->strides[!across], &ldw, error) != 0 ||
       row_stride("y", m, n, y->strides[0], y->strides[1], &ldy, error) != 0)
     return -1;
@@ -46,8 +78,9 @@ static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, h
     batch->x[i] = x->strides[2 + axis];
     batch->w[i] = w->strides[2 + axis];
     batch->y[i] = y->strides[2 + axis];
+    described_beside(call, args, batch, axis, i, error);
   }
-  return 0;
+  return described_beside(call, args, batch, -1, 0, error);
 }
 
 /* Whether a kernel's wide loads reach every matrix of the batch. */
@@ -63,10 +96,12 @@ static int fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht
 }
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
-  static const char* const names[] = {"w", "out"};
+  static const char* const names[] = {"w", "out", "bias", "scale", "mask"};
   if (ht_product_check(op, tensors, count, call, error) != 0) return -1;
-  for (int i = 1; i < 3; ++i)
-    if (tensors[i]->device.device_id != tensors[0]->device.device_id)
+  const int number = count > HT_PRODUCT_SCALE && tensors[HT_PRODUCT_SCALE] != NULL && is_number(tensors[HT_PRODUCT_SCALE]);
+  call->product.views[HT_PRODUCT_SCALE].extents[0] = number;
+  for (int i = 1; i < count; ++i)
+    if (tensors[i] != NULL && !(i == HT_PRODUCT_SCALE && number) && tensors[i]->device.device_id != tensors[0]->device.device_id)
       return ht_refuse(error, "ValueError", "%s lives on cuda:%d, x on cuda:%d: copy it there", names[i - 1], (int)tensors[i]->device.device_id,
                        (int)tensors[0]->device.device_id);
   call->device = tensors[0]->device.device_id;

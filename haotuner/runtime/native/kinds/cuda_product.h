@@ -13,6 +13,6 @@ typedef struct {
 
 int ht_cuda_product_type(const ht_op* op, const char* name, const DLTensor* t, ht_error* error);
 
-extern const ht_kind ht_cuda_product_kind; /* its call takes x, w and out */
+extern const ht_kind ht_cuda_product_kind; /* its call takes x, w and out, behind them bias, scale and mask where they are wanted */
 
 #endif /* HT_CUDA_PRODUCT_H_ */

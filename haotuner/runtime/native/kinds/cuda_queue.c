@@ -29,6 +29,7 @@ typedef struct {
   const ht_cuda_dense* dense;
   const ht_cuda_bound* bound;
   const int32_t* offsets; /* of groups, on the device */
+  const char* residual;   /* rows as far apart as those of y; NULL */
   ht_queue* queue;
   ht_error* error;
 } job;
@@ -79,13 +80,15 @@ static int launch_region(const job* j, int planned, const ht_call* call, int64_t
     const ht_cuda_args args = {.x = x->data + from * ldx * element,
                                .w = j->bound->w,
                                .bias = j->bound->bias,
+                               .residual = j->residual == NULL ? NULL : j->residual + from * ldy * element,
                                .y = y->data + from * ldy * element,
                                .m = (int32_t)rows,
                                .n = (int32_t)j->dense->n,
                                .k = (int32_t)j->dense->k,
                                .ldx = (int32_t)ldx,
                                .ldy = (int32_t)ldy,
-                               .splits = splits};
+                               .splits = splits,
+                               .act = j->dense->act};
     int kernel = fitting(j, planned, &args);
     if (kernel < 0 || launch_rows(j, kernel, args) != 0) return -1;
   }
@@ -93,9 +96,10 @@ static int launch_region(const job* j, int planned, const ht_call* call, int64_t
 }
 
 int ht_cuda_dense_launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
-  job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, NULL, queue, error};
+  job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, NULL, NULL, queue, error};
   const ht_cuda_device* device = j.bound->loaded->device;
   if (j.dense->groups > 0) j.offsets = (const int32_t*)call->views[3].data;
+  if (j.dense->residual) j.residual = call->views[3].data;
   ht_cuda_regions regions;
   ht_cuda_scope scope;
   if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */

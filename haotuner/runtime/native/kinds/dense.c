@@ -34,7 +34,6 @@ static inline int plain(const DLTensor* t, ht_element type) {
 
 static inline int check_type(const char* name, const DLTensor* t, ht_element type, ht_error* error) {
   if (plain(t, type)) return 0;
-  if (type.code == kDLBfloat && plain(t, (ht_element){kDLUInt, 16})) return 0; /* the bits, from those whose arrays know no bfloat16 */
   return ht_check_type(name, t, type.code, type.bits, error);
 }
 

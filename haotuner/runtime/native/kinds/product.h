@@ -2,6 +2,7 @@
 #ifndef HT_PRODUCT_H_
 #define HT_PRODUCT_H_
 
+#include "kinds/dense.h"
 #include "kinds/sliced.h"
 
 /* Axes and operands of the op, by place. */
@@ -24,7 +25,9 @@ typedef struct {
   int32_t lanes;             /* of a vector */
   int32_t x_across, w_across; /* stored (k, m), (n, k) */
   const ht_product_kernel* kernels;
-  int (*check_type)(const ht_op* op, const char* name, const DLTensor* t, ht_error* error); /* NULL: fp32 on the CPU */
+  int (*check_type)(const ht_op* op, const char* name, const DLTensor* t, ht_error* error); /* NULL: the operand's type on the CPU */
+  const ht_typed* typed;         /* NULL: fp32 */
+  const ht_kernel* typed_kernels; /* in the order of `kernels` */
 } ht_product;
 
 /* product_check.c: fills call->product, all strides in elements; 0, or -1 with *error filled. */
@@ -43,6 +46,17 @@ typedef struct { /* what is done to finished elements, y = y * scale + bias + ma
 
 /* product_after.c: to `rows` x `columns` of y. One way to compute an element, wherever it lies in its row. */
 void ht_product_after(float* y, int64_t y_down, int64_t rows, int64_t columns, const ht_product_beside* beside, int lanes);
+
+typedef struct { /* a box of the output of one matrix */
+  int64_t row, rows, column, columns;
+} ht_product_box;
+
+/* What a call brings beside a box from (row, column) on, of the matrix whose elements begin at these offsets. */
+ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offsets, int64_t row, int64_t column);
+
+/* product_typed.c: the box in other types than fp32; 0, or -1. `beside`: something follows the product. */
+int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, const ht_call* call, const int64_t* offsets, ht_product_box at,
+                         int beside);
 
 extern const ht_kind ht_product_kind;
 

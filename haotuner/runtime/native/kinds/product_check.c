@@ -9,7 +9,7 @@ typedef struct {
 } tensor;
 
 /* Type, extents and strides; `least` axes. */
-static int examine(const ht_op* op, const char* name, const DLTensor* t, int least, tensor* out, ht_error* error) {
+static int examine(const ht_op* op, int place, const char* name, const DLTensor* t, int least, tensor* out, ht_error* error) {
   const ht_product* product = op->data;
   if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
   DLTensor scalar = *t; /* a number has no axes */
@@ -19,7 +19,7 @@ static int examine(const ht_op* op, const char* name, const DLTensor* t, int lea
     scalar.shape = &one;
     scalar.strides = NULL;
   }
-  if (product->check_type != NULL ? product->check_type(op, name, &scalar, error) != 0 : ht_check_type(name, &scalar, kDLFloat, 32, error) != 0)
+  if (product->check_type != NULL ? product->check_type(op, name, &scalar, error) != 0 : ht_check_type(name, &scalar, op->operands[place].code, op->operands[place].bits, error) != 0)
     return -1;
   if (t->ndim < least) return ht_refuse(error, "ValueError", "%s has rank %d; expected %d axes or more", name, (int)t->ndim, least);
   out->name = name;
@@ -161,7 +161,7 @@ int ht_product_check(const ht_op* op, const DLTensor* const* tensors, int32_t co
                      (int)(op->operand_count + op->optional_count), (int)count);
   for (int i = 0; i < count; ++i) {
     if (tensors[i] == NULL && i > HT_PRODUCT_Y) continue;
-    if (examine(op, names[i], tensors[i], least[i], &found[i], error) != 0) return -1;
+    if (examine(op, i, names[i], tensors[i], least[i], &found[i], error) != 0) return -1;
     each[i] = &found[i];
   }
   const tensor *x = each[0], *w = each[1], *y = each[2];

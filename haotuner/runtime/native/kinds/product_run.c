@@ -164,11 +164,7 @@ static int run_block(const job* j, const block* b, const columns_cut* c, const c
   return run_rows(j, b, c, o, rows.size - 1, rows.narrow, by->all);
 }
 
-typedef struct { /* a box of the output of one matrix */
-  int64_t row, rows, column, columns;
-} box;
-
-static ht_product_beside beside_of(const ht_call* call, const int64_t* offsets, int64_t row, int64_t column) {
+ht_product_beside ht_product_beside_of(const ht_call* call, const int64_t* offsets, int64_t row, int64_t column) {
   const ht_view* views = call->product.views;
   const float* at[HT_MAX_OPERANDS];
   for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i)
@@ -203,7 +199,7 @@ static cuts cuts_of(const job* j, int64_t at_rows, int64_t at_columns) {
   return found;
 }
 
-static int run_box(const job* j, const int64_t* offsets, box at, const cuts* by) {
+static int run_box(const job* j, const int64_t* offsets, ht_product_box at, const cuts* by) {
   const ht_product* p = j->product;
   const ht_view* views = j->call->product.views;
   const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
@@ -224,7 +220,7 @@ static int run_box(const job* j, const int64_t* offsets, box at, const cuts* by)
           for (int64_t i = 0; i < b.rows; ++i) memset(b.y + i * b.y_down, 0, (size_t)b.columns * sizeof(float));
         else if (run_block(j, &b, &c, by) != 0) return -1;
         if (b.from + b.depth < k || !j->beside) continue;
-        ht_product_beside beside = beside_of(j->call, offsets, row, at.column + column);
+        ht_product_beside beside = ht_product_beside_of(j->call, offsets, row, at.column + column);
         ht_product_after(b.y, b.y_down, b.rows, b.columns, &beside, p->lanes);
       }
     }
@@ -246,13 +242,19 @@ static void run_chunk(void* arg, int64_t index) {
       for (int i = 0; i <= HT_PRODUCT_MASK; ++i)
         if (call->views[i].data != NULL) offsets[i] += at * call->views[i].strides[2 + a];
     }
-    box all = {0, j->call->extents[HT_PRODUCT_M], 0, j->call->extents[HT_PRODUCT_N]};
+    ht_product_box all = {0, j->call->extents[HT_PRODUCT_M], 0, j->call->extents[HT_PRODUCT_N]};
     if (j->axis == HT_PRODUCT_M || j->axis == HT_PRODUCT_N) { /* at whole tiles */
       int rows = j->axis == HT_PRODUCT_M;
       int64_t extent = rows ? all.rows : all.columns, unit = rows ? 1 : j->product->lanes, units = up(extent, unit);
       int64_t first = units * piece / j->pieces * unit, last = least(extent, units * (piece + 1) / j->pieces * unit);
       if (rows) all.row = first, all.rows = last - first;
       else all.column = first, all.columns = last - first;
+    }
+    if (j->product->typed != NULL) {
+      const ht_kernel* kernel = &j->product->typed_kernels[j->kernel - j->product->kernels];
+      if (ht_product_run_typed(j->product, kernel, j->call, offsets, all, j->beside) != 0)
+        atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+      continue;
     }
     if (j->pieces > 1) own = cuts_of(j, all.rows, all.columns);
     if (run_box(j, offsets, all, &own) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
@@ -273,7 +275,7 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
     }
     j.chunks = least(wanted, matrices * j.pieces);
   }
-  if (j.pieces == 1) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
+  if (j.pieces == 1 && product->typed == NULL) j.whole = cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N]);
   for (int i = HT_PRODUCT_BIAS; i <= HT_PRODUCT_MASK; ++i) j.beside |= call->product.views[i].data != NULL;
   if (j.chunks == 1) run_chunk(&j, 0);
   else ht_pool_run(run_chunk, &j, j.chunks, threads);

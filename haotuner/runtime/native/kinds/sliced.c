@@ -9,14 +9,17 @@ typedef struct {
   const ht_sliced_kernel* kernel;
   int axis;
   int64_t tiles, slices; /* along the axis */
+  float* partial;        /* the output of each slice, one after the other, where the axis is folded; else NULL */
+  int64_t outputs;       /* its elements */
   atomic_int failed;
 } job;
 
-/* The kernel on rows [first, last) of the axis of every operand that has it. */
-static int call_kernel(const job* j, int64_t first, int64_t last) {
+/* The kernel on rows [first, last) of the axis of every operand that has it; its output goes to `partial` unless that is NULL. */
+static int call_kernel(const job* j, int64_t first, int64_t last, float* partial) {
   const ht_op* op = j->op;
   DLTensor tensors[HT_MAX_OPERANDS];
   int64_t shapes[HT_MAX_OPERANDS][HT_MAX_AXES];
+  int64_t dense[HT_MAX_AXES];
   TVMFFIAny args[HT_MAX_OPERANDS], result;
   memset(args, 0, sizeof args);
   memset(&result, 0, sizeof result);
@@ -30,7 +33,13 @@ static int call_kernel(const job* j, int64_t first, int64_t last) {
       shapes[i][a] = last - first;
       data += first * view->strides[a] * (o->bits / 8);
     }
-    tensors[i] = (DLTensor){data, {kDLCPU, 0}, o->rank, {o->code, o->bits, 1}, shapes[i], (int64_t*)view->strides, 0};
+    int64_t* strides = (int64_t*)view->strides;
+    if (partial != NULL && o->role == HT_OUTPUT) {
+      data = (char*)partial;
+      strides = dense;
+      for (int64_t a = o->rank - 1, step = 1; a >= 0; step *= shapes[i][a--]) dense[a] = step;
+    }
+    tensors[i] = (DLTensor){data, {kDLCPU, 0}, o->rank, {o->code, o->bits, 1}, shapes[i], strides, 0};
     args[i].type_index = kTVMFFIDLTensorPtr;
     args[i].v_ptr = &tensors[i];
   }
@@ -41,21 +50,77 @@ static void run_slice(void* arg, int64_t index) {
   job* j = arg;
   int64_t tile = j->kernel->tile[j->axis], extent = j->call->extents[j->axis];
   int64_t first = j->tiles * index / j->slices * tile, last = j->tiles * (index + 1) / j->slices * tile;
-  if (call_kernel(j, first, last < extent ? last : extent) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+  float* partial = j->partial == NULL ? NULL : j->partial + index * j->outputs;
+  if (call_kernel(j, first, last < extent ? last : extent, partial) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+}
+
+static float join(uint8_t how, float one, float other, float share) {
+  switch (how) {
+    case HT_JOIN_MAX: return one > other || one != one ? one : other; /* a NaN in either is the result */
+    case HT_JOIN_MIN: return one < other || one != one ? one : other;
+    case HT_JOIN_PROD: return one * other;
+    case HT_JOIN_MEAN: return one + other * share;
+    default: return one + other;
+  }
+}
+
+/* The output from the slices' results, in the order of the axis: the same bits whoever computed them. */
+static void join_slices(const job* j, uint8_t how) {
+  const ht_op* op = j->op;
+  const ht_view* y = &j->call->views[op->operand_count - 1];
+  const int rank = op->operands[op->operand_count - 1].rank;
+  const int64_t tile = j->kernel->tile[j->axis], extent = j->call->extents[j->axis];
+  for (int64_t i = 0; i < j->outputs; ++i) {
+    float value = 0.0f;
+    for (int64_t s = 0; s < j->slices; ++s) {
+      int64_t first = j->tiles * s / j->slices * tile, last = j->tiles * (s + 1) / j->slices * tile;
+      float share = (float)((double)((last < extent ? last : extent) - first) / (double)extent);
+      float part = j->partial[s * j->outputs + i];
+      if (s == 0) value = how == HT_JOIN_MEAN ? part * share : part;
+      else value = join(how, value, part, share);
+    }
+    int64_t place = 0, left = i;
+    for (int a = rank - 1; a >= 0; left /= y->extents[a--]) place += left % y->extents[a] * y->strides[a];
+    ((float*)y->data)[place] = value;
+  }
+}
+
+/* A folded axis in as many slices as the plan has threads, twice over, whoever is free to compute them. */
+static int run_folded(job* j, uint8_t how, const ht_plan* plan, int threads) {
+  _Alignas(64) float partial[HT_PARTIAL_FLOATS];
+  if (j->slices > 2 * (int64_t)plan->threads) j->slices = 2 * (int64_t)plan->threads;
+  if (j->slices * j->outputs > HT_PARTIAL_FLOATS) j->slices = HT_PARTIAL_FLOATS / j->outputs;
+  if (j->slices < 2) {
+    j->axis = HT_WHOLE;
+    return call_kernel(j, 0, 0, NULL);
+  }
+  j->partial = partial;
+  atomic_init(&j->failed, 0);
+  ht_pool_run(run_slice, j, j->slices, threads);
+  if (atomic_load_explicit(&j->failed, memory_order_relaxed)) return -1;
+  join_slices(j, how);
+  return 0;
 }
 
 static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
   const ht_sliced_entry* entry = (const ht_sliced_entry*)plan->data + ht_look_up(&plan->table, call->extents);
   job j = {.op = op, .call = call, .kernel = &((const ht_sliced*)op->data)->kernels[entry->kernel], .axis = HT_WHOLE};
-  if (entry->axis == HT_WHOLE || threads == 1) return call_kernel(&j, 0, 0);
+  const uint8_t how = entry->axis == HT_WHOLE ? HT_JOIN_NONE : j.kernel->join[entry->axis];
+  if (entry->axis == HT_WHOLE || (threads == 1 && how == HT_JOIN_NONE)) return call_kernel(&j, 0, 0, NULL);
   j.axis = entry->axis;
   int64_t tile = j.kernel->tile[j.axis], least = entry->least > 0 ? entry->least : 1;
   j.tiles = (call->extents[j.axis] + tile - 1) / tile;
   j.slices = j.tiles / least;
+  if (how != HT_JOIN_NONE) {
+    const int last = op->operand_count - 1;
+    j.outputs = 1;
+    for (int a = 0; a < op->operands[last].rank; ++a) j.outputs *= call->views[last].extents[a];
+    return run_folded(&j, how, plan, threads);
+  }
   if (j.slices > 4 * (int64_t)threads) j.slices = 4 * (int64_t)threads; /* enough for a free thread to help a late one */
   if (j.slices < 2) {
     j.axis = HT_WHOLE;
-    return call_kernel(&j, 0, 0);
+    return call_kernel(&j, 0, 0, NULL);
   }
   atomic_init(&j.failed, 0);
   ht_pool_run(run_slice, &j, j.slices, threads);

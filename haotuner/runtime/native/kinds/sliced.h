@@ -6,10 +6,14 @@
 
 #define HT_WHOLE 255 /* no axis is cut */
 
+/* How results of slices of a folded axis become one; HT_JOIN_MEAN: by the slices' shares of the axis. */
+enum { HT_JOIN_NONE, HT_JOIN_SUM, HT_JOIN_MAX, HT_JOIN_MIN, HT_JOIN_PROD, HT_JOIN_MEAN };
+
 typedef struct { /* fn(NULL, {DLTensor* of each operand, the output last}, operands, &result) computes what the tensors span */
   const char* name;
   ht_kernel_fn fn;
   int32_t tile[HT_MAX_AXES]; /* by axis: a slice begins at a multiple */
+  uint8_t join[HT_MAX_AXES]; /* by axis: how results of slices of an axis that is folded are joined; 0: no such axis */
 } ht_sliced_kernel;
 
 typedef struct { /* what serves the shapes of one cell */

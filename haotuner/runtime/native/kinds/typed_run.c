@@ -18,8 +18,7 @@ static void extra_at(const ht_typed* typed, const ht_extra* extra, ht_place at, 
     return;
   }
   const uint16_t* from = (const uint16_t*)extra->data + at.row * extra->row_stride + at.column;
-  for (int64_t r = 0; r < at.rows; ++r)
-    for (int64_t c = 0; c < at.columns; ++c) wide[r * stride + c] = ht_typed_widened(typed->whole.code, from[r * extra->row_stride + c]);
+  ht_typed_widen(typed->whole, from, extra->row_stride, 1, at.rows, at.columns, wide, stride);
   *out = (ht_extra){wide, stride, 1};
 }
 
@@ -47,6 +46,7 @@ int ht_typed_region(const ht_dense* op, const ht_dense_call* call, const ht_kern
   const int64_t most = HT_SUMS / (kernel->mr * kernel->nr), columns = kernel->nr, x_size = typed->x.bits / 8;
   const int64_t some = tiles < most ? tiles : most, beside = most / some > 0 ? most / some : 1;
   const int64_t panel = ht_typed_depth(typed, op->k) * op->pw * typed->column;
+  const int32_t* begin = ht_typed_first(typed, call->w, op->panels, op->k, op->pw);
   for (int64_t column = first; column < last; column += beside * columns) {
     int64_t groups = (last - column + columns - 1) / columns;
     if (groups > beside) groups = beside;
@@ -61,7 +61,8 @@ int ht_typed_region(const ht_dense* op, const ht_dense_call* call, const ht_kern
                                  .stride = groups * columns,
                                  .k = op->k,
                                  .tiles = count,
-                                 .groups = groups};
+                                 .groups = groups,
+                                 .first = begin == NULL ? NULL : begin + column};
       ((ht_typed_fn)(void (*)(void))kernel->fn)(&job); /* as the pack says of the op */
       if (finish(typed, call, kernel, sums, job.stride, (ht_place){top, count * kernel->mr, column, wide}) != 0) return -1;
     }

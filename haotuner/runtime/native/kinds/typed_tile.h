@@ -1,7 +1,8 @@
 /* What a micro-kernel of another type than fp32 is called with; its programs (microkernels/cpu/native/) see no more of the runtime.
  *
  * A word is 32 bits of the packed weight in one column: two bf16, four int8, and for fp16 half of two columns. Panels are
- * [panel][k / terms of a word][pw] words, zero beyond column n and beyond k. */
+ * [panel][k / terms of a word][pw] words, zero beyond column n and beyond k. Signed bytes of x are multiplied as x + 128: a column's sums
+ * begin with -128 times the sum of its weights. */
 #ifndef HT_TYPED_TILE_H_
 #define HT_TYPED_TILE_H_
 
@@ -15,11 +16,16 @@ typedef struct { /* tiles row tiles of groups column groups */
   void* sums;       /* fp32 or int32 (tiles * mr, groups * nr) */
   int64_t stride;   /* elements between rows of sums */
   int64_t k, tiles, groups;
+  const int32_t* first; /* what sums of a column begin with, of signed bytes; NULL: nothing */
+  int32_t add;          /* these are further terms of what `sums` holds */
 } ht_typed_tile;
 
 typedef void (*ht_typed_fn)(const ht_typed_tile* tile);
 
 /* A block of sums as the result's type at `to`, whose rows lie to_stride bytes apart. */
 typedef void (*ht_typed_store_fn)(const void* sums, int64_t stride, char* to, int64_t to_stride, int64_t rows, int64_t columns);
+
+/* Of a depthwise convolution: sums[i] += x[tap][i] * w[tap][i * w_step], for all taps in their order; w as sums are, widened. */
+typedef void (*ht_typed_taps_fn)(void* sums, int64_t count, const char* const* x, const float* const* w, int64_t w_step, int64_t taps);
 
 #endif /* HT_TYPED_TILE_H_ */

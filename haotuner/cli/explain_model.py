@@ -1,0 +1,56 @@
+"""`haotuner explain PACK --only MODEL`: the kernels of each region of a model, with times, beside greedy fusion's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haotuner.cli.devices import columns
+from haotuner.cli.output import say
+from haotuner.errors import UsageError
+from haotuner.pack.manifest import Manifest
+
+SHOWN = 60  # letters of a kernel's primitives
+
+
+def model_document(manifest: Manifest, model: str, region: str) -> dict[str, Any]:
+    """What the pack keeps of a model's plan; ``region``: a tensor of one region, empty for all. UsageError names those."""
+    held = manifest.tuning.get("models", {})
+    if model not in held:
+        raise UsageError(f"the pack says nothing of the plan of a model {model!r}; it does of {', '.join(held) or 'none'}")
+    found = dict(held[model], model=model)
+    if region:
+        kept = [one for one in found["regions"] if region in _tensors(one)]
+        if not kept:
+            every = ", ".join(sorted(name for one in found["regions"] for name in _tensors(one))[:20])
+            raise UsageError(f"--region {region!r}: no kernel of {model} makes it; some that kernels make: {every}")
+        found["regions"] = kept
+    return found
+
+
+def print_model(document: dict[str, Any], *, every: bool) -> None:
+    """Regions whose plans differ; ``every``: all of them."""
+    how = f"{document['measured']} kernels measured" if document["measured"] else "expected, nothing measured"
+    say(f"{document['model']}: groups of {len(document['regions'])} regions, us a request, mean over {document['requests']} "
+        f"({how}), {document['status']}")  # fmt: skip
+    apart = [one for one in document["regions"] if every or _said(one["chosen"]) != _said(one["greedy"])]
+    for one in apart:
+        rows = [(who, one_group["output"], f"{one_group['us']:.1f}", _short(one_group["primitives"]))
+                for who in ("chosen", "greedy") for one_group in one[who]]  # fmt: skip
+        totals = [sum(one_group["us"] for one_group in one[who]) for who in ("chosen", "greedy")]
+        say(f"\nregion of {one['outputs'][0]}: {totals[0]:.1f} us, greedily {totals[1]:.1f}")
+        say(columns([("plan", "makes", "us", "of"), *rows]))
+    if not apart:
+        say("greedy fusion has the same kernels everywhere")
+
+
+def _tensors(region: dict[str, Any]) -> set[str]:
+    return {*region["outputs"], *(one_group["output"] for who in ("chosen", "greedy") for one_group in region[who])}
+
+
+def _said(kernels: list[dict[str, Any]]) -> list[Any]:
+    return sorted((one_group["output"], len(one_group["primitives"])) for one_group in kernels)
+
+
+def _short(primitives: list[str]) -> str:
+    text = " ".join(primitives)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(primitives)})"

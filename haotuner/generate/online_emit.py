@@ -1,0 +1,13 @@
+"""The program of online sums: by what runs along the lanes."""
+
+from __future__ import annotations
+
+from haotuner.generate.machine import Machine
+from haotuner.generate.online_depth import DepthLanes
+from haotuner.generate.online_rows import RowLanes
+from haotuner.generate.online_schedule import ROWS, OnlinePlan
+
+
+def emit_online(plan: OnlinePlan, machine: Machine) -> None:
+    """Say the program of a plan to a machine."""
+    (RowLanes if plan.schedule.along == ROWS else DepthLanes)(plan, machine).run()

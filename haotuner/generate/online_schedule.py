@@ -1,0 +1,124 @@
+"""Schedules of online sums: how rows, keys and columns are tiled, and what runs along the vector lanes.
+
+*Parallel*: rows of the output along the lanes, or the depth of the products where rows are few; threads share rows.
+*Movement*: a tile of scores, the rows' operand and the sums so far lie in scratch memory near the core; nothing else does.
+*Computation*: vectors and keys whose scores are summed at once, keys of a tile, rows and vectors of the second product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from haotuner.errors import UsageError
+from haotuner.generate.online import Online
+from haotuner.graph.graph import Graph
+
+ROWS, DEPTH = "rows", "depth"  # what runs along the lanes while scores are summed
+MOST_SCRATCH = 192 << 10  # bytes of a thread's stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineSchedule:
+    """``along``: rows or depth. ``rows``: vectors of rows, or rows where the depth is along the lanes.
+
+    ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once.
+    """
+
+    lanes: int
+    along: str
+    rows: int
+    block: int
+    keys: int
+    out_rows: int
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a tile."""
+        return self.rows * (self.lanes if self.along == ROWS else 1)
+
+    @property
+    def lane_axis(self) -> int:
+        """None of the output's axes alone."""
+        return -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlinePlan:
+    """Online sums and a schedule."""
+
+    sums: Online
+    schedule: OnlineSchedule
+
+    @property
+    def graph(self) -> Graph:
+        """What is computed."""
+        return self.sums.graph
+
+    @property
+    def output(self) -> str:
+        """The tensor that the program writes."""
+        return self.graph.outputs[0]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory of a thread's stack that a call takes."""
+        rows, depth, column = self.schedule.tile_rows, self.sums.depth[1], self.sums.column[1]
+        assert isinstance(depth, int) and isinstance(column, int), "the rule asks for known extents"
+        packed = depth * rows if self.schedule.along == ROWS else 0
+        return 4 * (packed + rows * self.schedule.keys + rows * padded(column, self.schedule.lanes) + 3 * rows)
+
+
+def padded(extent: int, lanes: int) -> int:
+    """An extent in whole vectors."""
+    return -(-extent // lanes) * lanes
+
+
+def online_plan(sums: Online, schedule: OnlineSchedule) -> OnlinePlan:
+    """The plan of a schedule. UsageError where its parts do not fit each other, or not a thread's stack."""
+    plan = OnlinePlan(sums=sums, schedule=schedule)
+    for extent in (sums.depth[1], sums.column[1]):
+        if not isinstance(extent, int):
+            raise UsageError(f"{extent} must be known, since tiles of scratch memory have its extent")
+    if schedule.tile_rows % schedule.out_rows:
+        raise UsageError(f"tiles of {schedule.tile_rows} rows are not whole groups of {schedule.out_rows}")
+    if schedule.keys % schedule.lanes:
+        raise UsageError(f"tiles of {schedule.keys} keys are no whole vectors of {schedule.lanes}")
+    if plan.scratch_bytes > MOST_SCRATCH:
+        raise UsageError(f"the tiles take {plan.scratch_bytes} bytes of scratch memory, more than {MOST_SCRATCH}")
+    return plan
+
+
+def told_online(plan: OnlinePlan) -> dict[str, str]:
+    """A plan's decisions in words, by their kind."""
+    schedule, sums = plan.schedule, plan.sums
+    row, key, depth = str(sums.row[1]), str(sums.key[1]), str(sums.depth[1])
+    outer = " x ".join([*(str(extent) for _, extent in sums.outer), row])
+    lanes = f"{row}" if schedule.along == ROWS else f"{depth} of the first product, {key} of the exponentials"
+    rows = f"{schedule.rows} vectors of {row}" if schedule.along == ROWS else f"{schedule.rows} of {row}"
+    skips = f"; tiles of {key} beyond the last one that a row sees are skipped" if sums.last is not None else ""
+    turned = "their operand, turned, " if schedule.along == ROWS else ""
+    return {
+        "parallel": f"{schedule.lanes} lanes along {lanes}, and along {sums.column[1]} of the second product; "
+        f"threads share {outer}",
+        "movement": f"scores in tiles of {schedule.tile_rows} x {schedule.keys}, the sums of a tile's rows and {turned}"
+        f"in {plan.scratch_bytes:,} bytes of the stack; no tensor of {row} x {key}",
+        "computation": f"online: the maximum so far, sums rescaled once a tile; {rows} x {schedule.block} keys of the first "
+        f"product at once, {schedule.out_rows} rows of the second{skips}",
+    }
+
+
+def schedules(sums: Online, lanes: int) -> Iterator[OnlineSchedule]:
+    """Every schedule of the space that has a plan, in a fixed order."""
+    wide = lanes >= 16  # twice as many registers come with such vectors
+    blocks = {1: (8, 12) if wide else (6, 8), 2: (8, 12) if wide else (4, 6), 3: (6, 8) if wide else (3, 4)}
+    for along, rows, keys, out in (
+        *((ROWS, rows, keys, out) for rows in (1, 2, 3) for keys in (32, 64, 128, 256) for out in (4, 6, 8)),
+        *((DEPTH, rows, keys, rows) for rows in (1, 2, 4) for keys in (64, 256)),
+    ):
+        for block in blocks[rows] if along == ROWS else (1, 4):
+            try:
+                schedule = OnlineSchedule(lanes=lanes, along=along, rows=rows, block=block, keys=keys, out_rows=out)
+                yield online_plan(sums, schedule).schedule
+            except UsageError:
+                continue

@@ -1,0 +1,253 @@
+"""The program of online sums, said to a machine: tiles of rows by tiles of keys, nothing of rows x keys in memory.
+
+For each tile of rows, for each tile of keys: scores of the tile, the maximum so far, exponentials and their sum, then the
+second product, which takes the sums so far times exp(old maximum - new). A maximum of -inf is taken as 0 there, so that rows
+which have seen nothing yet stay at 0; where they never see anything the division gives NaN, as the graph does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
+
+from haotuner.generate.expressions import INDEX, Expression
+from haotuner.generate.machine import Cell, Machine, Value
+from haotuner.generate.online_schedule import ROWS, OnlinePlan, padded
+from haotuner.generate.values import Frame, Values
+
+SCORES, SUMS, SCALES = "tile of scores", "sums of rows", "scales of rows"  # scratch memory
+FP32 = "fp32"
+
+
+class Tiles(Values):
+    """What programs share, whatever runs along the lanes. A tile's scores lie at ``_score(row, key)`` of scratch memory."""
+
+    def __init__(self, plan: OnlinePlan, machine: Machine) -> None:
+        super().__init__(machine)
+        self.plan, self.sums, self.schedule = plan, plan.sums, plan.schedule
+        self.lanes = plan.schedule.lanes
+        self.depth, self.columns = cast(int, plan.sums.depth[1]), cast(int, plan.sums.column[1])
+        self.width = padded(self.columns, self.lanes)
+
+    # Numbers of the program
+
+    def _number(self, value: int) -> Value:
+        return self.machine.number(value, INDEX)
+
+    def _index(self, function: str, one: Value, other: Value | int) -> Value:
+        return self.machine.apply(function, [one, self._number(other) if isinstance(other, int) else other], INDEX, 1)
+
+    def _float(self, function: str, arguments: Sequence[Value], lanes: int) -> Value:
+        return self.machine.apply(function, arguments, FP32, lanes)
+
+    def _fixed(self, value: Value) -> Value:
+        """An index in a variable, so that it is computed once."""
+        return self.machine.cell(INDEX, 1, value).get()
+
+    def _near(self, tensor: str, place: Value, lanes: int) -> Value:
+        return self.machine.load(tensor, [place], [1], lanes, None)
+
+    def _put(self, tensor: str, place: Value, value: Value, lanes: int) -> None:
+        self.machine.store(tensor, [place], [1], value, lanes, None)
+
+    def _least(self) -> Value:
+        return self.machine.neutral("max", FP32)
+
+    def _blocks(self, count: Value, sizes: Sequence[int], body: Callable[[Value, int], None]) -> None:
+        """Cover so many points by blocks, the largest first; the last size is 1."""
+        done: Value = self._number(0)
+        for size in dict.fromkeys(sizes):
+            left = self._index("sub", count, done)
+            rounds = self._fixed(self._index("floordiv", left, size))
+            start = done
+
+            def block(i: Value, size: int = size, start: Value = start) -> None:
+                body(self._index("add", start, self._index("mul", i, size)), size)
+
+            self.machine.loop(rounds, block)
+            done = self._fixed(self._index("add", start, self._index("mul", rounds, size)))
+
+    # The loops
+
+    def run(self) -> None:
+        """Say the whole program."""
+        s = self.schedule
+        self.machine.scratch(SCORES, s.tile_rows * s.keys, FP32)
+        self.machine.scratch(SUMS, s.tile_rows * self.width, FP32)
+        self.machine.scratch(SCALES, s.tile_rows, FP32)
+        self._prepare()
+        self._outer(0, Frame())
+
+    def _prepare(self) -> None:
+        """Scratch memory of one's own."""
+
+    def _outer(self, place: int, frame: Frame) -> None:
+        if place < len(self.sums.outer):
+            variable, extent = self.sums.outer[place]
+            self.machine.loop(self.machine.size(extent), lambda i: self._outer(place + 1, frame.inner(**{variable.name: i})))
+            return
+        count = self.machine.size(self.sums.row[1])
+        wide, narrow = self.schedule.tile_rows, self.lanes if self.schedule.along == ROWS else 1
+        whole = self._fixed(self._index("floordiv", count, wide))
+        self.machine.loop(whole, lambda i: self._rows(frame, self._index("mul", i, wide), wide, None))
+        if wide == 1:
+            return
+        done = self._fixed(self._index("mul", whole, wide))
+        left = self._index("sub", count, done)
+        rounds = self._index("floordiv", self._index("add", left, narrow - 1), narrow)
+
+        def rest(i: Value) -> None:
+            base = self._fixed(self._index("add", done, self._index("mul", i, narrow)))
+            valid = self._fixed(self._index("min", self._index("sub", count, base), narrow))
+            self._rows(frame, base, narrow, valid if narrow > 1 else None)
+
+        self.machine.loop(rounds, rest)
+
+    def _rows(self, frame: Frame, base: Value, rows: int, valid: Value | None) -> None:
+        """A tile of ``rows`` rows from ``base`` on, of which ``valid`` exist (None: all)."""
+        state = self._started(frame, base, rows, valid)
+        zero = self.machine.number(0, FP32)
+        self.machine.loop(
+            self._number(rows * self.width // self.lanes),
+            lambda i: self._put(SUMS, self._index("mul", i, self.lanes), zero, self.lanes),
+        )
+        keys, size = self.schedule.keys, self.machine.size(self.sums.key[1])
+        stop, full = size, size
+        if self.sums.last is not None:
+            count = valid if valid is not None else self._number(rows)
+            final = self._index("add", base, self._index("sub", count, 1))
+            stop, full = (self._seen(frame, row, size) for row in (final, base))
+
+        def tile(score: Expression) -> Callable[[Value], None]:
+            def body(i: Value) -> None:
+                start = self._fixed(self._index("mul", i, keys))
+                count = self._fixed(self._index("min", self._index("sub", stop, start), keys))
+                self._tile(frame, state, base, rows, valid, start, count, score)
+
+            return body
+
+        tiles = self._index("floordiv", self._index("add", stop, keys - 1), keys)
+        if self.sums.last is None:
+            self.machine.loop(tiles, tile(self.sums.score))
+        else:
+            plain = self._fixed(self._index("floordiv", full, keys))
+            self.machine.loop(plain, tile(self.sums.seen))
+            body = tile(self.sums.score)
+            self.machine.loop(self._index("sub", tiles, plain), lambda i: body(self._index("add", plain, i)))
+        self._finish(frame, state, base, rows, valid)
+
+    def _seen(self, frame: Frame, row: Value, size: Value) -> Value:
+        """How many keys a row sees."""
+        assert self.sums.last is not None
+        last = self.scalar(self.sums.last, frame.inner(**{self.sums.row[0].name: row}))
+        return self._fixed(self._index("max", self._index("min", self._index("add", last, 1), size), 0))
+
+    # What depends on what runs along the lanes
+
+    def _started(self, frame: Frame, base: Value, rows: int, valid: Value | None) -> list[list[Cell]]:
+        """Cells of the maxima and of the sums so far."""
+        raise NotImplementedError
+
+    def _tile(self, frame: Frame, state: list[list[Cell]], base: Value, rows: int, valid: Value | None, start: Value,
+              count: Value, score: Expression) -> None:  # fmt: skip
+        raise NotImplementedError
+
+    def _totals(self, state: list[list[Cell]], rows: int) -> None:
+        """Write the rows' totals to ``SCALES``."""
+        raise NotImplementedError
+
+    def _score(self, row: Value, key: Value, rows: int) -> Value:
+        raise NotImplementedError
+
+    # The second product and the end
+
+    def _second(self, frame: Frame, rows: int, valid: Value | None, start: Value, count: Value) -> None:
+        """Sums of a tile's rows: times their scale, plus exponentials times weights."""
+        machine, own = self.machine, min(self.schedule.out_rows, rows)
+        own = own if rows % own == 0 else 1
+        vectors = self.width // self.lanes
+        most = max(1, self._accumulators() // own)
+        groups = self._number(rows // own)
+        if valid is not None:
+            groups = self._index("floordiv", self._index("add", valid, own - 1), own)
+
+        def group(i: Value) -> None:
+            first = self._fixed(self._index("mul", i, own))
+            for at in range(0, vectors, most):
+                self._columns(frame, first, own, range(at, min(at + most, vectors)), rows, start, count)
+
+        machine.loop(groups, group)
+
+    def _accumulators(self) -> int:
+        """Vectors of sums that stay in registers."""
+        return 24 if self.lanes >= 16 else 12
+
+    def _columns(self, frame: Frame, first: Value, own: int, vectors: range, rows: int, start: Value,
+                 count: Value) -> None:  # fmt: skip
+        machine, lanes = self.machine, self.lanes
+        cells: list[list[Cell]] = []
+        for row in range(own):
+            line = self._index("add", first, row)
+            scale = self._near(SCALES, line, 1)
+            place = self._index("mul", line, self.width)
+            old = [self._near(SUMS, self._index("add", place, v * lanes), lanes) for v in vectors]
+            cells.append([machine.cell(FP32, lanes, self._float("mul", [one, scale], lanes)) for one in old])
+
+        def key(j: Value) -> None:
+            at = self._index("add", start, j)
+            weights = [self.evaluate(self.sums.weight, self._column_frame(frame, at, v)) for v in vectors]
+            powers = [self._near(SCORES, self._score(self._index("add", first, row), j, rows), 1) for row in range(own)]
+            weights = [machine.cell(FP32, lanes, one).get() for one in weights]
+            for row, power in enumerate(powers):
+                for cell, weight in zip(cells[row], weights, strict=True):
+                    cell.set(machine.fma(power, weight, cell.get(), FP32, lanes))
+
+        machine.loop(count, key)
+        for row in range(own):
+            place = self._index("mul", self._index("add", first, row), self.width)
+            for cell, v in zip(cells[row], vectors, strict=True):
+                self._put(SUMS, self._index("add", place, v * lanes), cell.get(), lanes)
+
+    def _column_frame(self, frame: Frame, key: Value, vector: int, **more: Value) -> Frame:
+        """Where an expression of columns is evaluated: so many lanes of them, those that exist."""
+        name, first = self.sums.column[0].name, self._number(vector * self.lanes)
+        part = self.columns - vector * self.lanes < self.lanes
+        mask = self.machine.mask(first, self._number(self.columns), self.lanes) if part else None
+        inner = frame.inner(**{name: first, self.sums.key[0].name: key, **more})
+        return replace(inner, lanes=self.lanes, along=frozenset({name}), mask=mask, known={})
+
+    def _finish(self, frame: Frame, state: list[list[Cell]], base: Value, rows: int, valid: Value | None) -> None:
+        """Write the output's rows."""
+        self._totals(state, rows)
+        sums, machine = self.sums, self.machine
+        nothing = machine.apply("equal", [machine.size(sums.key[1]), self._number(0)], "bool", 1)
+
+        def row(i: Value) -> None:
+            line = self._near(SCALES, i, 1)
+            total = machine.cell(FP32, 1, machine.apply("select", [nothing, machine.number(1, FP32), line], FP32, 1)).get()
+            for v in range(self.width // self.lanes):
+                here = self._column_frame(frame, self._number(0), v, **{sums.row[0].name: self._index("add", base, i)})
+                place = self._index("add", self._index("mul", i, self.width), v * self.lanes)
+                here.folds.update({sums.total: total, sums.weighted: self._near(SUMS, place, self.lanes)})
+                value = self.evaluate(sums.value, here)
+                indices = [self.scalar(one, here) for one in sums.indices]
+                steps = [int(one is sums.indices[-1]) for one in sums.indices]
+                machine.store(self.plan.output, indices, steps, value, self.lanes, here.mask)
+
+        machine.loop(valid if valid is not None else self._number(rows), row)
+
+    def _moved(self, most: Value, lanes: int) -> Value:
+        """What scores are moved by: the maximum, 0 where nothing was seen yet."""
+        nothing = self.machine.apply("equal", [most, self._least()], "bool", lanes)
+        return self._float("select", [nothing, self.machine.number(0, FP32), most], lanes)
+
+    def _advanced(self, most: Cell, total: Cell, tile: Value, lanes: int) -> tuple[Value, Value]:
+        """Take a tile's maximum in: what its scores are moved by, and the scale of what was summed before."""
+        machine = self.machine
+        new = machine.cell(FP32, lanes, machine.join("max", most.get(), tile, FP32, lanes)).get()
+        moved = machine.cell(FP32, lanes, self._moved(new, lanes)).get()
+        scale = machine.cell(FP32, lanes, self._float("exp", [self._float("sub", [most.get(), moved], lanes)], lanes)).get()
+        most.set(new)
+        total.set(self._float("mul", [total.get(), scale], lanes))
+        return moved, scale

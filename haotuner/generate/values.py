@@ -1,0 +1,66 @@
+"""Values of expressions, said to a machine: what every emitter of programs shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from haotuner.generate.expressions import Expression, Fold, Load, Number, Size, Variable, free_variables
+from haotuner.generate.machine import Machine, Value
+from haotuner.generate.places import step_along
+
+
+@dataclass(slots=True)
+class Frame:
+    """Where an expression is evaluated: values of loop variables and folds, and which variables run along the lanes."""
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    folds: dict[Fold, Value] = field(default_factory=dict)
+    lanes: int = 1
+    along: frozenset[str] = frozenset()
+    mask: Value = None
+    known: dict[int, Value] = field(default_factory=dict)  # by identity of the expression
+
+    def inner(self, **variables: Value) -> Frame:
+        """The same with more loop variables."""
+        return replace(self, variables={**self.variables, **variables}, folds=dict(self.folds), known=dict(self.known))
+
+
+class Values:
+    """Says expressions to a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def scalar(self, e: Expression, frame: Frame) -> Value:
+        """An index at the first lane."""
+        if not free_variables(e) & frame.along:
+            return self.evaluate(e, frame)
+        return self.evaluate(e, replace(frame, lanes=1, along=frozenset(), mask=None, known={}))
+
+    def evaluate(self, e: Expression, frame: Frame) -> Value:
+        """The value of an expression, computed once a frame."""
+        if id(e) not in frame.known:
+            frame.known[id(e)] = self._made(e, frame)
+        return frame.known[id(e)]
+
+    def _made(self, e: Expression, frame: Frame) -> Value:
+        machine = self.machine
+        if isinstance(e, Number):
+            return machine.number(e.value, e.dtype)
+        if isinstance(e, Size):
+            return machine.size(e.extent)
+        if isinstance(e, Variable):
+            value = frame.variables[e.name]
+            return machine.ramp(value, frame.lanes) if e.name in frame.along else value
+        if isinstance(e, Fold):
+            return frame.folds[e]
+        if isinstance(e, Load):
+            steps = [step_along(one, frame.along) for one in e.indices]
+            if None in steps:
+                return machine.load(
+                    e.tensor, [self.evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
+                )
+            known = [step for step in steps if step is not None]
+            return machine.load(e.tensor, [self.scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
+        arguments = [self.evaluate(one, frame) for one in e.arguments]
+        return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)

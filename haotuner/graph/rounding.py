@@ -1,0 +1,162 @@
+"""How far a graph's results may be off: running error analysis (Higham, Accuracy and Stability, section 3.3), step by step.
+
+Beside each value goes a bound of its error. An element-wise step is evaluated at the ends of what its operands may be; a
+reduction adds the rounding of a sum in any order; what only moves elements moves their bounds. Bounds are of first order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from haotuner.graph.extents import evaluate
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.primitives import PRIMITIVES, Sizes
+from haotuner.graph.types import TensorType
+from haotuner.ops.functions import COMPARISONS
+from haotuner.ops.kind import sum_rounding
+
+EPS = 2.0**-23
+ULPS = 4.0  # of one element-wise step; vector math is within 3
+LEAST = 2.0**-100  # numbers this small may be flushed
+EXACT = frozenset({"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "select", *COMPARISONS})
+Array: TypeAlias = Any
+
+
+def wide(graph: Graph) -> Graph:
+    """The same graph in float64."""
+    nodes = tuple(
+        replace(node, attributes={**node.attributes, "dtype": "fp64"}) if node.attributes.get("dtype") == "fp32" else node
+        for node in graph.nodes
+    )
+    types = {name: TensorType(t.shape, "fp64") if t.dtype == "fp32" else t for name, t in graph.types.items()}
+    constants = {name: value.astype(np.float64) if graph.types[name].dtype == "fp32" else value
+                 for name, value in graph.constants.items()}  # fmt: skip
+    return replace(graph, nodes=nodes, types=types, constants=constants)
+
+
+def bounded(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+    """Each output with a bound of its error, from exact inputs in float64; ``graph`` as ``wide`` gives it.
+
+    The bound is infinite where a decision, such as a comparison or the place of a maximum, hangs on rounding.
+    """
+    known = graph.sizes(inputs)
+    values: dict[str, tuple[Array, Array]] = {
+        name: (np.asarray(value), np.zeros(np.shape(value))) for name, value in (*graph.constants.items(), *inputs.items())
+    }
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            given = [values[name] for name in node.inputs]
+            values[node.output] = _step(node, given, lambda extent: evaluate(extent, known))
+    return {name: values[name] for name in graph.outputs}
+
+
+def _step(node: Node, given: list[tuple[Array, Array]], sizes: Sizes) -> tuple[Array, Array]:
+    compute, attributes = PRIMITIVES[node.primitive].compute, node.attributes
+    plain = [value for value, _ in given]
+    found = np.asarray(compute(plain, attributes, sizes))
+    if node.primitive == "map":
+        off = _map(node, given, found, sizes)
+    elif node.primitive == "cast":
+        off = _ends(node, given, found, sizes)
+        off = off + EPS * np.abs(found) if found.dtype.kind == "f" else off
+    elif node.primitive == "reduce":
+        off = _reduce(node, given[0], found, sizes)
+    elif node.primitive == "arg_reduce":
+        off = _arg(node, given[0], found)
+    elif node.primitive == "contract":
+        off = _contract(node, given, sizes)
+    elif PRIMITIVES[node.primitive].moves:
+        errors = [plain[1] if node.primitive == "gather" and place else error for place, (_, error) in enumerate(given)]
+        off = np.asarray(compute(errors, {**attributes, "value": 0.0} if "value" in attributes else attributes, sizes))
+    else:
+        off = np.zeros(found.shape)
+    return found, np.where(np.isnan(off), np.inf, off) if np.isnan(off).any() else off
+
+
+def _ends(node: Node, given: list[tuple[Array, Array]], found: Array, sizes: Sizes) -> Array:
+    """How far the result moves when each operand moves to either end of what it may be."""
+    compute, off = PRIMITIVES[node.primitive].compute, np.zeros(found.shape)
+    for place, (value, error) in enumerate(given):
+        if value.dtype.kind == "b" or not error.any():
+            continue
+        worst = np.zeros(found.shape)
+        for sign in (-1.0, 1.0):
+            moved = [one for one, _ in given]
+            moved[place] = (value + sign * error).astype(value.dtype)
+            there = np.asarray(compute(moved, node.attributes, sizes))
+            same = (there == found) | (np.isnan(there) & np.isnan(found)) if found.dtype.kind == "f" else there == found
+            gap = np.where(same, 0.0, np.abs(there.astype(np.float64) - found.astype(np.float64)))
+            worst = np.fmax(worst, np.where(np.isnan(gap), np.inf, gap))
+        off = off + worst
+    return off
+
+
+def _map(node: Node, given: list[tuple[Array, Array]], found: Array, sizes: Sizes) -> Array:
+    function = node.attributes["function"]
+    if function in ("isnan", "isinf"):
+        return np.zeros(found.shape)
+    if function in COMPARISONS:
+        (one, first), (other, second) = (*given, *given)[:2]
+        if one.dtype.kind == "b":
+            return np.where(np.broadcast_to(first + second, found.shape) > 0, np.inf, 0.0)
+        near = np.abs(one.astype(np.float64) - other.astype(np.float64)) <= first + second
+        return np.where(near & (first + second > 0), np.inf, 0.0)
+    off = _ends(node, given, found, sizes)
+    if function == "select":
+        (_, unsure), (one, first), (other, second) = given
+        gap = np.abs(one.astype(np.float64) - other.astype(np.float64)) + first + second
+        off = off + np.where(np.broadcast_to(unsure, found.shape) > 0, gap, 0.0)
+    if found.dtype.kind == "f" and function not in EXACT:
+        size = np.abs(found) if function not in ("sin", "cos", "pow") else np.maximum(np.abs(found), 1.0)
+        off = off + ULPS * EPS * np.where(np.isfinite(size), size, 0.0) + LEAST
+    return off
+
+
+def _reduce(node: Node, given: tuple[Array, Array], found: Array, sizes: Sizes) -> Array:
+    value, error = given
+    axes = tuple(axis % value.ndim for axis in node.attributes["axes"])
+    kept = {"axis": axes, "keepdims": node.attributes.get("keepdims", False)}
+    how, depth = node.attributes["how"], int(np.prod([value.shape[axis] for axis in axes]))
+    if value.dtype.kind != "f" and not error.any():
+        return np.zeros(found.shape)
+    size = np.abs(value.astype(np.float64))
+    if how == "sum":
+        return np.asarray(error.sum(**kept) + sum_rounding(depth) * EPS * size.sum(**kept) + LEAST)
+    if how == "prod":
+        most = (size + error).prod(**kept) - size.prod(**kept)
+        return np.asarray(most + 2.0 * depth * EPS * np.abs(found) + LEAST)
+    return np.asarray(error.max(initial=0.0, **kept))
+
+
+def _arg(node: Node, given: tuple[Array, Array], found: Array) -> Array:
+    value, error = given
+    axis, sign = node.attributes["axis"] % value.ndim, 1.0 if node.attributes["how"] == "max" else -1.0
+    if not error.any():
+        return np.zeros(found.shape)
+    least = (sign * value - error).max(axis=axis, keepdims=True)
+    several = (sign * value + error >= least).sum(axis=axis, keepdims=node.attributes.get("keepdims", False)) > 1
+    return np.where(several, np.inf, 0.0)
+
+
+def _contract(node: Node, given: list[tuple[Array, Array]], sizes: Sizes) -> Array:
+    def product(arrays: list[Array]) -> Array:
+        return np.asarray(PRIMITIVES["contract"].compute(arrays, node.attributes, sizes))
+
+    sizes_of = [np.abs(value).astype(np.float64) for value, _ in given]
+    inputs, _, output = node.attributes["labels"].partition("->")
+    extents = {
+        label: extent
+        for own, (value, _) in zip(inputs.split(","), given, strict=True)
+        for label, extent in zip(own, value.shape, strict=True)
+    }
+    depth = int(np.prod([extent for label, extent in extents.items() if label not in output]))
+    off = sum_rounding(max(depth, 1)) * EPS * product(sizes_of) + LEAST
+    for place, (_, error) in enumerate(given):
+        moved = [size if at < place else size + e for at, (size, (_, e)) in enumerate(zip(sizes_of, given, strict=True))]
+        moved[place] = error.astype(np.float64)
+        off = off + product(moved)
+    return off

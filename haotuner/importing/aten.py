@@ -1,0 +1,306 @@
+"""Rules of torch's core ATen operators: each is said in ONNX's operators, whose rules build the primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.graph.types import FLOATS
+from haotuner.importing.call import Call
+from haotuner.importing.folding import Folding
+from haotuner.importing.table import RULES
+
+OPSET = 18  # of the rules that are called
+
+
+@dataclass(frozen=True, slots=True)
+class Aten:
+    """One call: ``inputs`` as torch has them, tensors by their names in the builder; ``dtype``: of its result."""
+
+    g: Folding
+    op: str
+    inputs: Sequence[Any]
+    named: Mapping[str, Any]
+    dtype: str
+
+    def at(self, place: int, default: Any = None) -> Any:
+        """A positional argument, or its default."""
+        return self.inputs[place] if place < len(self.inputs) and self.inputs[place] is not None else default
+
+    def onnx(self, op: str, *inputs: str | None, **attributes: Any) -> str:
+        """The first result of an ONNX operator."""
+        found = RULES[op](Call(self.g, op, inputs, attributes, OPSET, 1))
+        return found if isinstance(found, str) else found[0]
+
+    def whole(self, values: Sequence[Any] | Any) -> str:
+        """Whole numbers, or extents, as a tensor."""
+        return self.g.of_extents(np.array(list(values) if isinstance(values, (list, tuple)) else [values], object), "int64")
+
+    def cast(self, value: Any, dtype: str) -> str:
+        """A tensor or number in an element type."""
+        if not isinstance(value, str):
+            if isinstance(value, (bool, int, float)):
+                return self.g.constant(value, dtype)
+            return self.cast(self.g.of_extents(np.array(value, object), "int64"), dtype)
+        return value if self.g.types[value].dtype == dtype else self.g.add("cast", value, dtype=dtype)
+
+    def shape(self, place: int = 0) -> tuple[Any, ...]:
+        """An argument's shape."""
+        return self.g.types[self.inputs[place]].shape
+
+
+Rule: TypeAlias = Callable[[Aten], Any]
+
+
+def _binary(function: str, *, compares: bool = False) -> Rule:
+    def rule(a: Aten) -> str:
+        one, other = a.at(0), a.at(1)
+        dtype = a.dtype
+        if compares:
+            kinds = [a.g.types[v].dtype for v in (one, other) if isinstance(v, str)]
+            real = any(isinstance(v, float) for v in (one, other))
+            dtype = next((k for k in kinds if k in FLOATS), "fp32" if real else "int64")
+        one, other = a.cast(one, dtype), a.cast(other, dtype)
+        if (alpha := a.named.get("alpha", 1)) != 1:
+            other = a.g.map("mul", other, alpha)
+        if a.named.get("rounding_mode") == "floor" and function == "div":
+            return a.g.map("floor", a.g.map("div", one, other)) if dtype in FLOATS else a.g.map("floordiv", one, other)
+        return a.g.map(function, one, other)
+
+    return rule
+
+
+_EQUAL = _binary("equal", compares=True)
+
+
+def _unequal(a: Aten) -> str:
+    return a.g.map("not", str(_EQUAL(a)))
+
+
+def _unary(op: str, **attributes: Any) -> Rule:
+    return lambda a: a.onnx(op, a.cast(a.at(0), a.dtype), **attributes)
+
+
+def _same(a: Aten) -> str:
+    return a.cast(a.at(0), a.dtype)
+
+
+def _product(a: Aten) -> str:
+    return a.onnx("MatMul", a.at(0), a.at(1))
+
+
+def _added_product(a: Aten) -> str:
+    found = a.onnx("MatMul", a.at(1), a.at(2))
+    for name, scaled in (("alpha", found), ("beta", a.at(0))):
+        if a.named.get(name, 1) != 1:
+            raise UsageError(f"{a.op}: {name} of {a.named[name]} has no rule ({scaled})")
+    return a.g.map("add", found, a.at(0))
+
+
+def _transposed(a: Aten) -> str:
+    rank = len(a.shape())
+    order = list(range(rank))
+    one, other = (a.at(1) % rank, a.at(2) % rank) if len(a.inputs) > 2 else (0, rank - 1)
+    order[one], order[other] = order[other], order[one]
+    return a.onnx("Transpose", a.at(0), perm=order)
+
+
+def _expanded(a: Aten) -> str:
+    own, asked = a.shape(), list(a.at(1))
+    known = [*[None] * (len(asked) - len(own)), *own]
+    sizes = [kept if isinstance(one, int) and one == -1 else one for one, kept in zip(asked, known, strict=True)]
+    return a.onnx("Expand", a.at(0), a.whole(sizes))
+
+
+def _squeezed(a: Aten) -> str:
+    rank = len(a.shape())
+    axes = [a.at(1)] if isinstance(a.at(1), int) else list(a.at(1, range(rank)))
+    ones = [axis for axis in axes if a.shape()[axis] == 1]
+    return a.onnx("Squeeze", a.at(0), a.whole(ones)) if ones else str(a.at(0))
+
+
+def _sliced(a: Aten) -> str:
+    start, end, step = a.at(2, 0), a.at(3, 2**63 - 1), a.at(4, 1)
+    return a.onnx("Slice", a.at(0), a.whole(start), a.whole(end), a.whole(a.at(1, 0)), a.whole(step))
+
+
+def _selected(a: Aten) -> str:
+    return a.onnx("Gather", a.at(0), a.cast(a.at(2), "int64"), axis=a.at(1))
+
+
+def _reduced(op: str) -> Rule:
+    def rule(a: Aten) -> str:
+        axes = a.at(1, [])
+        axes = [axes] if isinstance(axes, int) else list(axes)
+        return a.onnx(op, a.cast(a.at(0), a.dtype), a.whole(axes) if axes else None, keepdims=int(a.at(2, False)))
+
+    return rule
+
+
+def _any(a: Aten) -> str:
+    axes = [one % len(a.shape()) for one in ([a.at(1)] if isinstance(a.at(1), int) else a.at(1, range(len(a.shape()))))]
+    found = a.g.add("reduce", a.cast(a.at(0), "int64"), how="max", axes=tuple(axes), keepdims=bool(a.at(2, False)))
+    return a.cast(found, "bool")
+
+
+def _arg(op: str) -> Rule:
+    def rule(a: Aten) -> str:
+        if a.at(1) is None:
+            raise UsageError(f"{a.op}: over all axes has no rule; name one")
+        return a.onnx(op, a.at(0), axis=a.at(1), keepdims=int(a.at(2, False)))
+
+    return rule
+
+
+def _clamped(a: Aten) -> str:
+    found = a.cast(a.at(0), a.dtype)
+    low, high = a.at(1, a.named.get("min")), a.at(2, a.named.get("max"))
+    found = found if low is None else a.g.map("max", found, a.cast(low, a.dtype))
+    return found if high is None else a.g.map("min", found, a.cast(high, a.dtype))
+
+
+def _convolved(a: Aten) -> str:
+    x, w, bias, stride, pad, dilation, transposed, more, groups = (a.at(place) for place in range(9))
+    rank = len(a.shape()) - 2
+    settings = {"strides": list(stride) * (rank // len(stride)), "dilations": list(dilation) * (rank // len(dilation)),
+                "pads": list(pad) * 2 * (rank // len(pad)), "group": groups}  # fmt: skip
+    if transposed:
+        return a.onnx("ConvTranspose", x, w, bias, **settings, output_padding=list(more))
+    return a.onnx("Conv", x, w, bias, **settings, kernel_shape=list(a.g.types[w].shape[2:]))
+
+
+def _normalised(a: Aten) -> list[str]:
+    scale = a.at(2) or a.g.constant(np.ones([int(one) for one in a.at(1)], np.float32))
+    return [a.onnx("LayerNormalization", a.at(0), scale, a.at(3), axis=-len(a.at(1)), epsilon=a.at(4))]
+
+
+def _batch_normalised(a: Aten) -> list[str]:
+    count = int(a.shape()[1])
+    scale, bias = (a.at(p) or a.g.constant(np.full(count, one, np.float32)) for p, one in ((1, 1.0), (2, 0.0)))
+    return [a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(6))]
+
+
+def _pooled(op: str) -> Rule:
+    def rule(a: Aten) -> Any:
+        kernel = list(a.at(1))
+        rank = len(a.shape()) - 2
+        stride, pad = list(a.at(2) or kernel), list(a.at(3, [0]))
+        of_each: dict[str, list[int]] = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2}
+        settings: dict[str, Any] = {
+            name: values * (rank * (2 if name == "pads" else 1) // len(values)) for name, values in of_each.items()
+        }
+        if op == "MaxPool":
+            wide = list(a.at(4, [1]))
+            return [a.onnx(op, a.at(0), **settings, dilations=wide * (rank // len(wide)), ceil_mode=int(a.at(5, False)))]
+        return a.onnx(op, a.at(0), **settings, ceil_mode=int(a.at(4, False)), count_include_pad=int(a.at(5, True)))
+
+    return rule
+
+
+def _adaptive(a: Aten) -> str:
+    if any(one != 1 for one in a.at(1)):
+        raise UsageError(f"{a.op}: to {list(a.at(1))} has no rule; only to one element a channel")
+    return a.onnx("ReduceMean", a.at(0), a.whole([-2, -1][-len(a.at(1)) :]), keepdims=1)
+
+
+def _resized(mode: str) -> Rule:
+    def rule(a: Aten) -> str:
+        scales = a.inputs[-1]
+        if scales is None:
+            raise UsageError(f"{a.op}: to a size has no rule; give a scale_factor")
+        aligned = mode == "linear" and bool(a.at(2, False))
+        how = "align_corners" if aligned else "half_pixel" if mode == "linear" else "asymmetric"
+        factors = a.g.constant(np.array([1.0, 1.0, *scales], np.float32))
+        return a.onnx("Resize", a.at(0), None, factors, mode=mode, coordinate_transformation_mode=how, nearest_mode="floor")
+
+    return rule
+
+
+def _full(value: Any = None) -> Rule:
+    def rule(a: Aten) -> str:
+        like = isinstance(a.at(0), str)
+        sizes = list(a.shape()) if like else list(a.at(0, []))
+        filled = a.at(1) if value is None else value
+        return a.g.add("broadcast", a.cast(filled, a.dtype), shape=tuple(sizes))
+
+    return rule
+
+
+def _counted(a: Aten) -> str:
+    parts = list(a.inputs)
+    start, end, step = (0, parts[0], 1) if len(parts) == 1 else (*parts, 1)[:3]
+    found = a.onnx("Range", *(a.cast(one, "int64") for one in (start, end, step)))
+    return a.cast(found, a.dtype)
+
+
+def _padded(a: Aten) -> str:
+    rank, pairs = len(a.shape()), list(a.at(1))
+    before, after = [0] * rank, [0] * rank
+    for place in range(len(pairs) // 2):
+        before[rank - 1 - place], after[rank - 1 - place] = pairs[2 * place], pairs[2 * place + 1]
+    return a.onnx("Pad", a.at(0), a.whole(before + after), a.cast(a.at(2, 0), a.dtype), mode="constant")
+
+
+def _where(a: Aten) -> str:
+    return a.g.map("select", a.at(0), a.cast(a.at(1), a.dtype), a.cast(a.at(2), a.dtype))
+
+
+ATEN: Mapping[str, Rule] = {
+    **{f"{name}.{kind}": _binary(function) for name, function in
+       (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "div"), ("pow", "pow"), ("remainder", "mod"))
+       for kind in ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Tensor_mode", "Scalar_mode")},
+    **{f"{name}.{kind}": _binary(function, compares=True) for name, function in
+       (("eq", "equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"))
+       for kind in ("Tensor", "Scalar")},
+    "ne.Tensor": _unequal, "ne.Scalar": _unequal,
+    "maximum.default": _binary("max"), "minimum.default": _binary("min"),
+    "logical_and.default": _binary("and"), "logical_or.default": _binary("or"), "bitwise_and.Tensor": _binary("and"),
+    "bitwise_or.Tensor": _binary("or"), "logical_not.default": _unary("Not"), "bitwise_not.default": _unary("Not"),
+    **{f"{name}.default": _unary(op) for name, op in
+       (("neg", "Neg"), ("exp", "Exp"), ("log", "Log"), ("sqrt", "Sqrt"), ("tanh", "Tanh"), ("sigmoid", "Sigmoid"),
+        ("erf", "Erf"),
+        ("sin", "Sin"), ("cos", "Cos"), ("abs", "Abs"), ("floor", "Floor"), ("ceil", "Ceil"), ("round", "Round"),
+        ("reciprocal", "Reciprocal"), ("relu", "Relu"))},
+    "rsqrt.default": lambda a: a.g.map("rsqrt", a.at(0)),
+    "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
+    "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),
+    "leaky_relu.default": lambda a: a.onnx("LeakyRelu", a.at(0), alpha=float(a.at(1, 0.01))),
+    "elu.default": lambda a: a.onnx("Elu", a.at(0), alpha=float(a.at(1, 1.0))),
+    "hardtanh.default": _clamped, "clamp.default": _clamped, "clamp.Tensor": _clamped,
+    "mm.default": _product, "bmm.default": _product, "addmm.default": _added_product, "baddbmm.default": _added_product,
+    "view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
+    "_unsafe_view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
+    "reshape.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
+    "permute.default": lambda a: a.onnx("Transpose", a.at(0), perm=[one % len(a.shape()) for one in a.at(1)]),
+    "transpose.int": _transposed, "t.default": _transposed, "expand.default": _expanded,
+    "unsqueeze.default": lambda a: a.onnx("Unsqueeze", a.at(0), a.whole(a.at(1))),
+    "squeeze.dim": _squeezed, "squeeze.dims": _squeezed, "squeeze.default": _squeezed,
+    "slice.Tensor": _sliced, "select.int": _selected,
+    "cat.default": lambda a: a.onnx("Concat", *a.at(0), axis=a.at(1, 0)),
+    **{name: _same for name in ("clone.default", "_to_copy.default", "alias.default", "detach.default", "contiguous.default",
+                                "lift_fresh_copy.default", "to.dtype", "dropout.default")},
+    "embedding.default": lambda a: a.onnx("Gather", a.at(0), a.at(1), axis=0),
+    "index_select.default": lambda a: a.onnx("Gather", a.at(0), a.at(2), axis=a.at(1)),
+    "gather.default": lambda a: a.onnx("GatherElements", a.at(0), a.at(2), axis=a.at(1)),
+    "native_layer_norm.default": _normalised, "_native_batch_norm_legit_no_training.default": _batch_normalised,
+    "convolution.default": _convolved, "max_pool2d_with_indices.default": _pooled("MaxPool"),
+    "avg_pool2d.default": _pooled("AveragePool"), "avg_pool1d.default": _pooled("AveragePool"),
+    "_adaptive_avg_pool2d.default": _adaptive, "adaptive_avg_pool1d.default": _adaptive,
+    "upsample_nearest2d.vec": _resized("nearest"), "upsample_bilinear2d.vec": _resized("linear"),
+    "mean.dim": _reduced("ReduceMean"), "mean.default": _reduced("ReduceMean"), "sum.dim_IntList": _reduced("ReduceSum"),
+    "sum.default": _reduced("ReduceSum"), "amax.default": _reduced("ReduceMax"), "amin.default": _reduced("ReduceMin"),
+    "any.dim": _any, "any.default": _any, "any.dims": _any,
+    "argmax.default": _arg("ArgMax"), "argmin.default": _arg("ArgMin"),
+    "_softmax.default": lambda a: a.onnx("Softmax", a.at(0), axis=a.at(1)),
+    "_log_softmax.default": lambda a: a.onnx("LogSoftmax", a.at(0), axis=a.at(1)),
+    "cumsum.default": lambda a: a.onnx("CumSum", a.cast(a.at(0), a.dtype), a.cast(a.at(1), "int64")),
+    "full.default": _full(), "full_like.default": _full(), "zeros_like.default": _full(0), "ones_like.default": _full(1),
+    "zeros.default": _full(0), "ones.default": _full(1),
+    "scalar_tensor.default": lambda a: a.cast(a.at(0), a.dtype),
+    "arange.default": _counted, "arange.start": _counted, "arange.start_step": _counted,
+    "constant_pad_nd.default": _padded, "where.self": _where,
+}  # fmt: skip

@@ -1,0 +1,171 @@
+"""A program of ``torch.export`` becomes a graph, its symbolic sizes kept as named dimensions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.graph.extents import Extent, canonical, dimension, floor_division, largest, smallest
+from haotuner.graph.graph import Graph
+from haotuner.importing.aten import ATEN, Aten
+from haotuner.importing.folding import Folding
+from haotuner.importing.read import finished
+
+SUFFIX = ".pt2"
+NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name
+_NOTHING = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size", "_assert_async")
+_DTYPES = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def read_exported(path: str | Path) -> Graph:
+    """The graph of a file that ``torch.export.save`` wrote. Loading one runs torch's unpickler: trust the file.
+
+    Raises:
+        UsageError: no such program, or with operators that have no rule; all of them are listed.
+        EnvironmentMissing: torch is not installed.
+    """
+    torch = _torch()
+    extra: dict[str, Any] = {NAMES: ""}
+    try:
+        program = torch.export.load(str(path), extra_files=extra)
+    except Exception as error:  # torch raises whatever its unpickler, zip reader or schema find
+        raise UsageError(f"{path} is no program of torch.export: {type(error).__name__}: {str(error)[:300]}") from error
+    said = extra[NAMES]
+    lines = (said.decode() if isinstance(said, bytes) else said).splitlines()
+    return graph_of_program(program, dict(line.split(" ", 1) for line in lines if " " in line))
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise EnvironmentMissing(
+            "torch is not installed; pip install torch, or export the model to ONNX elsewhere"
+        ) from error
+    return torch
+
+
+def graph_of_program(program: Any, names: Mapping[str, str]) -> Graph:
+    """The graph of an ExportedProgram. ``names``: of its symbols; others are called by their input and axis."""
+    program = program.run_decompositions()
+    nodes = list(program.graph.nodes)
+    _refuse_unknown(nodes)
+    return _Reader(program, dict(names)).read(nodes)
+
+
+def symbols_of(program: Any) -> dict[str, list[Any]]:
+    """Sizes of every input that the caller gives, as torch has them."""
+    own = set(program.graph_signature.user_inputs)
+    return {node.name: list(node.meta["val"].shape) for node in program.graph.nodes
+            if node.op == "placeholder" and node.name in own and hasattr(node.meta.get("val"), "shape")}  # fmt: skip
+
+
+def _name_of(target: Any) -> str:
+    return str(target).removeprefix("aten.")
+
+
+def _plain(name: str) -> bool:
+    return name.split(".")[0] in (*_NOTHING, "sym_size")
+
+
+def _refuse_unknown(nodes: list[Any]) -> None:
+    unknown = Counter(
+        _name_of(node.target)
+        for node in nodes
+        if node.op == "call_function" and str(node.target).startswith("aten.") and _name_of(node.target) not in ATEN
+        and not _plain(_name_of(node.target))
+    )  # fmt: skip
+    if unknown:
+        told = "; ".join(f"{name}: {count}" for name, count in unknown.most_common())
+        raise UsageError(f"operators without a rule: {told}. Export the model without them")
+
+
+class _Reader:
+    def __init__(self, program: Any, names: dict[str, str]) -> None:
+        self.program, self.names = program, names
+        self.g = Folding()
+        self.values: dict[str, Any] = {}  # by the node's name: a tensor's name, an extent, a number, a list
+
+    def read(self, nodes: list[Any]) -> Graph:
+        for name, sizes in symbols_of(self.program).items():
+            for axis, size in enumerate(sizes):
+                if hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
+                    self.names.setdefault(str(size.node.expr), f"{name}_{axis}")
+        given = {one.arg.name: one for one in self.program.graph_signature.input_specs}
+        outputs: list[tuple[str, str]] = []
+        for node in nodes:
+            if node.op == "placeholder":
+                self.values[node.name] = self._placeholder(node, given[node.name])
+            elif node.op == "call_function":
+                try:
+                    self.values[node.name] = self._called(node)
+                except UsageError as error:
+                    raise UsageError(f"node {node.name}: {error}") from error
+            elif node.op == "output":
+                outputs = [(one.name, self.values[one.name]) for one in node.args[0] if hasattr(one, "name")]
+        return finished(self.g, outputs)
+
+    def _placeholder(self, node: Any, spec: Any) -> str:
+        value = node.meta["val"]
+        if spec.kind.name == "USER_INPUT":
+            if not hasattr(value, "shape"):
+                raise UsageError(f"input {node.name}: a number, not a tensor; fix it before exporting")
+            return self.g.input(node.name, [self.extent(one) for one in value.shape], self._dtype(value))
+        held = self.program.state_dict.get(spec.target)
+        if held is None:
+            held = self.program.constants[spec.target]
+        return self.g.constant(np.ascontiguousarray(held.detach().cpu().numpy()), name=node.name)
+
+    def _dtype(self, value: Any) -> str:
+        name = str(value.dtype).removeprefix("torch.")
+        return _DTYPES.get(name, name)
+
+    def extent(self, size: Any) -> Extent:
+        """A size of torch as an extent of the graph."""
+        return size if isinstance(size, int) else self._expression(size.node.expr)
+
+    def _expression(self, e: Any) -> Extent:
+        if e.is_Integer:
+            return int(e)
+        if e.is_Symbol:
+            return dimension(re.sub(r"\W", "_", self.names.get(str(e), str(e))))
+        parts = [self._expression(one) for one in e.args]
+        kind = type(e).__name__
+        if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
+            return floor_division(*parts)
+        if kind in ("Max", "Min"):
+            return (largest if kind == "Max" else smallest)(parts)
+        if kind in ("Add", "Mul", "Pow"):
+            return canonical(e.func(*parts))
+        raise UsageError(f"size {e}: {kind} has no arithmetic here")
+
+    def _argument(self, value: Any) -> Any:
+        if hasattr(value, "op") and hasattr(value, "name"):
+            return self.values[value.name]
+        if isinstance(value, (list, tuple)):
+            return [self._argument(one) for one in value]
+        return value
+
+    def _called(self, node: Any) -> Any:
+        name, value = _name_of(node.target), node.meta.get("val")
+        if name.split(".")[0] in _NOTHING:
+            return None
+        if hasattr(value, "node"):  # arithmetic of sizes, whatever it is
+            return self.extent(value)
+        arguments = [self._argument(one) for one in node.args]
+        if getattr(node.target, "__name__", "") == "getitem":
+            whole, place = arguments
+            if place >= len(whole):
+                raise UsageError(f"result {place} of {node.args[0].name} has no rule")
+            return whole[place]
+        if name not in ATEN:
+            raise UsageError(f"{node.target} has no rule")
+        first = value[0] if isinstance(value, (list, tuple)) else value
+        named = {key: self._argument(one) for key, one in node.kwargs.items()}
+        return ATEN[name](Aten(self.g, name, arguments, named, self._dtype(first)))

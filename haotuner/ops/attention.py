@@ -1,0 +1,89 @@
+"""attention: softmax(Q Kᵀ · scale + mask) V over heads side by side; queries and keys of any number, tied or not.
+
+``b`` counts heads of all requests, ``t`` queries, ``s`` keys, ``d`` the depth of a head. ``causal=end`` lets query i see the
+keys up to i + s - t, so that the last query sees all, as when a cache of keys is longer than the queries; ``causal=start``
+those up to i, as torch's ``is_causal`` does. A query that sees no key has NaN, as softmax over nothing but -inf has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, sum_rounding
+
+_OPTIONS = {
+    "causal": Option(default="none", choices=("none", "end", "start"), said=True),
+    "mask": Option(default="none", choices=("none", "keys", "full"), said=True),  # added: b x s, or b x t x s
+    "scale": Option(default="sqrt", choices=("sqrt", "one"), said=True),  # 1 / sqrt(d), or none
+}
+_MASKS = {"keys": ("b", "s"), "full": ("b", "t", "s")}
+
+
+def scale_of(options: Options, depth: int) -> float:
+    """What scores are multiplied by."""
+    return float(depth) ** -0.5 if options.get("scale", "sqrt") == "sqrt" else 1.0
+
+
+def _scores(inputs: Arrays, options: Options) -> tuple[Any, Any]:
+    """Scores after scale and mask, and how far each may be off."""
+    q, k = inputs["q"], inputs["k"]
+    scale = scale_of(options, q.shape[-1])
+    found = (q @ k.transpose(0, 2, 1)) * scale
+    off = sum_rounding(q.shape[-1]) * scale * (np.abs(q) @ np.abs(k).transpose(0, 2, 1)) + 2.0 * np.abs(found)
+    if "mask" in inputs:
+        mask = inputs["mask"] if inputs["mask"].ndim == 3 else inputs["mask"][:, None, :]
+        found = found + mask
+        off = off + np.where(np.isfinite(found), np.abs(found), 0.0)
+    if options.get("causal", "none") != "none":
+        t, s = found.shape[1:]
+        last = np.arange(t)[:, None] + (s - t if options["causal"] == "end" else 0)
+        found = np.where(np.arange(s)[None, :] <= last, found, -np.inf)
+    return found, off
+
+
+def _weights(scores: Any) -> Any:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+        return found / found.sum(axis=-1, keepdims=True)
+
+
+def _attention(inputs: Arrays, options: Options) -> Any:
+    return _weights(_scores(inputs, options)[0]) @ inputs["v"]
+
+
+def _tolerance(inputs: Arrays, options: Options) -> Any:
+    """Each weight is off by what its score and the largest one are, relative to it; sums by their own rounding."""
+    scores, off = _scores(inputs, options)
+    with np.errstate(invalid="ignore"):
+        moved = scores - scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    far = np.where(np.isfinite(moved), np.abs(moved), 0.0)
+    each = 2.0 * off.max(axis=-1, keepdims=True, initial=0.0) + far + 8.0 + 2.0 * sum_rounding(max(1, scores.shape[-1]))
+    return (_weights(scores) * each) @ np.abs(inputs["v"]) + 2.0**-100
+
+
+@cache
+def _kind(causal: str, mask: str) -> OpKind:
+    operands: tuple[Operand, ...] = (plain("q", "input", "b", "t", "d"), plain("k", "input", "b", "s", "d"),
+                                     plain("v", "input", "b", "s", "d"))  # fmt: skip
+    if mask != "none":
+        own = _MASKS[mask]  # the option of that name is the kind's and says no layout
+        operands += (Operand(name="mask", role="input", layouts={"".join(own): own}, option="mask layout"),)
+    return OpKind(
+        name="attention",
+        meaning="Y[b,t] = sum over s of softmax(Q[b,t] · K[b,s] * scale + mask) V[b,s]",
+        # What a query may see depends on where it stands, so that causal rows cannot be had by calls of their own.
+        axes={"b": "spatial", "t": "spatial" if causal == "none" else "reduction", "s": "reduction", "d": "reduction"},
+        operands=(*operands, plain("y", "output", "b", "t", "d")),
+        flops=lambda e: 4 * e["b"] * e["t"] * e["s"] * e["d"],
+        reference=_attention,
+        tolerance=_tolerance,
+        own_options=_OPTIONS,
+        example="attention:d=64,causal=end",
+    )
+
+
+ATTENTION = replace(_kind("none", "none"), variant=lambda options: _kind(options["causal"], options["mask"]))

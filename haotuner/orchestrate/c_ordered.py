@@ -1,0 +1,132 @@
+"""C of primitives in which the order of elements matters: each is a group of its own, its operands lie in memory.
+
+Threads share what is independent: rows of a sort or a running total, sequences of a recurrent layer. A scatter is one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, product
+from haotuner.graph.graph import Graph, Node
+from haotuner.orchestrate.c_math import C_TYPES, joined
+from haotuner.orchestrate.c_recurrent import recurrent_lines
+
+ORDERED = ("arg_sort", "scan", "scatter", "recurrent")
+
+Found = tuple[list[str], tuple[Extent, ...]]  # lines of the body; extents of the loops that threads share
+
+
+def ordered_node(graph: Graph) -> Node | None:
+    """The primitive of a group that is one of these."""
+    (last,) = (node for node in graph.nodes if node.output == graph.outputs[0])
+    return last if last.primitive in ORDERED else None
+
+
+def ordered_source(graph: Graph, node: Node, name: str, size: Callable[[Extent], int]) -> tuple[str, tuple[str, ...], Any]:
+    """The C function ``name``, the tensors that a call passes it, the extents of its loops. UsageError: it has no C."""
+    types = [graph.types[one] for one in (*node.inputs, node.output)]
+    lacking = [one.dtype for one in types if one.dtype not in C_TYPES]
+    if lacking:
+        raise UsageError(f"{node.primitive} of {lacking[0]} has no plain loops")
+    tensors = tuple(dict.fromkeys((*node.inputs, node.output)))
+
+    def wide(extent: Extent) -> str:
+        return f"{extent}LL" if isinstance(extent, int) else f"s[{size(extent)}]"
+
+    lines, loops = _WRITERS[node.primitive](graph, node, wide)
+    pointers = []
+    for place, one in enumerate((*node.inputs, node.output)):
+        const, pointer = ("", "y") if one == node.output else ("const ", f"x{place}")
+        pointers.append(
+            f"  {const}{C_TYPES[graph.types[one].dtype]}* restrict {pointer} = t[{tensors.index(one)}]; (void){pointer};"
+        )
+    head = f"static void {name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
+    return "\n".join([head, "  (void)s; (void)lo; (void)hi;", *pointers, *lines, "}"]), tensors, loops
+
+
+def _rows(graph: Graph, node: Node) -> tuple[Extent, Extent, Extent]:
+    """Elements before, along and behind the axis."""
+    shape = graph.types[node.inputs[0]].shape
+    axis = node.attributes["axis"] % len(shape)
+    return product(shape[:axis]), shape[axis], product(shape[axis + 1 :])
+
+
+def _scan(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
+    outer, along, inner = _rows(graph, node)
+    one = joined(node.attributes["how"], "y[at - inner]", "x0[at]", graph.types[node.output].dtype)
+    return [
+        f"  const int64_t n = {wide(along)}, inner = {wide(inner)};",
+        "  for (int64_t o = lo[0]; o < hi[0]; ++o)",
+        "    for (int64_t k = 0; k < n; ++k)",
+        "      for (int64_t i = lo[1]; i < hi[1]; ++i) {",
+        "        const int64_t at = (o * n + k) * inner + i;",
+        f"        y[at] = k ? {one} : x0[at];",
+        "      }",
+    ], (outer, inner)
+
+
+def _arg_sort(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
+    """Heapsort of the indices where they come to lie; of equals the first index first, NaN beyond all others."""
+    outer, along, inner = _rows(graph, node)
+    one, other = ("b", "a") if node.attributes.get("falling", False) else ("a", "b")
+
+    def less(p: str, q: str) -> str:
+        return f"(x[{p} * inner] < x[{q} * inner] || (x[{q} * inner] != x[{q} * inner] && x[{p} * inner] == x[{p} * inner]))"
+
+    return [
+        f"  const int64_t n = {wide(along)}, inner = {wide(inner)};",
+        "  for (int64_t o = lo[0]; o < hi[0]; ++o)",
+        "    for (int64_t i = lo[1]; i < hi[1]; ++i) {",
+        f"      const {C_TYPES[graph.types[node.inputs[0]].dtype]}* x = x0 + o * n * inner + i;",
+        "      int64_t* z = y + o * n * inner + i;",
+        f"#define BEFORE(a, b) ({less(one, other)} || (!{less(other, one)} && a < b))",
+        "      for (int64_t k = 0; k < n; ++k) z[k * inner] = k;",
+        "      for (int64_t start = n / 2, end = n; end > 1;) {",
+        "        if (start > 0) --start;",
+        "        else { --end; const int64_t last = z[end * inner]; z[end * inner] = z[0]; z[0] = last; }",
+        "        int64_t root = start;",
+        "        for (int64_t child; (child = 2 * root + 1) < end; root = child) {",
+        "          if (child + 1 < end) {",
+        "            const int64_t a = z[child * inner], b = z[(child + 1) * inner];",
+        "            if (BEFORE(a, b)) ++child;",
+        "          }",
+        "          const int64_t a = z[root * inner], b = z[child * inner];",
+        "          if (!BEFORE(a, b)) break;",
+        "          z[root * inner] = b; z[child * inner] = a;",
+        "        }",
+        "      }",
+        "#undef BEFORE",
+        "    }",
+    ], (outer, inner)
+
+
+def _scatter(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
+    """Places outside of the tensor are left out: nothing is written beyond it, whatever a request holds."""
+    how, dtype = node.attributes["how"], graph.types[node.output].dtype
+    there = graph.types[node.output].shape[0]
+    count = graph.types[node.inputs[1]].shape[0]
+    new = "x2[j]" if how == "none" else joined({"add": "sum", "mul": "prod"}.get(how, how), "y[at]", "x2[j]", dtype)
+    return [
+        f"  const int64_t n = {wide(there)}, count = {wide(count)};",
+        "  memcpy(y, x0, (size_t)n * sizeof *y);",
+        "  for (int64_t j = 0; j < count; ++j) {",
+        "    const int64_t at = (int64_t)x1[j] + (x1[j] < 0 ? n : 0);",
+        f"    if (at >= 0 && at < n) y[at] = {new};",
+        "  }",
+    ], (1,)
+
+
+def _recurrent(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
+    tokens, batch, _ = graph.types[node.inputs[0]].shape
+    return recurrent_lines(node.attributes, graph.types[node.output].dtype, wide(tokens), wide(batch)), (batch,)
+
+
+_WRITERS: dict[str, Callable[[Graph, Node, Callable[[Extent], str]], Found]] = {
+    "arg_sort": _arg_sort,
+    "scan": _scan,
+    "scatter": _scatter,
+    "recurrent": _recurrent,
+}

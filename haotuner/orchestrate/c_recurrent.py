@@ -1,0 +1,107 @@
+"""C of a recurrent layer: one direction of ONNX's LSTM, GRU or RNN, sequence by sequence (graph/recurrent.py defines it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.graph.recurrent import GATES
+
+# {x}: the argument, {a} and {b} the settings, {f} the suffix of numbers and of C's functions.
+_ACTIVATIONS = {
+    "relu": "({x} > 0 ? {x} : {x} != {x} ? {x} : 0)",
+    "tanh": "{tanh}({x})",
+    "sigmoid": "(1.0{f} / (1.0{f} + {exp}(-{x})))",
+    "affine": "({a} * {x} + {b})",
+    "leakyrelu": "({x} < 0 ? {a} * {x} : {x})",
+    "thresholdedrelu": "({x} > {a} ? {x} : 0)",
+    "scaledtanh": "({a} * {tanh}({b} * {x}))",
+    "hardsigmoid": "fmin{f}(fmax{f}({a} * {x} + {b}, 0), 1)",
+    "elu": "({x} < 0 ? {a} * expm1{f}({x}) : {x})",
+    "softsign": "({x} / (1.0{f} + fabs{f}({x})))",
+    "softplus": "(fmax{f}({x}, 0) + log1p{f}({exp}(-fabs{f}({x}))))",
+}
+
+
+def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batch: str) -> list[str]:
+    """The body of the group: ``x0`` products, ``x1`` r, ``x2`` b, ``x3`` peepholes, ``x4`` h, ``x5`` c, ``x6`` lengths."""
+    kind, hidden = attributes["kind"], attributes["hidden"]
+    real, single = ("float", True) if dtype == "fp32" else ("double", False)
+    f = "f" if single else ""
+    clip = attributes.get("clip")
+
+    def act(place: int, x: str) -> str:
+        name, a, b = attributes["activations"][place]
+        if clip is not None:
+            x = f"fmin{f}(fmax{f}({x}, {-float(clip)!r}{f}), {float(clip)!r}{f})"
+        calls = {"tanh": "ht_tanh" if single else "tanh", "exp": "ht_exp" if single else "exp"}
+        return (
+            _ACTIVATIONS[name]
+            .format(x="v", a=f"{float(a)!r}{f}", b=f"{float(b)!r}{f}", f=f, **calls)
+            .join((f"({{ const {real} v = {x}; ", "; })"))
+        )
+
+    step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[kind](attributes, act, real)
+    order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
+    return [
+        f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
+        f"  const int64_t tokens = {tokens}, batch = {batch};",
+        f"#define DOT(gate, of) ({{ {real} sum = 0; for (int64_t i = 0; i < H; ++i) "
+        "sum += x1[((gate) * H + j) * H + i] * (of)[i]; sum; })",
+        "  for (int64_t n = lo[0]; n < hi[0]; ++n) {",
+        f"    const {real} *h = x4 + n * H, *c = x5 + n * H;",
+        "    (void)c;",
+        "    for (int64_t k = 0; k < tokens; ++k) {",
+        f"      const int64_t token = {order};",
+        f"      {real}* to = y + (token * batch + n) * 2 * H;",
+        f"      const {real}* x = x0 + (token * batch + n) * G * H;",
+        "      if (token >= (int64_t)x6[n]) {",
+        "        for (int64_t j = 0; j < 2 * H; ++j) to[j] = 0;",
+        "        continue;",
+        "      }",
+        *(f"      {line}" for line in step),
+        "      h = to;",
+        "      c = to + H;",
+        "    }",
+        "  }",
+        "#undef DOT",
+    ]
+
+
+def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
+    forget = (
+        "1 - in"
+        if attributes.get("coupled", False)
+        else act(0, "x[2 * H + j] + DOT(2, h) + x2[2 * H + j] + x3[2 * H + j] * c[j]")
+    )
+    return [
+        "for (int64_t j = 0; j < H; ++j) {",
+        f"  const {real} in = {act(0, 'x[j] + DOT(0, h) + x2[j] + x3[j] * c[j]')};",
+        f"  const {real} forget = {forget};",
+        f"  const {real} cell = forget * c[j] + in * {act(1, 'x[3 * H + j] + DOT(3, h) + x2[3 * H + j]')};",
+        f"  to[j] = {act(0, 'x[H + j] + DOT(1, h) + x2[H + j] + x3[H + j] * cell')} * {act(2, 'cell')};",
+        "  to[H + j] = cell;",
+        "}",
+    ]
+
+
+def _gru(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
+    """The reset state lies where an LSTM's cell would, until it is read."""
+    after = bool(attributes.get("linear_before_reset", False))
+    kept = "" if after else " * h[j]"
+    inner = "to[H + j] * (DOT(2, h) + x2[2 * H + j])" if after else "DOT(2, to + H) + x2[2 * H + j]"
+    return [
+        f"for (int64_t j = 0; j < H; ++j) to[H + j] = {act(0, 'x[H + j] + DOT(1, h) + x2[H + j]')}{kept};",
+        "for (int64_t j = 0; j < H; ++j) {",
+        f"  const {real} z = {act(0, 'x[j] + DOT(0, h) + x2[j]')};",
+        f"  to[j] = (1 - z) * {act(1, f'x[2 * H + j] + {inner}')} + z * h[j];",
+        "}",
+        "for (int64_t j = 0; j < H; ++j) to[H + j] = 0;",
+    ]
+
+
+def _rnn(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
+    return [
+        f"for (int64_t j = 0; j < H; ++j) to[j] = {act(0, 'x[j] + DOT(0, h) + x2[j]')};",
+        "for (int64_t j = 0; j < H; ++j) to[H + j] = 0;",
+    ]

@@ -1,0 +1,68 @@
+/* Rows of what windows see, of other types than fp32. With channels last, and groups of whole 32-bit words, they are those of a fp32
+ * image of fewer channels, which conv_image.c lays out; with channels first squares of pixels and channels are turned. */
+#include <string.h>
+
+#include "conv.h"
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int as_words(const ht_image* im, char* out) {
+  const int64_t size = im->conv->typed->x.bits / 8, each = im->conv->channels / im->conv->groups;
+  const ht_conv_call* call = im->call;
+  if (!im->conv->last || (each * size | call->xb * size | call->xh * size | call->xw * size | im->from * size | im->depth * size) % 4 != 0) return 0;
+  ht_conv conv = *im->conv;
+  ht_conv_call words = *call;
+  ht_image image = *im;
+  conv.channels = (int32_t)(conv.channels * size / 4);
+  words.xb = call->xb * size / 4;
+  words.xh = call->xh * size / 4;
+  words.xw = call->xw * size / 4;
+  image.conv = &conv;
+  image.call = &words;
+  image.channel = im->channel * size / 4;
+  image.from = im->from * size / 4;
+  image.depth = im->depth * size / 4;
+  image.width = im->width / 4;
+  ht_conv_image(&image, conv.lanes, (float*)out);
+  return 1;
+}
+
+/* One tap of a run of pixels in a line: channels [first, end) of the group. */
+static void copy_tap(const ht_image* im, const char* x, int64_t low, int64_t high, int64_t length, int64_t first, int64_t end, char* out) {
+  const int64_t size = im->conv->typed->x.bits / 8, gap = im->phase->wide.move * im->call->xw, apart = im->call->xc;
+  for (int64_t i = 0; i < length; ++i)
+    if (i < low || i >= high) memset(out + i * im->width, 0, (size_t)((end - first) * size));
+  if (low >= high) return;
+  const char* from = x + (low * gap + first * apart) * size;
+  out += low * im->width;
+  if (apart == 1)
+    for (int64_t i = 0; i < high - low; ++i) memcpy(out + i * im->width, from + i * gap * size, (size_t)((end - first) * size));
+  else if (gap == 1) ht_typed_turn(out, im->width, from, apart * size, end - first, high - low, size);
+  else
+    for (int64_t c = 0; c < end - first; ++c)
+      for (int64_t i = 0; i < high - low; ++i) memcpy(out + i * im->width + c * size, from + (c * apart + i * gap) * size, (size_t)size);
+}
+
+void ht_conv_rows(const ht_image* im, char* out) {
+  if (as_words(im, out)) return;
+  const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
+  const ht_conv_call* call = im->call;
+  const int64_t size = im->conv->typed->x.bits / 8, channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;
+  for (int64_t pixel = im->pixel, last = im->pixel + im->count; pixel < last;) {
+    int64_t row = pixel / wide->count, column = pixel % wide->count, length = least(wide->count - column, last - pixel);
+    const int64_t b = row / tall->count, y0 = row % tall->count * tall->move + tall->at, x0 = column * wide->move + wide->at;
+    for (int64_t tap = im->from / channels; tap * channels < end; ++tap) {
+      int64_t first = most(im->from - tap * channels, 0), beyond = least(end - tap * channels, channels);
+      int64_t y = y0 + tap / wide->taps * tall->by, x = x0 + tap % wide->taps * wide->by;
+      int64_t low = x >= 0 ? 0 : (-x + wide->move - 1) / wide->move, high = x >= call->w ? 0 : (call->w - x + wide->move - 1) / wide->move;
+      high = least(high, length);
+      if (y < 0 || y >= call->h) low = high = 0;
+      const char* from = (const char*)call->x + (b * call->xb + im->channel * call->xc + y * call->xh + x * call->xw) * size;
+      copy_tap(im, from, low, high, length, first, beyond, out + (tap * channels + first - im->from) * size);
+    }
+    pixel += length;
+    out += length * im->width;
+  }
+}

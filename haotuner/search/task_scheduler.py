@@ -1,0 +1,113 @@
+"""Which task gets the next turn: the one whose next turn promises most for the whole (Ansor, OSDI 2020, section 6).
+
+Source: Zheng et al., "Ansor: Generating High-Performance Tensor Programs for Deep Learning", the gradient of section 6.2:
+
+    df/dt_i = df/dg_i * (alpha * (g_i(t_i) - g_i(t_i - dt)) / dt
+                         + (1 - alpha) * min(-g_i(t_i) / t_i, beta * C_i / max_k V_k - g_i(t_i)))
+
+``g_i``: the time of task i after ``t_i`` turns; the backward window dt; the guess that all of it vanishes in as many turns
+again; and ``C_i / max V_k``: its time at the best speed of the tasks like it (the same kind, about as many operations).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from haotuner.search.task_objectives import Objective
+
+ALPHA, BETA, WINDOW = 0.2, 2.0, 3  # as Ansor ships them
+ALIKE = 1.618  # tasks whose operations lie in one power of it are alike
+GRADIENT, ROUND_ROBIN = "gradient", "round-robin"
+STRATEGIES = (GRADIENT, ROUND_ROBIN)
+GAIN = 0.003  # less is noise, and no improvement to early stopping
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A task of the budget. ``calls``: how often a request of each model calls it; ``flops``: of one call, the mean."""
+
+    kind: str
+    flops: float
+    calls: tuple[float, ...]
+
+    @property
+    def alike(self) -> tuple[str, int]:
+        """Tasks of one of these learn from each other's speed."""
+        return self.kind, math.floor(math.log(max(self.flops, 1.0), ALIKE))
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Told what each turn brought; says whose turn is next. Deterministic.
+
+    ``early_stopping``: a task is left alone after so many turns without a better time; 0: never.
+    """
+
+    tasks: Sequence[Shared]
+    objective: Objective = field(default_factory=Objective)
+    strategy: str = GRADIENT
+    early_stopping: int = 0
+    alpha: float = ALPHA
+    beta: float = BETA
+    window: int = WINDOW
+    times: list[list[float]] = field(init=False)  # us of a call after each turn, the best so far
+    done: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.times = [[] for _ in self.tasks]
+
+    def tell(self, task: int, us: float, *, finished: bool = False) -> None:
+        """A turn of a task ended with this time of a call; ``finished``: it has nothing more to try."""
+        self.times[task].append(min([us, *self.times[task][-1:]]))
+        if finished:
+            self.done.add(task)
+
+    def next(self) -> int | None:
+        """The task of the next turn; None when none promises anything. First each gets one, the largest first."""
+        fresh = [place for place, times in enumerate(self.times) if not times and place not in self.done]
+        if fresh:
+            return max(fresh, key=lambda place: (self._work(place), -place))
+        open_ = [place for place in range(len(self.tasks)) if place not in self.done and not self._stale(place)]
+        if self.strategy == ROUND_ROBIN:
+            return min(open_, key=lambda place: (len(self.times[place]), place), default=None)
+        promises = {place: self.promise(place) for place in open_}
+        best = max(open_, key=lambda place: (promises[place], -place), default=None)
+        return best if best is not None and promises[best] > 0 else None
+
+    def latencies(self) -> list[float]:
+        """Microseconds of each model by the best times so far; infinite while a task of it has none."""
+        models = len(self.tasks[0].calls) if self.tasks else 0
+        now = [times[-1] if times else math.inf for times in self.times]
+        return [sum(t.calls[m] * us for t, us in zip(self.tasks, now, strict=True) if t.calls[m]) for m in range(models)]
+
+    def promise(self, place: int) -> float:
+        """What the next turn of a task may take off the objective: -df/dt_i; never negative."""
+        slopes = self.objective.slopes(self.latencies())
+        slope = sum(s * calls for s, calls in zip(slopes, self.tasks[place].calls, strict=True))
+        times = self.times[place]
+        now, turns = times[-1], len(times)
+        if not math.isfinite(now):
+            return 0.0
+        back = min(self.window, turns - 1)
+        gained = (times[-1 - back] - now) / back if back and math.isfinite(times[-1 - back]) else 0.0
+        hoped = min(-now / turns, self.beta * self._reachable(place) - now)
+        return max(0.0, slope * (self.alpha * gained - (1 - self.alpha) * hoped))
+
+    def _reachable(self, place: int) -> float:
+        """Microseconds of a call at the best speed of the tasks like it, itself among them."""
+        task = self.tasks[place]
+        speeds = [
+            other.flops / times[-1]
+            for other, times in zip(self.tasks, self.times, strict=True)
+            if other.alike == task.alike and times and times[-1] > 0
+        ]
+        return task.flops / max(speeds) if speeds and max(speeds) > 0 else 0.0
+
+    def _stale(self, place: int) -> bool:
+        times, turns = self.times[place], self.early_stopping
+        return bool(turns) and len(times) > turns and times[-1] > times[-1 - turns] * (1 - GAIN)
+
+    def _work(self, place: int) -> float:
+        return sum(self.tasks[place].calls) * self.tasks[place].flops

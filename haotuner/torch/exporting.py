@@ -1,0 +1,53 @@
+"""A module through ``torch.export`` to a graph, and to a file that `haotuner tune` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from haotuner.graph.graph import Graph
+from haotuner.importing.exported import NAMES, SUFFIX, graph_of_program, symbols_of
+
+
+def export(
+    module: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any = None, *, out: str | Path | None = None
+) -> Graph:
+    """The graph of a module in evaluation mode; dimensions have the names of the ``torch.export.Dim`` that are given.
+
+    Args:
+        module: the model.
+        args: example inputs.
+        dynamic_shapes: as ``torch.export.export`` takes it: for each input the dimensions by axis.
+        out: a file to write, ``NAME.pt2``: `haotuner tune NAME.pt2 --shapes "batch=1..8"` tunes it.
+
+    Raises:
+        UsageError: operators without a rule; all of them are listed.
+    """
+    program = torch.export.export(module.eval(), args, dynamic_shapes=dynamic_shapes)
+    names = _names(program, dynamic_shapes)
+    graph = graph_of_program(program, names)
+    if out is not None:
+        place = Path(out)
+        place = place if place.suffix == SUFFIX else place.with_name(place.name + SUFFIX)
+        lines = "\n".join(f"{symbol} {name}" for symbol, name in names.items())
+        torch.export.save(program, str(place), extra_files={NAMES: lines})
+    return graph
+
+
+def _names(program: Any, dynamic_shapes: Any) -> dict[str, str]:
+    """The name that the caller gave to each symbol that is a whole dimension of an input."""
+    sizes = symbols_of(program)
+    asked = dynamic_shapes or {}
+    pairs = [(one, asked.get(one)) for one in sizes] if isinstance(asked, Mapping) else list(zip(sizes, asked, strict=False))
+    found: dict[str, str] = {}
+    for name, axes in pairs:
+        named: Mapping[int, Any] = axes if isinstance(axes, Mapping) else dict(enumerate(axes or ()))
+        for axis, one in named.items():
+            size = sizes[name][axis]
+            label = one if isinstance(one, str) else getattr(one, "__name__", "")
+            if label and hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
+                found.setdefault(str(size.node.expr), label)
+    return found

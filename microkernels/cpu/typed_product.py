@@ -1,0 +1,99 @@
+"""batch_matmul in bf16, fp16 and int8 for CPUs: the tiles of ``typed.py`` over blocks of W that are packed as words.
+
+Both factors come with the call: a block of W is packed as typed dense has its weight, and rows of X are read in place or
+copied (``runtime/native/kinds/product_typed.c``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from haotuner.microkernels.cpu import product_demand
+from haotuner.microkernels.cpu.dense_laws import MAX_STREAMS
+from haotuner.microkernels.cpu.product import CpuProduct
+from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, typed_params
+from haotuner.words.demand import Asked, Demand
+from haotuner.words.device import Device
+from haotuner.words.family import rounded_up
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Laws, Question
+from haotuner.words.op import Op
+
+LEAST_SUMS = 8  # vectors: fewer leave the multiply-adders waiting for their own results
+
+
+class CpuTypedProduct(CpuProduct):
+    """Families ``cpu_batch_matmul_bf16``, ``_fp16``, ``_int8``; parameters of typed dense, then xk, wk as fp32 has them."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.name = f"cpu_batch_matmul_{dtype}"
+
+    def serves(self, op: Op) -> bool:
+        """batch_matmul in the family's type, whatever is dynamic."""
+        return op.kind == self.kind.name and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every tile that fits the registers."""
+        lanes, layout = device.wave_width, op.option("layout")
+        across = (("xk", int(layout == "tn")), ("wk", int(layout == "nt")))
+        for rows in range(1, MAX_ROWS + 1):
+            for vectors in range(1, MAX_STREAMS + 1):
+                params = typed_params(op, (rows, vectors * lanes, lanes, 1, lanes, 0))
+                yield MicroKernel(self.name, (*params, *across))
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """As typed dense."""
+        rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
+        step_bytes = (rows + kernel["nr"]) * WORDS[self.dtype].bytes
+        return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """Whole tiles: what is beyond the output is computed and dropped."""
+        return Tile(
+            extent={"b": 1, "m": kernel["mr"], "n": kernel["nr"]},
+            edge={"b": "masked", "m": "tail", "n": "tail"},
+            step={"k": 1},
+        )
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Whole tiles of rows and columns."""
+        return rounded_up(self.tile(kernel), axis, extent)
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Sums enough to keep the units busy, in tiles that the shapes can fill."""
+        return _LAWS
+
+    def demand(self, asked: Asked) -> Demand:
+        """See ``product_demand``: W is always packed, sums are never cut."""
+        vectors = asked.param("nr") / asked.param("vl")
+        zero = vectors * 0.0
+        return product_demand.demand(replace(asked, params={**asked.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}))
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """An empty TVM module: ``typed_source`` says the program in C."""
+        import tvm
+
+        return tvm.IRModule({})
+
+
+def _rows(q: Question) -> tuple[float, float] | None:
+    return q.kernel["mr"], max(1, q.most["m"] if "m" in q.op.dynamic else q.op["m"])
+
+
+def _columns(q: Question) -> tuple[float, float] | None:
+    most = q.most["n"] if "n" in q.op.dynamic else q.op["n"]
+    return q.kernel["nr"] // q.kernel["vl"], -(-most // q.kernel["vl"])
+
+
+def _sums(q: Question) -> tuple[float, float] | None:
+    rows = min(MAX_ROWS, q.most["m"] if "m" in q.op.dynamic else q.op["m"])
+    return float(min(LEAST_SUMS, rows * MAX_STREAMS)), float(q.kernel["mr"] * q.kernel["nr"] // q.kernel["vl"])
+
+
+# In the order they are asked; a point counts against the first law it breaks.
+_LAWS: Laws = (("rows", _rows), ("columns", _columns), ("sums", _sums))
+
+TYPED_PRODUCT_FAMILIES = tuple(CpuTypedProduct(dtype) for dtype in WORDS)

@@ -1,0 +1,285 @@
+"""A machine that writes a generated program as CUDA C++: the lanes of its vectors are the lanes of a warp.
+
+Every warp takes points of the outermost loop that writes (rows, or vectors of merged axes); what is one number for all lanes
+every lane computes, and the first one stores. Folds over lanes are joined by shuffles in a fixed order. The unit includes
+nothing: nvcc and NVRTC compile it as it is, for any architecture with warp shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.generate.emit import emit
+from haotuner.generate.schedule import Plan
+from haotuner.graph.extents import Extent, lowered
+from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
+
+WARP = 32
+TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
+PRELUDE = f"""\
+struct ht_generated_args {{ /* tensors in a call's order, the output last; strides in elements; sizes of the dimensions */
+  void* data[{MAX_OPERANDS}];
+  long long strides[{MAX_OPERANDS}][{MAX_AXES}];
+  long long sizes[{MAX_AXES}];
+}};
+__device__ __forceinline__ long long ht_floordiv(long long a, long long b) {{
+  long long q = a / b;
+  return q - (a % b != 0 && (a < 0) != (b < 0));
+}}
+__device__ __forceinline__ long long ht_mod(long long a, long long b) {{ return a - ht_floordiv(a, b) * b; }}
+template <class T> __device__ __forceinline__ T ht_max(T a, T b) {{ return a > b || a != a ? a : b; }}  // NaN in either
+template <class T> __device__ __forceinline__ T ht_min(T a, T b) {{ return a < b || a != a ? a : b; }}
+template <class T> __device__ __forceinline__ T ht_sign(T a) {{ return a != a ? a : T((a > 0) - (a < 0)); }}
+"""
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
+         "greater_equal": ">=", "and": "&&", "or": "||", "xor": "!="}  # fmt: skip
+CALLS = {
+    "max": "ht_max({0}, {1})",
+    "min": "ht_min({0}, {1})",
+    "floordiv": "ht_floordiv({0}, {1})",
+    "mod": "ht_mod({0}, {1})",
+    "select": "({0} ? {1} : {2})",
+    "neg": "(-{0})",
+    "not": "(!{0})",
+    "isnan": "({0} != {0})",
+    "sign": "ht_sign({0})",
+    "reciprocal": "(1.0f / {0})",
+}
+FLOATS = {"exp": "expf({0})", "log": "logf({0})", "tanh": "tanhf({0})", "erf": "erff({0})", "sqrt": "sqrtf({0})",
+          "rsqrt": "(1.0f / sqrtf({0}))", "sigmoid": "(1.0f / (1.0f + expf(-{0})))", "pow": "powf({0}, {1})",
+          "abs": "fabsf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round": "rintf({0})", "sin": "sinf({0})",
+          "cos": "cosf({0})", "fmod": "fmodf({0}, {1})",
+          "isinf": "(fabsf({0}) == __uint_as_float(0x7f800000u))"}  # fmt: skip
+JOINS = {"sum": "add", "prod": "mul"}
+
+
+class Code(str):
+    """An expression of C; sums and products of extents are said with Python's operators."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> Code:
+        return Code(f"({self} + {other})")
+
+    def __sub__(self, other: str) -> Code:
+        return Code(f"({self} - {other})")
+
+    def __mul__(self, other: object) -> Code:
+        return Code(f"({self} * {other})")
+
+
+@dataclass(slots=True)
+class _Loop:
+    """What is known of a loop whose body is being said."""
+
+    lines: list[str] = field(default_factory=list)
+    stores: bool = False
+    carries: bool = False  # a variable from outside changes in it: its rounds are not independent
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    machine: CudaText
+    name: Code
+    depth: int  # loops around it
+
+    def get(self) -> Code:
+        """Its name."""
+        return self.name
+
+    def set(self, value: Code) -> None:
+        """An assignment."""
+        self.machine.assign(self, value)
+
+
+class CudaText:
+    """Values are expressions; each step is a statement of its own, so nothing is said twice."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self._names = plan, 0
+        self._loops = [_Loop()]
+        self.tensors = (*plan.graph.inputs, plan.output)
+        self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
+
+    @property
+    def lines(self) -> list[str]:
+        """The program's statements."""
+        return self._loops[0].lines
+
+    def _say(self, line: str) -> None:
+        self._loops[-1].lines.append(line)
+
+    def _named(self, dtype: str, value: str, *, fixed: bool = True) -> Code:
+        self._names += 1
+        name = Code(f"v{self._names}")
+        self._say(f"{'const ' * fixed}{TYPES[dtype]} {name} = {value};")
+        return name
+
+    def number(self, value: float, dtype: str) -> Code:
+        """A constant."""
+        if dtype == "bool":
+            return Code(str(bool(value)).lower())
+        if dtype not in ("fp32", "fp64"):
+            return Code(f"{int(value)}" + "ll" * (dtype == "int64"))
+        if np.isnan(value) or np.isinf(value):
+            bits = int(np.float32(value).view(np.uint32))
+            return Code(f"__uint_as_float(0x{bits:08x}u)")
+        short = np.format_float_scientific(np.float32(value) if dtype == "fp32" else np.float64(value), trim="0")
+        return Code(f"({short}{'f' * (dtype == 'fp32')})")
+
+    def size(self, extent: Extent) -> Code:
+        """An extent of the request."""
+        if isinstance(extent, int):
+            return self.number(extent, "int64")
+
+        def called(function: str) -> Callable[[Code, Code], Code]:
+            return lambda one, other: Code(f"{function}({one}, {other})")
+
+        found: Code = lowered(extent, self.sizes, number=lambda value: self.number(value, "int64"),
+                              floordiv=called("ht_floordiv"), mod=called("ht_mod"), maximum=called("ht_max<long long>"),
+                              minimum=called("ht_min<long long>"))  # fmt: skip
+        return found
+
+    def loop(self, count: Code, body: Callable[[Code], None]) -> None:
+        """A loop; the outermost one that writes and carries nothing is shared by all warps."""
+        self._names += 1
+        i = Code(f"i{self._names}")
+        self._loops.append(_Loop())
+        body(i)
+        inner = self._loops.pop()
+        outermost = len(self._loops) == 1
+        shared = outermost and inner.stores and not inner.carries
+        if outermost and inner.stores and not shared:
+            raise UsageError("a program that keeps a tensor outside of rows is one warp's; keep nothing")
+        first, step = ("ht_warp", "ht_warps") if shared else ("0", "1")
+        self._say(f"for (long long {i} = {first}; {i} < {count}; {i} += {step}) {{")
+        self._loops[-1].lines += [f"  {line}" for line in inner.lines]
+        self._say("}")
+        if inner.stores and not shared:
+            self._say("__syncwarp();")  # other lanes may read what was kept
+        self._loops[-1].stores |= inner.stores
+
+    def assign(self, cell: _Cell, value: Code) -> None:
+        """A cell's new value; loops between its declaration and here carry it."""
+        self._say(f"{cell.name} = {value};")
+        for loop in self._loops[cell.depth :]:
+            loop.carries = True
+
+    def ramp(self, base: Code, lanes: int) -> Code:
+        """Each lane's number."""
+        return Code(f"({base} + ht_lane)") if lanes > 1 else base
+
+    def mask(self, base: Code, extent: Code, lanes: int) -> Code:
+        """Whether this lane exists."""
+        return self._named("bool", f"{base} + ht_lane < {extent}")
+
+    def load(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None, lanes: int, mask: Code | None) -> Code:
+        """An element a lane."""
+        dtype = self.plan.graph.types[tensor].dtype
+        place = self._place(tensor, indices, steps if lanes > 1 else None)
+        guarded = f"{mask} ? {place} : {TYPES[dtype]}(0)" if mask is not None and lanes > 1 else place
+        return self._named(dtype, guarded)
+
+    def store(
+        self, tensor: str, indices: Sequence[Code], steps: Sequence[int], value: Code, lanes: int, mask: Code | None
+    ) -> None:
+        """Every lane its own element; the first lane what is one for all."""
+        wide = lanes > 1 and any(steps)
+        condition = mask if wide else "ht_lane == 0"
+        place = self._place(tensor, indices, steps if wide else None)
+        self._say(f"if ({condition}) {place} = {value};" if condition is not None else f"{place} = {value};")
+        for loop in self._loops:
+            loop.stores = True
+
+    def _place(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None) -> str:
+        at, parts = self.tensors.index(tensor), []
+        for axis, one in enumerate(indices):
+            step = steps[axis] if steps is not None else 0
+            own = f"({one} + {step}ll * ht_lane)" if step else str(one)
+            parts.append(own if axis == len(indices) - 1 else f"{own} * a.strides[{at}][{axis}]")
+        return f"t{at}[{' + '.join(parts) or '0'}]"
+
+    def apply(self, function: str, arguments: Sequence[Code], dtype: str, lanes: int) -> Code:
+        """One step. UsageError for a function that has no words in C."""
+        return self._named(dtype, self._said(function, arguments, dtype))
+
+    def _said(self, function: str, arguments: Sequence[str], dtype: str) -> str:
+        if function == "cast":
+            return f"({TYPES[dtype]})({arguments[0]})"
+        if function in INFIX:
+            return f"{arguments[0]} {INFIX[function]} {arguments[1]}"
+        if function in ("max", "min") or function in CALLS:
+            typed = CALLS[function].replace("(", f"<{TYPES[dtype]}>(", 1) if function in ("max", "min") else CALLS[function]
+            return typed.format(*arguments)
+        if function in FLOATS and (dtype == "fp32" or function == "isinf"):
+            return FLOATS[function].format(*arguments)
+        if function == "abs":
+            return f"({arguments[0]} < 0 ? -{arguments[0]} : {arguments[0]})"
+        raise UsageError(f"no program for the function {function!r} of {dtype}")
+
+    def cell(self, dtype: str, lanes: int, start: Code) -> _Cell:
+        """A variable."""
+        return _Cell(self, self._named(dtype, start, fixed=False), len(self._loops))
+
+    def join(self, how: str, one: Code, other: Code, dtype: str, lanes: int) -> Code:
+        """Two partial results."""
+        return self.apply(JOINS.get(how, how), [one, other], dtype, lanes)
+
+    def fma(self, one: Code, other: Code, more: Code, dtype: str, lanes: int) -> Code:
+        """A product and a sum, rounded once."""
+        return self._named(dtype, f"fmaf({one}, {other}, {more})" if dtype == "fp32" else f"{one} * {other} + {more}")
+
+    def scratch(self, name: str, count: int, dtype: str) -> None:
+        """None: memory near a GPU's core is shared by a block, and whose part it is the program does not say."""
+        raise UsageError(f"a program with memory of its own ({name}) has no form on a GPU yet")
+
+    def neutral(self, how: str, dtype: str) -> Code:
+        """What changes nothing."""
+        if how in ("sum", "prod"):
+            return self.number(how == "prod", dtype)
+        if dtype.startswith("fp"):
+            return self.number(-np.inf if how == "max" else np.inf, dtype)
+        limits = np.iinfo(np.int32 if dtype == "int32" else np.int64)
+        return Code(f"(-{limits.max}{'ll' * (dtype == 'int64')} - 1)") if how == "max" else self.number(limits.max, dtype)
+
+    def horizontal(self, how: str, value: Code, dtype: str, lanes: int) -> Code:
+        """All lanes' values joined, in all lanes: halves exchange theirs until one is left."""
+        if lanes == 1:
+            return value
+        found = self._named(dtype, value, fixed=False)
+        joined = self._said(JOINS.get(how, how), [found, f"__shfl_xor_sync(0xffffffffu, {found}, ht_step)"], dtype)
+        self._say(f"for (int ht_step = {WARP // 2}; ht_step > 0; ht_step /= 2) {found} = {joined};")
+        return found
+
+
+def cuda_unit(plans: Mapping[str, Plan], threads: int = 256) -> str:
+    """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
+
+    UsageError for vectors that are not a warp, or for a step that has no words in C.
+    """
+    return "\n".join([PRELUDE, *(_kernel(symbol, plan, threads) for symbol, plan in plans.items())])
+
+
+def _kernel(symbol: str, plan: Plan, threads: int) -> str:
+    if plan.schedule.lanes != WARP:
+        raise UsageError(f"{symbol}: vectors of {plan.schedule.lanes}; on a GPU they are a warp, {WARP}")
+    machine = CudaText(plan)
+    emit(plan, machine)
+    tensors = []
+    for place, name in enumerate(machine.tensors):
+        const = "const " if name != plan.output else ""
+        dtype = TYPES[plan.graph.types[name].dtype]
+        tensors.append(f"{const}{dtype}* const t{place} = ({const}{dtype}*)a.data[{place}];")
+    body = [
+        "const int ht_lane = threadIdx.x % 32;",
+        "const long long ht_warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;",
+        "const long long ht_warps = (long long)gridDim.x * blockDim.x / 32;",
+        *tensors,
+        *machine.lines,
+    ]
+    text = "\n".join(f"  {line}" for line in body)
+    return f'extern "C" __global__ void __launch_bounds__({threads}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'

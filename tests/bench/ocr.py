@@ -1,0 +1,170 @@
+"""RapidOCR with its three sessions replaced by one pack: ``python -m tests.bench.ocr PACK [--images 1000] [--page FILE]``.
+
+The pack holds RapidOCR's detector, recogniser and classifier (``haotuner tune`` takes several files). Images of odd sizes
+with a few lines of text come one after the other, each contender alone in a process: RapidOCR unchanged on ONNX Runtime
+and on OpenVINO, and on the pack, where no other session is ever made. Told are latencies, memory, and whether texts agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CONTENDERS = ("ours", "onnxruntime", "openvino")
+LIMIT_S = 3600.0
+WORDS = ("Invoice", "total 48.20", "haotuner", "batch 17", "Rue de Lyon", "2026-11-25", "shapes", "No. 6120", "thank you")
+
+
+class PackSession:
+    """A model of a pack where RapidOCR expects an ``onnxruntime.InferenceSession``; the file gives its metadata alone."""
+
+    def __init__(self, session: Any, file: str) -> None:
+        import onnx
+
+        self._session = session
+        stored = onnx.load(file, load_external_data=False)
+        self.custom_metadata_map = {one.key: one.value for one in stored.metadata_props}
+        self.run, self.get_inputs, self.get_outputs = session.run, session.get_inputs, session.get_outputs
+
+    def get_modelmeta(self) -> PackSession:
+        """The object that has ``custom_metadata_map``."""
+        return self
+
+    def get_providers(self) -> list[str]:
+        """What RapidOCR checks."""
+        return ["CPUExecutionProvider"]
+
+
+def replaced(pack: Any) -> Callable[..., PackSession]:
+    """What makes a session of the pack out of the path of the model that RapidOCR would load."""
+    return lambda path, **_: PackSession(pack.session(Path(path).stem), path)
+
+
+def drawn(place: int) -> Any:
+    """An image of an odd size, (height, width, 3), with one to five lines of text."""
+    cv2: Any = importlib.import_module("cv2")
+
+    draw = np.random.default_rng(place)
+    height, width = (2 * int(draw.integers(low, high)) + 1 for low, high in ((40, 320), (80, 480)))
+    image = np.full((height, width, 3), int(draw.integers(190, 256)), np.uint8)
+    lines = int(draw.integers(1, 6))
+    for line in range(lines):
+        text = " ".join(draw.choice(WORDS, int(draw.integers(1, 4))))
+        size = min(float(draw.uniform(0.5, 1.2)), height / lines / 30)
+        at = (int(draw.integers(4, max(5, width // 4))), int((line + 0.7) * height / lines))
+        cv2.putText(image, text, at, cv2.FONT_HERSHEY_SIMPLEX, size, (20, 20, 20), max(1, round(size * 2)), cv2.LINE_AA)
+    return image
+
+
+def _status(key: str) -> int:
+    """Bytes of a line of this process's status: VmRSS, VmHWM."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), 0)
+
+
+def serve(contender: str, pack: str, images: int, threads: int, side: int) -> dict[str, Any]:
+    """All images by one contender, in this process."""
+    rapidocr: Any = importlib.import_module("rapidocr")
+
+    params: dict[str, Any] = {
+        "Global.log_level": "error", "Det.limit_type": "max", "Det.limit_side_len": side,
+        "EngineConfig.onnxruntime.intra_op_num_threads": threads, "EngineConfig.openvino.inference_num_threads": threads,
+    }  # fmt: skip
+    if contender == "openvino":
+        params |= {f"{part}.engine_type": rapidocr.EngineType.OPENVINO for part in ("Det", "Cls", "Rec")}
+    begin = time.perf_counter()
+    if contender == "ours":
+        import haotuner
+
+        sessions: Any = importlib.import_module("rapidocr.inference_engine.onnxruntime.main")
+
+        sessions.InferenceSession = replaced(haotuner.load(pack, threads=threads))
+    engine = rapidocr.RapidOCR(params=params)
+    load_s = time.perf_counter() - begin
+    ms: list[float] = []
+    texts: list[list[str]] = []
+    rss: list[int] = []
+    for place in range(images):
+        image = drawn(place)
+        begin = time.perf_counter()
+        found = engine(image)
+        ms.append((time.perf_counter() - begin) * 1e3)
+        texts.append(list(found.txts or ()))
+        rss.append(_status("VmRSS"))
+    return {"load_s": load_s, "ms": ms, "texts": texts, "rss": rss, "peak": _status("VmHWM")}
+
+
+def page(found: Mapping[str, Mapping[str, Any]], images: int, command: str, threads: int) -> str:
+    """The page's text."""
+    kept = next((name for name in ("onnxruntime", "openvino") if name in found), "ours")
+    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.machine())  # fmt: skip
+    lines = [
+        "# RapidOCR on one pack", "",
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {cpu}, {threads} thread(s), load average {os.getloadavg()[0]:.0f} on "
+        f"{os.cpu_count()} cores.",
+        f"{images:,} images of odd sizes, 81 to 959 pixels, one after the other; each contender in a process of its own.",
+        "Times are of the whole of RapidOCR, its image processing included. *first 10*, *after all*: resident memory then.",
+        "",
+        "| sessions | p50 ms | p99 ms | all, s | load, s | MB, first 10 | MB, after all | peak MB | same texts |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, one in found.items():
+        ms = sorted(one["ms"])
+        alike = sum(a == b for a, b in zip(one["texts"], found[kept]["texts"], strict=True)) / images
+        lines.append(
+            f"| {name} | {statistics.median(ms):.1f} | {ms[min(len(ms) - 1, int(0.99 * len(ms)))]:.1f} | "
+            f"{sum(ms) / 1e3:.1f} | "
+            f"{one['load_s']:.1f} | {one['rss'][min(9, images - 1)] / 1e6:.0f} | {one['rss'][-1] / 1e6:.0f} | "
+            f"{one['peak'] / 1e6:.0f} | {alike:.1%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Race the contenders, print the table; ``--page`` writes it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pack")
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--side", type=int, default=640, help="the detector's longest side")
+    parser.add_argument("--only", choices=CONTENDERS, help="one contender, in this process; prints JSON")
+    parser.add_argument("--page", type=Path)
+    asked = parser.parse_args(arguments)
+    if asked.only:
+        print(json.dumps(serve(asked.only, asked.pack, asked.images, asked.threads, asked.side)))
+        return 0
+    found = {}
+    for name in CONTENDERS:
+        command = [sys.executable, "-m", "tests.bench.ocr", asked.pack, "--only", name, "--images", str(asked.images),
+                   "--threads", str(asked.threads), "--side", str(asked.side)]  # fmt: skip
+        environment = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
+        if answer.returncode:
+            print(f"{name} failed: {answer.stderr.strip()[-600:]}", file=sys.stderr)
+            if name == "ours":
+                return 1
+            continue
+        found[name] = json.loads(answer.stdout.splitlines()[-1])
+    text = page(found, asked.images, f"python -m tests.bench.ocr PACK --images {asked.images}", asked.threads)
+    print(text)
+    if asked.page:
+        asked.page.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Sections of operators.md that are timed inside one process: ours and another call take turns, and ratios are paired."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.cpu_dense import haotuner, machine
+
+Call = Callable[[], Any]
+ROUNDS = 15
+LEAST_S = 0.004  # of one turn
+
+
+def tuned_pack(ops: Sequence[str], shapes: Sequence[str], asked: Any, folder: str) -> tuple[list[str], str]:
+    """Packs of ops, those of one range together; where they lie, and a line about the machine."""
+    packs, found = [], {}
+    for place, one in enumerate(dict.fromkeys(shapes)):
+        path = str(Path(folder) / str(place))
+        words = [word for op, range_ in zip(ops, shapes, strict=True) if range_ == one for word in ("--op", op)]
+        budget = f"{float(asked.budget.rstrip('s')) * (len(words) // 2):.0f}s"
+        more = ("--budget", budget, "--against", "none", "-q")
+        found = haotuner("tune", *words, "--shapes", one, "--out", path, "--threads", asked.threads, *more)
+        packs.append(path)
+    return packs, machine(found)
+
+
+def paired(ours: Call, other: Call) -> tuple[float, float, float, float]:
+    """Microseconds of a call of ours; the other's time over it, median and the quartiles of its rounds."""
+    counts = []
+    for call in (ours, other):
+        call()
+        begin = time.perf_counter()
+        call()
+        counts.append(max(1, int(LEAST_S / max(time.perf_counter() - begin, 1e-7))))
+    times: list[list[float]] = [[], []]
+    for _ in range(ROUNDS):
+        for into, call, count in zip(times, (ours, other), counts, strict=True):
+            begin = time.perf_counter()
+            for _ in range(count):
+                call()
+            into.append((time.perf_counter() - begin) / count * 1e6)
+    ratios = sorted(b / a for a, b in zip(*times, strict=True))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return statistics.median(times[0]), middle, low, high
+
+
+def text(title: str, command: str, head: str, rows: Sequence[str], where: str) -> str:
+    """A section's Markdown."""
+    rule = "|" + "---|" * head.count("|") + "---|"
+    return "\n".join([f"## {title}", "", f"`{command}`", "", where, "", f"| {head} |", rule, *rows])

@@ -1,0 +1,106 @@
+"""Generated programs as CUDA, called on the emulator, apart: ``python -m tests.content.cuda_generated LIBRARY``."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+from haotuner import judge
+from haotuner.generate.kinds import graph_of
+from haotuner.generate.schedule import Plan, Schedule, planned
+from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.emulator import build
+
+WARP = 32
+
+
+class Arguments(ctypes.Structure):
+    """``ht_generated_args``."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p * MAX_OPERANDS),
+        ("strides", (ctypes.c_int64 * MAX_AXES) * MAX_OPERANDS),
+        ("sizes", ctypes.c_int64 * MAX_AXES),
+    ]
+
+
+def plan_of(spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True) -> Plan:
+    """The plan of an op for a warp; ``axis``: -2 for the output's last."""
+    from haotuner.generate.schedule import keepable
+
+    op = Op.parse(spec)
+    graph = graph_of(op.meaning, op.all_options())
+    last = graph.types[graph.outputs[0]].rank - 1
+    keep = keepable(graph)[:1] if kept else ()
+    return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=WARP, unroll=unroll, kept=keep, rows=rows,
+                                   masked=masked))  # fmt: skip
+
+
+PROGRAMS = {
+    "softmax": ("softmax:", plan_of("softmax:")),
+    "softmax_kept": ("softmax:", plan_of("softmax:", unroll=4, kept=True)),
+    "softmax_rows": ("softmax:", plan_of("softmax:", unroll=1, rows=4, masked=False)),
+    "softmax_down": ("softmax:", plan_of("softmax:", axis=0)),
+    "layer_norm": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=4)),
+    "instance_norm": ("instance_norm:affine=scale_bias,activation=relu",
+                      plan_of("instance_norm:affine=scale_bias,activation=relu")),
+    "gelu": ("gelu:", plan_of("gelu:", unroll=1)),
+    "bias_gelu": ("bias_gelu:", plan_of("bias_gelu:")),
+    "transpose": ("transpose:", plan_of("transpose:")),
+    "sum_last": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=4)),
+    "sum_first": ("reduce_sum:over=first", plan_of("reduce_sum:over=first")),
+    "max_last": ("reduce_max:", plan_of("reduce_max:", axis=0)),
+    "max_pool": ("max_pool:kernel=3,stride=2,pad=1", plan_of("max_pool:kernel=3,stride=2,pad=1")),
+    "resize": ("resize:mode=linear", plan_of("resize:mode=linear")),
+}  # fmt: skip
+
+
+def entries() -> str:
+    """C of a launch of each program, for the emulator."""
+    return "".join(
+        f'extern "C" int run_{symbol}(const ht_generated_args* a, unsigned blocks, unsigned threads) {{\n'
+        "  cudaLaunchConfig_t config = {};\n  config.gridDim = dim3(blocks), config.blockDim = dim3(threads);\n"
+        f"  return emu::launch(config, [=] {{ {symbol}(*a); }});\n}}\n"
+        for symbol in PROGRAMS
+    )
+
+
+def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, blocks: int, threads: int) -> str:
+    """What is wrong with a call at these extents of the dynamic axes; empty if nothing is."""
+    spec, plan = PROGRAMS[symbol]
+    op = Op.parse(spec)
+    shape = Shape.of({axis: last if axis == op.dynamic[-1] else first for axis in op.dynamic})
+    inputs = judge.draw(op, shape, np.random.default_rng(0))
+    out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+    arrays: list[Any] = [*(judge.spaced(one, 3) for one in inputs.values()), out.inner]
+    arguments, extents = Arguments(), op.extents(shape)
+    for place, array in enumerate(arrays):
+        arguments.data[place] = array.ctypes.data
+        for axis, stride in enumerate(array.strides):
+            arguments.strides[place][axis] = stride // 4
+    for place, name in enumerate(plan.graph.dimensions):
+        arguments.sizes[place] = extents[name]
+    error = library[f"run_{symbol}"](ctypes.byref(arguments), blocks, threads)
+    verdict = judge.check(op, inputs, out.inner)
+    touched = ", wrote outside the output" if out.touched() else ""
+    return f"{symbol} {shape}: error {error}, {verdict}{touched}" if error or verdict.wrong or touched else ""
+
+
+def main(library: str) -> None:
+    """Every program at ragged extents, by fewer warps than rows and by more."""
+    ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
+    held = ctypes.CDLL(library)
+    for symbol in PROGRAMS:
+        for first, last in ((1, 1), (3, 37), (5, 131)):
+            for blocks, threads in ((1, 32), (2, 64)):
+                if said := judged(held, symbol, first, last, blocks, threads):
+                    print(said)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,64 @@
+"""Generated programs as CUDA C++: compiled for sm_80 and sm_90a, and executed by the emulator on ragged shapes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.generate.kinds import graph_of
+from haotuner.generate.schedule import Schedule, planned
+from haotuner.microkernels.cuda.generated_program import cuda_unit
+from haotuner.words.op import Op
+from tests.content.cuda_generated import PROGRAMS, entries, plan_of
+from tests.emulator import build
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def unit() -> str:
+    return cuda_unit({symbol: plan for symbol, (_, plan) in PROGRAMS.items()})
+
+
+@pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
+def test_every_program_is_right_on_ragged_shapes(unit, tmp_path):
+    source = tmp_path / "generated.cu"
+    source.write_text(unit + entries())
+    library = build.build_plain([source], tmp_path / "generated.so")
+    command = [sys.executable, "-m", "tests.content.cuda_generated", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_unit_compiles(unit, arch, tmp_path):
+    source = tmp_path / "generated.cu"
+    source.write_text(unit)
+    command = ["nvcc", "-cubin", f"-arch={arch}", "-Xptxas=-v", str(source), "-o", str(tmp_path / "generated.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    spilled = re.findall(r"(\d+) bytes spill stores", done.stderr)
+    assert len(spilled) == len(PROGRAMS) and max(map(int, spilled)) <= 16
+
+
+def test_what_the_text_is(unit):
+    softmax = unit[unit.index("softmax(const") : unit.index("softmax_kept(const")]
+    assert softmax.count("__shfl_xor_sync") == 2 and "= ht_warp;" in softmax, "two folds over lanes, rows shared by warps"
+    gelu = unit[unit.index(" gelu(const") : unit.index(" bias_gelu(const")]
+    assert "__shfl" not in gelu and "erff(" in gelu
+
+
+def test_what_has_no_program_is_told():
+    op = Op.parse("softmax:")
+    graph = graph_of(op.meaning, op.all_options())
+    with pytest.raises(UsageError, match="they are a warp, 32"):
+        cuda_unit({"softmax": planned(graph, Schedule(lane_axis=1, lanes=16, unroll=1))})
+    assert "ht_floordiv(" in cuda_unit({"resize": plan_of("resize:mode=nearest")})

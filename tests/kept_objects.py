@@ -1,0 +1,40 @@
+"""Object files of the repository's C and C++, compiled once a run of the tests for each set of flags."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
+from tests.run_folder import in_a_run, run_folder
+
+ROOT = Path(__file__).parents[1]
+
+
+def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeout_s: float = 300) -> Path:
+    """The object file of a source. AssertionError with the compiler's words.
+
+    Args:
+        words: the compiler and its flags; what the object depends on beside the source and the headers.
+        source: C or C++.
+        headers: folders whose ``.h`` it may include, beside its own.
+        timeout_s: for the compiler.
+    """
+    cache = ObjectCache(run_folder() / "objects")
+    key = key_of(source, hash_of([*words, source.name], [*headers, source.parent]))
+    found = cache.find(key)
+    if found is not None:
+        return found
+    with cache.aside() as aside:
+        made = Path(aside) / "made.o"
+        command = [*words, "-c", str(source), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        assert done.returncode == 0, done.stderr
+        return cache.keep(key, made)
+
+
+def ours(words: Sequence[str], sources: Sequence[Path], headers: Sequence[Path]) -> list[str]:
+    """What to link: object files of the repository's sources, and the others, which a test wrote, as they are."""
+    keeps = in_a_run()
+    return [str(compiled(words, one, headers) if keeps and one.is_relative_to(ROOT) else one) for one in sources]

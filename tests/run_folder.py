@@ -1,0 +1,44 @@
+"""What the processes of one run of the tests share: a cache folder, and objects of the runtime that are compiled once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from haotuner.backends.toolchain import Toolchain
+
+WORD = "HAOTUNER_TESTS"  # in the environment, set by ``conftest.py``, inherited by pytest-xdist's workers
+
+
+def in_a_run() -> bool:
+    """Whether there is one: not for programs that share code with the tests."""
+    return WORD in os.environ
+
+
+def run_folder() -> Path:
+    """The folder of this run of the tests; it is gone afterwards."""
+    return Path(os.environ[WORD])
+
+
+def cache_folder() -> Path:
+    """``XDG_CACHE_HOME`` of commands: peaks are measured and the runtime is compiled once a run, not once a test."""
+    return run_folder() / "cache"
+
+
+def toolchain() -> Toolchain:
+    """The C compiler, with the objects that the commands of this run keep, too; outside of a run with none."""
+    return Toolchain.find(cache_folder() / "haotuner" / "objects" if in_a_run() else None)
+
+
+def once(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first process to ask for it makes, for all others of the run to read."""
+    folder = run_folder() / name
+    with (run_folder() / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / ".made").exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            (folder / ".made").touch()
+    return folder

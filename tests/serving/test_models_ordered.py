@@ -1,0 +1,102 @@
+"""Plain loops of primitives in which order matters: sorts, running totals, scatters, recurrent layers; against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
+from haotuner.graph.ordered import WRITES
+from haotuner.graph.recurrent import ACTIVATIONS, GATES
+from tests.serving.model_packs import model_pack
+
+B, T, H = dimension("batch"), dimension("seq"), 5
+DRAW = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Any:
+    return DRAW.standard_normal(shape).astype(np.float32)
+
+
+def sorts() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (B, T, 3))
+    few = g.map("floor", g.map("mul", x, 2.0))  # many are equal
+    outputs = [g.add("arg_sort", few, axis=axis, falling=falling) for axis in (1, 2) for falling in (False, True)]
+    totals = [g.add("scan", x, axis=axis, how=how) for axis, how in ((0, "sum"), (1, "max"), (2, "prod"))]
+    return g.finish(*outputs, *totals)
+
+
+def scatters() -> Graph:
+    g = GraphBuilder()
+    x, at = g.input("x", (T,)), g.input("at", (B,), "int64")
+    new = g.map("add", g.add("cast", at, dtype="fp32"), 0.5)
+    return g.finish(*(g.add("scatter", x, at, new, how=how) for how in WRITES))
+
+
+def recurrent(kind: str, names: tuple[str, ...], **options: Any) -> Graph:
+    g = GraphBuilder()
+    gates = GATES[kind]
+    x, lengths = g.input("x", (T, B, gates * H)), g.input("at", (B,), "int64")
+    first, second = g.input("h", (B, H)), g.input("c", (B, H))
+    settings = tuple((name, 0.3, 0.2) for name in names)
+    return g.finish(
+        g.add("recurrent", x, g.constant(numbers(gates * H, H)), g.constant(numbers(gates * H)), g.constant(numbers(3 * H)),
+              first, second, lengths, kind=kind, hidden=H, activations=settings, **options)
+    )  # fmt: skip
+
+
+ALL = tuple(ACTIVATIONS)
+GRAPHS = {
+    "sorts": sorts(),
+    "scatters": scatters(),
+    "lstm": recurrent("lstm", ("sigmoid", "tanh", "tanh"), reverse=False),
+    "lstm_back": recurrent("lstm", ("hardsigmoid", "softsign", "elu"), reverse=True, coupled=True, clip=0.7),
+    "gru": recurrent("gru", ("sigmoid", "tanh"), reverse=False, linear_before_reset=True),
+    "gru_back": recurrent("gru", ("hardsigmoid", "leakyrelu"), reverse=True, linear_before_reset=False),
+    **{f"rnn_{name}": recurrent("rnn", (name,), reverse=False, clip=1.5) for name in ALL},
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return model_pack(tmp_path_factory.mktemp("ordered") / "pack", GRAPHS, tuned=False, exact=False)
+
+
+def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
+    sizes = {"batch": batch, "seq": seq}
+    shapes = {n: [sizes.get(str(e), e) for e in graph.types[n].shape] for n in graph.inputs if n != "at"}
+    found: dict[str, Any] = {n: DRAW.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}  # type: ignore[arg-type]
+    if "at" in graph.inputs:
+        found["at"] = (
+            DRAW.integers(1 if len(graph.inputs) > 2 else -seq, seq, batch) if seq > 1 else np.zeros(batch, np.int64)
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_order_is_that_of_numpy(path, name):
+    for threads in (1, 2):
+        with haotuner.load(path, threads=threads) as pack:
+            for batch, seq in ((1, 1), (3, 7), (2, 130)):
+                inputs = given(GRAPHS[name], batch, seq)
+                found = pack.model(name).run(inputs)
+                for output, want in interpret(GRAPHS[name], inputs).items():
+                    np.testing.assert_allclose(found[output], want, rtol=3e-4, atol=3e-4)
+
+
+def test_not_a_number_sorts_beyond_all_others_and_foreign_places_are_not_written(path):
+    with haotuner.load(path, threads=1) as pack:
+        inputs = given(GRAPHS["sorts"], 1, 9)
+        inputs["x"][0, 3] = np.nan
+        found = pack.model("sorts").run(inputs)
+        for output, want in list(interpret(GRAPHS["sorts"], inputs).items())[:4]:
+            np.testing.assert_array_equal(found[output], want)
+        held = {"x": np.zeros(3, np.float32), "at": np.array([5, -9, 2**62, -(2**62), 1])}
+        for out in pack.model("scatters").run(held).values():
+            assert not out[0] and not out[2]

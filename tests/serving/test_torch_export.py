@@ -1,0 +1,103 @@
+"""Modules through torch.export: graphs compute what modules do at sizes never exported, and files keep names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.errors import UsageError
+from haotuner.graph.interpret import interpret
+from haotuner.importing.exported import read_exported
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself
+nn = torch.nn
+BATCH, SEQ = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("seq", min=1, max=512)
+
+
+class Encoder(nn.Module):  # type: ignore[name-defined, misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(50, 32), nn.LayerNorm(32)
+        self.qkv = nn.ModuleList([nn.Linear(32, 32) for _ in range(3)])
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        h = self.norm(self.words(ids))
+        batch, seq, _ = h.shape
+        q, k, v = (one(h).view(batch, seq, 2, 16).transpose(1, 2) for one in self.qkv)
+        bias = (1.0 - mask[:, None, None, :].to(h.dtype)) * -1e4
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        h = h + mixed.transpose(1, 2).reshape(batch, seq, 32)
+        h = h + self.down(nn.functional.gelu(self.up(h)))
+        kept = mask[..., None].to(h.dtype)
+        return (h * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
+
+
+class Net(nn.Module):  # type: ignore[name-defined, misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8)
+        self.each, self.last = nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.norm(self.first(x)))
+        x = nn.functional.max_pool2d(nn.functional.hardswish(self.each(x)), 2)
+        x = nn.functional.interpolate(nn.functional.avg_pool2d(x, 2, 1, 1), scale_factor=2)
+        return torch.softmax(self.last(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)), -1), x[:, 1:, ::2]
+
+
+def ids(batch: int, seq: int) -> tuple[Any, Any]:
+    draw = np.random.default_rng(batch + seq)
+    mask = np.ones((batch, seq), np.int64)
+    mask[0, seq // 2 + 1 :] = 0
+    return torch.from_numpy(draw.integers(0, 50, (batch, seq))), torch.from_numpy(mask)
+
+
+def exported(tmp_path: Path, kind: str) -> tuple[Any, Any, Any]:
+    from haotuner.torch import export
+
+    torch.manual_seed(0)
+    if kind == "encoder":
+        module = Encoder().eval()
+        return module, export(module, ids(2, 7), ({0: BATCH, 1: SEQ}, {0: BATCH, 1: SEQ}), out=tmp_path / "m.pt2"), ids
+    module = Net().eval()
+    auto = torch.export.Dim.AUTO
+    graph = export(module, (torch.ones(2, 3, 32, 40),), {"x": {0: BATCH, 2: auto, 3: auto}}, out=tmp_path / "m")
+    return module, graph, lambda batch, side: (torch.randn(batch, 3, side + 9, 2 * side + 8),)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "net"])
+def test_a_graph_computes_what_the_module_does_at_any_size(kind, tmp_path):
+    module, graph, inputs = exported(tmp_path, kind)
+    assert set(graph.dimensions) == ({"batch", "seq"} if kind == "encoder" else {"batch", "x_2", "x_3"})
+    again = read_exported(tmp_path / "m.pt2")
+    for sizes in ((1, 1), (3, 5), (2, 19)):
+        given = inputs(*sizes)
+        with torch.no_grad():
+            want = module(*given)
+        want = want if isinstance(want, tuple) else (want,)
+        for one in (graph, again):
+            found = interpret(one, {name: value.numpy() for name, value in zip(one.inputs, given, strict=True)})
+            for mine, theirs in zip(found.values(), want, strict=True):
+                np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_every_operator_without_a_rule_is_listed():
+    from haotuner.torch import export
+
+    class Odd(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.svd(x)[1] + torch.special.i0(x).sum(-1)
+
+    with pytest.raises(UsageError, match="operators without a rule: .*i0"):
+        export(Odd(), (torch.ones(3, 3),))
+
+
+def test_a_file_that_is_none_is_refused_in_words(tmp_path):
+    (tmp_path / "m.pt2").write_bytes(b"PK nothing")
+    with pytest.raises(UsageError, match="no program of torch.export"):
+        read_exported(tmp_path / "m.pt2")

@@ -1,0 +1,84 @@
+"""Compiled sources of the runtime are kept by content: the same library, and no second compilation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
+from haotuner.backends.object_cache import hash_of, key_of
+from haotuner.backends.toolchain import Toolchain
+
+SOURCES = [RUNTIME_SOURCES / "check.c", RUNTIME_SOURCES / "absent.c"]
+
+
+class Linked:
+    """Links the same library again and again, and says which sources the compiler was given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log, compiler = folder / "log", folder / "cc"
+        compiler.write_text(f'#!/bin/sh\necho "$*" >>{self.log}\nexec {Toolchain.find().compiler} "$@"\n')
+        compiler.chmod(0o755)
+        self.tools = replace(Toolchain.find(folder / "objects"), compiler=str(compiler))
+
+    def __call__(self, tools: Toolchain | None = None) -> tuple[bytes, list[str]]:
+        data, out = self.folder / "data.c", self.folder / "out.so"
+        data.write_text("int ht_op_count = 0;\n")
+        self.log.write_text("")
+        (tools or self.tools).link([], [data, *SOURCES], [RUNTIME_SOURCES], out)
+        given = [word.rsplit("/", 1)[-1] for word in self.log.read_text().split() if word.endswith(".c")]
+        return out.read_bytes(), given
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Linked:
+    return Linked(tmp_path)
+
+
+def test_a_kept_object_gives_the_same_library_and_is_not_compiled_again(linked: Linked) -> None:
+    plain, given = linked(replace(linked.tools, objects=None))
+    assert given == ["data.c", "check.c", "absent.c"]
+    first, given = linked()
+    assert sorted(given) == ["absent.c", "check.c", "data.c"]
+    second, given = linked()
+    assert given == ["data.c"]  # it is not the package's: made for one library
+    assert plain == first == second
+
+
+def test_a_damaged_object_is_made_again(linked: Linked) -> None:
+    sound, _ = linked()
+    kept = sorted((linked.folder / "objects").glob("*.o"))
+    kept[0].write_bytes(kept[0].read_bytes()[:-1])
+    again, given = linked()
+    assert again == sound
+    assert len(given) == 2
+    assert linked()[1] == ["data.c"]
+
+
+def test_without_a_place_for_objects_the_library_is_built_all_the_same(linked: Linked) -> None:
+    sound, _ = linked()
+    (linked.folder / "file").write_text("")
+    assert linked(replace(linked.tools, objects=linked.folder / "file"))[0] == sound
+
+
+def test_a_source_that_does_not_compile_is_said_and_not_kept(linked: Linked) -> None:
+    broken = replace(linked.tools, include=linked.folder)  # without tvm-ffi's headers
+    with pytest.raises(RuntimeError, match="failed with 1"):
+        linked(broken)
+    assert not list((linked.folder / "objects").iterdir())
+
+
+def test_source_headers_compiler_and_flags_are_in_the_key(tmp_path: Path) -> None:
+    header, source = tmp_path / "in" / "deep" / "one.h", tmp_path / "one.c"
+    header.parent.mkdir(parents=True)
+    header.write_text("1")
+    source.write_text("a")
+    keys = [key_of(source, hash_of(["gcc 12"], [tmp_path / "in"])), key_of(source, hash_of(["gcc 13"], [tmp_path / "in"]))]
+    header.write_text("2")
+    keys.append(key_of(source, hash_of(["gcc 12"], [tmp_path / "in"])))
+    source.write_text("b")
+    keys.append(key_of(source, hash_of(["gcc 12"], [tmp_path / "in"])))
+    assert len(set(keys)) == len(keys)
