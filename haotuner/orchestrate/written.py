@@ -26,11 +26,12 @@ ALIGNED = 64  # bytes; a weight begins at a cache line
 
 
 class Function(NamedTuple):
-    """C of a group: its name, its source, places of its loops' extents, and how many tensors it takes."""
+    """C of a group: its name and source, places of its loops' extents and of its output's, and how many tensors it takes."""
 
     name: str
     source: str
     extents: tuple[int, ...]
+    shape: tuple[int, ...]
     tensors: int
 
 
@@ -65,7 +66,7 @@ class _Writer:
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
     functions: list[Function] = field(default_factory=list)
-    known_groups: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    known_groups: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
 
     def weight(self, value: Any, name: str) -> str:
         """The name under which an array lies in the blob; equal ones lie there once."""
@@ -107,10 +108,12 @@ class _Writer:
     def _loops(self, step: Loops) -> dict[str, Any]:
         group = loops_of(step.graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
-        place = self.known_groups.setdefault((group.source, extents), self.first_group + len(self.functions))
+        shape = tuple(self.sizes.places(step.graph.types[group.tensors[-1]].shape))
+        place = self.known_groups.setdefault((group.source, extents, shape), self.first_group + len(self.functions))
         if place == self.first_group + len(self.functions):  # equal groups are one function
             name = f"ht_group_{place}"
-            self.functions.append(Function(name, group.source.replace("GROUP", name, 1), extents, len(group.tensors)))
+            source = group.source.replace("GROUP", name, 1)
+            self.functions.append(Function(name, source, extents, shape, len(group.tensors)))
         return {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
 
     def _product(self, step: Product) -> dict[str, Any]:
@@ -145,13 +148,17 @@ def written(name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0
 
 
 def source_of(models: Sequence[WrittenModel]) -> str:
-    """C of all groups and schedules, with the tables by which the runtime finds them (runtime/native/loops.h, model/model.h)."""
+    """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h."""
     functions = [one for model in models for one in model.functions]
     text = [PRELUDE, '#include "loops.h"', '#include "model/words.h"', *(one.source for one in functions)]
-    for name, _, places, _ in functions:
-        text.append(f"static const int32_t {name}_extents[] = {{{', '.join(map(str, places)) or '0'}}};")
-    rows = [f"  {{{one.name}, {len(one.extents)}, {one.tensors}, {one.name}_extents}}," for one in functions]
-    text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0},", "};"]
+    for one in functions:
+        for word, places in (("extents", one.extents), ("shape", one.shape)):
+            text.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
+    rows = [
+        f"  {{{one.name}, {len(one.extents)}, {one.tensors}, {len(one.shape)}, {one.name}_extents, {one.name}_shape}},"
+        for one in functions
+    ]
+    text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0},", "};"]
     text.append(f"const int ht_group_count = {len(functions)};")
     for place, model in enumerate(models):
         words = model.words

@@ -1,4 +1,4 @@
-"""A pack's library as ctypes maps it: whole models are called so, without tvm-ffi, which imports torch where there is one."""
+"""A pack's library as ctypes maps it: whole models are called without tvm-ffi, which imports torch where there is one."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,12 @@ class Model:
         """What runs, as the pack's document says it; calls need it not."""
         return Schedule.of(self._files.schedule, self._files.where)
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document itself."""
+        found: dict[str, Any] = json.loads(self._files.schedule)
+        return found
+
     def memory_bytes(self, **dims: int) -> int:
         """Bytes of working memory of a call with these dimensions, known before it runs; its arrays are the caller's."""
         if dims.keys() != set(self.dims):
@@ -103,7 +110,9 @@ class Model:
                 isinstance(array, np.ndarray) and array.shape == shape and array.dtype == end.dtype and array.flags.writeable
             ):
                 told = f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}"
-                raise UsageError(f"{self.name}: out[{end.name!r}] must be a writeable array, {end.dtype} {shape}, got {told}")
+                raise UsageError(
+                    f"{self.name}: out[{end.name!r}] must be a writeable array, {end.dtype} {shape}, got {told}"
+                )
             whole = array is not None and array.flags.c_contiguous and array.flags.aligned
             found.append(array if whole else np.empty(shape, end.dtype))
         return found
@@ -120,7 +129,7 @@ class Model:
     def _given(self, inputs: Mapping[str, Any]) -> list[Any]:
         found = []
         for end in self._inputs:
-            array = inputs.get(end.name)
+            array: Any = inputs.get(end.name)
             if not isinstance(array, np.ndarray):
                 if end.name not in inputs:
                     raise self._other_names(inputs)

@@ -96,7 +96,12 @@ def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[in
 
 
 def _operand(
-    role: int, tensor: int, shape: Sequence[int] | None = None, order: Sequence[int] = (), name: str = "", number: float = 0.0
+    role: int,
+    tensor: int,
+    shape: Sequence[int] | None = None,
+    order: Sequence[int] = (),
+    name: str = "",
+    number: float = 0.0,
 ) -> list[int]:
     return [
         role,

@@ -19,7 +19,9 @@ RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
 NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
 HERE = Path(__file__).parent / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
-LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "model.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c"))
+LIBRARY = tuple(
+    CLIB / name for name in ("open.c", "linear.c", "model.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c")
+)
 DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
 DOORS_FLAGS = (f"-I{CLIB}", *(f"-Wl,--wrap={name}" for name in DOORS))
 
@@ -59,14 +61,19 @@ def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
 
 
 def c_pack(
-    out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-64", sources: Sequence[Path] = (), models: Sequence[WrittenModel] = ()
+    out: Path,
+    ops: Sequence[PackedAny],
+    *flags: str,
+    level: str = "x86-64",
+    sources: Sequence[Path] = (),
+    models: Sequence[WrittenModel] = (),
 ) -> Path:
     """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says.
 
     ``sources`` hold the kernels of ops that are not dense; ``models`` are whole models of these ops.
     """
-    library = cc([*pack_sources(out, ops, models), *sources], out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden",
-                 "-g", *LOOSE, *flags)  # fmt: skip
+    options = ("-shared", "-fPIC", "-fvisibility=hidden", "-g", *LOOSE, *flags)
+    library = cc([*pack_sources(out, ops, models), *sources], out.with_suffix(".so"), *options)
     files = {one.name: (one.schedule, one.weights) for one in models}
     write_pack(out, library, document(ops, level), lambda _: None, files)
     return out

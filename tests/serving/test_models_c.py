@@ -26,7 +26,7 @@ B, T = dimension("batch"), dimension("seq")
 
 
 def encoder() -> Graph:
-    """A norm, dense layers without an epilogue (their kernels are plain C here), softmax over tokens, a mask, a transpose."""
+    """A norm, dense layers without an epilogue (their kernels are plain C here), softmax, a mask, a transpose."""
     g = GraphBuilder()
     x, mask = g.input("x", (B, T, 8)), g.input("mask", (B, T), "int64")
     up = g.add("contract", composites.normalise(g, x, (2,), 1e-5), g.constant(numbers(8, 12)), labels="btk,kn->btn")

@@ -78,8 +78,8 @@ def pack_library(
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
 
-    ``groups``: C of whole models' loops and schedules. ``compile_object`` turns kernels into one object file; a tuner has it done by a
-    process that TVM is loaded in already.
+    ``groups``: C of whole models' loops and schedules. ``compile_object`` turns kernels into one object file; a tuner has
+    it done by a process that TVM is loaded in already.
     """
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"

@@ -35,8 +35,13 @@ static ffi late(void) {
 }
 
 static ffi tvm_ffi(void) {
-  if (TVMFFIEnvTensorAlloc == NULL || TVMFFIErrorSetRaisedFromCStr == NULL || TVMFFIObjectDecRef == NULL) return late();
-  return (ffi){TVMFFIErrorSetRaisedFromCStr, TVMFFIEnvTensorAlloc, TVMFFIObjectDecRef};
+  ffi all = {TVMFFIErrorSetRaisedFromCStr, TVMFFIEnvTensorAlloc, TVMFFIObjectDecRef};
+  if (all.raise != NULL && all.allocate != NULL && all.release != NULL) return all;
+  ffi more = late();
+  if (all.raise == NULL) all.raise = more.raise;
+  if (all.allocate == NULL) all.allocate = more.allocate;
+  if (all.release == NULL) all.release = more.release;
+  return all;
 }
 
 static void release(TVMFFIAny* made) {

@@ -29,7 +29,7 @@ void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* cons
 void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
   int64_t points = 1;
   if (!stub) return __real_ht_group_run(group, sizes, tensors, threads);
-  for (int a = 0; a < group->rank; ++a) points *= sizes[group->extents[a]];
+  for (int a = 0; a < group->shape_rank; ++a) points *= sizes[group->shape[a]];
   if (points > 0) memset(tensors[group->tensors - 1], 1, (size_t)points);
 }
 

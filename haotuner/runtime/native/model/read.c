@@ -206,8 +206,9 @@ static void read_loops(reader* r, ht_model* m, ht_model_step* step, const char* 
   }
   const ht_model_tensor* out = &m->tensors[step->out];
   if (out->weight >= 0 || made[step->out]) return (void)fail(r, "a tensor is made twice");
-  int same = out->rank == group->rank; /* so that it writes nowhere else */
-  for (int32_t a = 0; same && a < out->rank; ++a) same = out->shape[a] == group->extents[a];
+  int same = out->rank == group->shape_rank; /* so that it writes nowhere else */
+  for (int32_t a = 0; same && a < out->rank; ++a) same = out->shape[a] == group->shape[a];
+  for (int32_t a = 0; a < group->rank; ++a) same &= group->extents[a] < m->size_count;
   if (!same) fail(r, "a group makes a tensor of another shape");
 }
 

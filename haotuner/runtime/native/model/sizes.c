@@ -25,7 +25,7 @@ void ht_model_words(const ht_model* m, const ht_model_tensor* t, char* text, siz
 
 static void shape_words(const DLTensor* t, char* text, size_t room) {
   size_t used = (size_t)snprintf(text, room, "(");
-  for (int a = 0; a < t->ndim && used < room; ++a) used += (size_t)snprintf(text + used, room - used, "%s%lld", a == 0 ? "" : ", ", (long long)t->shape[a]);
+  for (int a = 0; a < t->ndim && t->shape != NULL && used < room; ++a) used += (size_t)snprintf(text + used, room - used, "%s%lld", a == 0 ? "" : ", ", (long long)t->shape[a]);
   if (used < room) snprintf(text + used, room - used, ")");
 }
 
