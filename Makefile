@@ -32,7 +32,7 @@ tune: $(VENV)/.installed
 
 # A text recogniser out of a wheel: tuned, then raced against ONNX Runtime and OpenVINO. MODEL_OUT and MODEL_BUDGET as you like.
 MODEL_OUT ?= pack-model
-MODEL_BUDGET ?= 600s
+MODEL_BUDGET ?= 420s
 MODEL_NAME = PP-OCRv6_rec_small
 MODEL_FILE = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("rapidocr").submodule_search_locations[0])')/models/$(MODEL_NAME).onnx
 tune-model: $(VENV)/.installed
@@ -43,7 +43,7 @@ tune-model: $(VENV)/.installed
 
 # Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.
 test: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # Every variant, fuzzers and soaks: up to an hour.
 test-all: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)

@@ -20,6 +20,20 @@ from hypothesis import settings
 from tests import run_folder
 
 GOLDEN = Path(__file__).parent / "golden"
+# Files of half a minute of a core and more.
+LONG = (
+    "doors/test_tune_cuda.py",
+    "doors/test_bundle_run.py",
+    "doors/test_toys.py",
+    "doors/test_bench.py",
+    "serving/test_cuda_serving.py",
+    "doors/test_tune.py",
+    "doors/test_kill.py",
+    "serving/test_bench_race.py",
+    "doors/test_transfer.py",
+    "serving/test_c_library.py",
+    "doors/test_pack_verbs.py",
+)
 settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
 settings.load_profile("no clock")
 
@@ -38,6 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests produce to tests/golden")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that no process ends a run with one alone; Makefile asks xdist to keep the order."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(LONG)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from haotuner.cost.model import Analytic, Scores
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
@@ -120,6 +119,8 @@ def agreement(opinions: Sequence[Opinion]) -> Rows:
     independent = [one.said for one in opinions if one.name.startswith(FOREST_OF) or one.name == ANALYSIS]
     if len(independent) < FEWEST_AGREED:
         return NOTHING
+    from scipy.stats import rankdata  # half a second to import
+
     ranks = np.stack([rankdata(-said) for said in independent])
     return np.argsort(np.median(ranks, axis=0), kind="stable").astype(np.int64)
 

@@ -191,6 +191,8 @@ class Tally:
         """An element-wise function: of indices its values, of data that it is computed."""
         if dtype != INDEX or lanes > 1:
             self.here.body.append(Work(function, lanes, dtype))
+        if function == "cast" and dtype == INDEX:
+            return arguments[0]  # of an index; of data it is data
         if dtype == INDEX and not any(one is UNKNOWN for one in arguments) and function in FUNCTIONS:
             return self._bounded(PLAIN.get(function) or FUNCTIONS[function], *arguments)
         return UNKNOWN

@@ -2,13 +2,15 @@
 
 ``b`` counts heads of all requests, ``t`` queries, ``s`` keys, ``d`` the depth of a head. ``causal=end`` lets query i see the
 keys up to i + s - t, so that the last query sees all, as when a cache of keys is longer than the queries; ``causal=start``
-those up to i, as torch's ``is_causal`` does. A query that sees no key has NaN, as softmax over nothing but -inf has.
+those up to i, as torch's ``is_causal`` does. ``heads=apart`` gives heads an axis ``h`` of their own behind ``b``, so that
+they may lie at any stride, such as those of (b, t, h, d). A query that sees no key has NaN, as softmax of nothing has.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,9 @@ from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, s
 _OPTIONS = {
     "causal": Option(default="none", choices=("none", "end", "start"), said=True),
     "mask": Option(default="none", choices=("none", "keys", "full"), said=True),  # added: b x s, or b x t x s
+    "heads": Option(default="folded", choices=("folded", "apart"), said=True),
     "scale": Option(default="sqrt", choices=("sqrt", "one"), said=True),  # 1 / sqrt(d), or none
 }
-_MASKS = {"keys": ("b", "s"), "full": ("b", "t", "s")}
 
 
 def scale_of(options: Options, depth: int) -> float:
@@ -32,14 +34,15 @@ def _scores(inputs: Arrays, options: Options) -> tuple[Any, Any]:
     """Scores after scale and mask, and how far each may be off."""
     q, k = inputs["q"], inputs["k"]
     scale = scale_of(options, q.shape[-1])
-    found = (q @ k.transpose(0, 2, 1)) * scale
-    off = sum_rounding(q.shape[-1]) * scale * (np.abs(q) @ np.abs(k).transpose(0, 2, 1)) + 2.0 * np.abs(found)
+    found = (q @ k.swapaxes(-1, -2)) * scale
+    off = sum_rounding(q.shape[-1]) * scale * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)) + 2.0 * np.abs(found)
     if "mask" in inputs:
-        mask = inputs["mask"] if inputs["mask"].ndim == 3 else inputs["mask"][:, None, :]
+        own = inputs["mask"]
+        mask = own if own.ndim == found.ndim else own.reshape(own.shape[0], *[1] * (found.ndim - 2), own.shape[-1])
         found = found + mask
         off = off + np.where(np.isfinite(found), np.abs(found), 0.0)
     if options.get("causal", "none") != "none":
-        t, s = found.shape[1:]
+        t, s = found.shape[-2:]
         last = np.arange(t)[:, None] + (s - t if options["causal"] == "end" else 0)
         found = np.where(np.arange(s)[None, :] <= last, found, -np.inf)
     return found, off
@@ -62,28 +65,34 @@ def _tolerance(inputs: Arrays, options: Options) -> Any:
         moved = scores - scores.max(axis=-1, keepdims=True, initial=-np.inf)
     far = np.where(np.isfinite(moved), np.abs(moved), 0.0)
     each = 2.0 * off.max(axis=-1, keepdims=True, initial=0.0) + far + 8.0 + 2.0 * sum_rounding(max(1, scores.shape[-1]))
-    return (_weights(scores) * each) @ np.abs(inputs["v"]) + 2.0**-100
+    return (np.nan_to_num(_weights(scores)) * each) @ np.abs(inputs["v"]) + 2.0**-100
 
 
 @cache
-def _kind(causal: str, mask: str) -> OpKind:
-    operands: tuple[Operand, ...] = (plain("q", "input", "b", "t", "d"), plain("k", "input", "b", "s", "d"),
-                                     plain("v", "input", "b", "s", "d"))  # fmt: skip
+def _kind(causal: str, mask: str, heads: str) -> OpKind:
+    outer = ("b", "h") if heads == "apart" else ("b",)
+    rows = {name: plain(name, "input", *outer, axis, "d") for name, axis in (("q", "t"), ("k", "s"), ("v", "s"))}
+    operands: tuple[Operand, ...] = tuple(rows.values())
     if mask != "none":
-        own = _MASKS[mask]  # the option of that name is the kind's and says no layout
+        # The option of that name is the kind's and says no layout.
+        own = ("b", "s") if mask == "keys" else (*outer, "t", "s")
         operands += (Operand(name="mask", role="input", layouts={"".join(own): own}, option="mask layout"),)
     return OpKind(
         name="attention",
         meaning="Y[b,t] = sum over s of softmax(Q[b,t] · K[b,s] * scale + mask) V[b,s]",
         # What a query may see depends on where it stands, so that causal rows cannot be had by calls of their own.
-        axes={"b": "spatial", "t": "spatial" if causal == "none" else "reduction", "s": "reduction", "d": "reduction"},
-        operands=(*operands, plain("y", "output", "b", "t", "d")),
-        flops=lambda e: 4 * e["b"] * e["t"] * e["s"] * e["d"],
+        axes={**dict.fromkeys(outer, "spatial"), "t": "spatial" if causal == "none" else "reduction", "s": "reduction",
+              "d": "reduction"},
+        operands=(*operands, plain("y", "output", *outer, "t", "d")),
+        flops=lambda e: 4 * prod(e[axis] for axis in (*outer, "t", "s", "d")),
         reference=_attention,
         tolerance=_tolerance,
         own_options=_OPTIONS,
         example="attention:d=64,causal=end",
-    )
+    )  # fmt: skip
 
 
-ATTENTION = replace(_kind("none", "none"), variant=lambda options: _kind(options["causal"], options["mask"]))
+ATTENTION = replace(
+    _kind("none", "none", "folded"),
+    variant=lambda options: _kind(options["causal"], options["mask"], options["heads"]),
+)

@@ -16,10 +16,13 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_ordered import ordered_node
+from haotuner.orchestrate.products import Product
+from haotuner.words.op import Op
 
 STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool
 BYTES_A_US = 15_000.0  # of one core that streams
 SIMPLE_A_US, HARD_A_US = 12_000.0, 4_000.0  # results of one core: arithmetic in vectors; exp, erf, division …
+FLOPS_A_US = 60_000.0  # of one core in products
 HARD = frozenset(
     {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
 )
@@ -66,6 +69,17 @@ class Prices:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
         return [self._one(graph, found, extents, place) for place in range(len(self.requests))]
+
+    def product_us(self, one: Product, graph: Graph) -> float:
+        """Microseconds of a tuned kernel, the mean over the requests: of its operands' bytes, or of what it computes."""
+        op, found = Op.parse(one.op), []
+        for place in range(len(self.requests)):
+            moved = sum(self._bytes(graph, name, place) for name in {*one.reads, one.output})
+            sizes = {axis: self._size(extent, place) for axis, extent in one.extents.items()} | dict(op.static)
+            flops = float(op.meaning.flops(sizes))
+            powers = flops / (4 * sizes["d"]) if one.kind == "online" else 0.0
+            found.append(STEP_US + max(moved / BYTES_A_US, flops / FLOPS_A_US + powers / HARD_A_US))
+        return float(np.mean(found))
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
         moved = self._bytes(graph, graph.outputs[0], place)

@@ -22,6 +22,7 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Greedy, Step
+from haotuner.orchestrate.products import Product
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate
@@ -71,9 +72,18 @@ class Exact(Greedy):
     """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
 
     def __init__(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> None:
-        super().__init__(graph, tuned=tuned)
         self.prices, self.told = prices, Told()
+        super().__init__(graph, tuned=tuned)
         self.order = {node.output: place for place, node in enumerate(graph.nodes)}
+
+    def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
+        """Whether the one kernel is priced below the products and the loops that they leave."""
+        covered = {name for part in parts for name in part.nodes}
+        between = [name for name in one.nodes if name not in covered]
+        apart = sum(self.prices.product_us(part, self.graph) for part in parts)
+        stored = [name for name in between if any(r.output in covered for r in self.finder.readers.get(name, []))]
+        apart += sum(self.prices.loops_us(self.subgraph(name, between)) for name in stored)
+        return self.prices.product_us(one, self.graph) < apart
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:

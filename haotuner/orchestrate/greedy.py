@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.c_ordered import ORDERED
+from haotuner.orchestrate.online import online_products
 from haotuner.orchestrate.products import Finder, Product
 
 MOST_NODES = 48  # of a group
@@ -46,7 +47,17 @@ class Greedy:
         self.finder = Finder(graph)
         self.made = self.finder.made
         self.products = {one.output: one for one in self.finder.products()} if tuned else {}
+        for one in online_products(self.finder) if tuned else ():
+            parts = [name for name in self.products if name in one.nodes]
+            if self.prefers(one, [self.products[name] for name in parts]):
+                for name in parts:
+                    del self.products[name]
+                self.products[one.output] = one
         self.inside = {name: one for one in self.products.values() for name in one.nodes if name != one.output}
+
+    def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
+        """Whether one kernel of online sums is taken in the place of its products and the loops between: it stores less."""
+        return True
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:

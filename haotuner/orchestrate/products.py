@@ -29,7 +29,7 @@ class Product:
     ``shape``: of the op's output, where it is not that of the tensor; ``extents``: the op's dynamic axes.
     """
 
-    kind: str  # dense, conv, product
+    kind: str  # dense, conv, product, online
     op: str
     nodes: tuple[str, ...]
     output: str
@@ -42,11 +42,14 @@ class Product:
     out_shape: tuple[Extent, ...] = ()
     out_order: tuple[int, ...] = ()
     extents: Mapping[str, Extent] = field(default_factory=dict)
+    views: Mapping[str, View] = field(default_factory=dict)  # of an op without a weight of its own: all operands by name
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Tensors that must be in memory."""
         views = [self.x.tensor, *([self.w.tensor] if self.w else [])]
+        if self.views:
+            views = [view.tensor for view in self.views.values()]
         return (*views, *self.passed.values())
 
 
@@ -205,7 +208,7 @@ class Finder:
         shape_x, shape_w = self._shape(x), self._shape(w)
         extents = {"b": product(shape_x[: len(batch)]), "m": shape_x[of_x.index(m)], "n": shape_w[of_w.index(n)],
                    "k": shape_x[of_x.index(k)]}  # fmt: skip
-        left, right = self._view(x), self._view(w)
+        left, right = self.seen(x), self.seen(w)
         across_x, across_w = self._unit_axis(x, left), self._unit_axis(w, right)
         lay_x = "t" if of_x[across_x] == m else "n"
         lay_w = "t" if of_w[across_w] == k else "n"
@@ -246,7 +249,7 @@ class Finder:
         own, whole = self._shape(tensor), self._shape(other)
         return len(own) == len(whole) and self.graph.types[tensor].dtype == "fp32"
 
-    def _view(self, tensor: str) -> View:
+    def seen(self, tensor: str) -> View:
         """Reorderings of a reshape of what is in memory, none of which moves anything."""
         order = tuple(range(len(self._shape(tensor))))
         node = self.made.get(tensor)

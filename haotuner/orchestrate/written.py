@@ -119,6 +119,8 @@ class _Writer:
     def _product(self, step: Product) -> dict[str, Any]:
         found: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
         found["passed"] = {name: self.tensor(one) for name, one in step.passed.items()}
+        if step.kind == "online":
+            return found | {"views": {n: self.view(v) for n, v in step.views.items()}, "order": list(step.out_order)}
         if step.kind == "product":
             assert step.w is not None
             found |= {"x": self.view(step.x), "w": self.view(step.w), "order": list(step.out_order)}

@@ -64,7 +64,7 @@ def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
         return [_ALIAS, places[step["out"]], places[step["of"]]]
     if step["do"] == "loops":
         return [_LOOPS, step["group"], *_counted([places[one] for one in step["tensors"]])]
-    operands = _product(step, places) if step["do"] == "product" else _layer(step, places)
+    operands = _OPERANDS[step["do"]](step, places)
     return [_OP, *_text(step["op"]), len(operands), *(word for one in operands for word in one)]
 
 
@@ -82,17 +82,29 @@ def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]
 
 
 def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
-    x, w, order = step["x"], step["w"], step["order"]
+    x, w = step["x"], step["w"]
     found = [
         _operand(_X, places[x["of"]], x["shape"] or None, x["order"]),
         _operand(_WEIGHT, places[w["of"]], w["shape"] or None, w["order"]),
         *(_operand(_NAMED, places[one], name=name) for name, one in step["passed"].items()),
-        # The result is written where its reordering lies.
-        _operand(_OUT, places[step["out"]], order=[order.index(axis) for axis in range(len(order))]),
+        _turned(step, places),
     ]
     if step["scale"] is not None:
         found.append(_operand(_NAMED, -1, name="scale", number=step["scale"]))
     return found
+
+
+def _online(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
+    named = [
+        _operand(_NAMED, places[one["of"]], one["shape"] or None, one["order"], name) for name, one in step["views"].items()
+    ]
+    return [*named, _turned(step, places)]
+
+
+def _turned(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
+    """The result, written where its reordering lies."""
+    order = step["order"]
+    return _operand(_OUT, places[step["out"]], order=[order.index(axis) for axis in range(len(order))])
 
 
 def _operand(
@@ -111,3 +123,6 @@ def _operand(
         *([-1] if shape is None else _counted(shape)),
         *_counted(order),
     ]
+
+
+_OPERANDS = {"dense": _layer, "conv": _layer, "product": _product, "online": _online}

@@ -26,6 +26,7 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.bench.generated_peers import ONNX, TORCH, onnxruntime_call, openvino_call, torch_call
+from tests.bench.sections import sections_of_others
 
 LARGEST = 2**24  # elements of an input: 64 MB
 BLOCK_S, ROUNDS = 0.02, 7
@@ -174,7 +175,7 @@ def main() -> None:
     command = f"python -m tests.bench.generated --pack DIR --threads {given.threads} --shapes {given.shapes}"
     told = page(rows, command, find_device("cpu", measure=False).id, given.threads)
     if given.page:
-        given.page.write_text(told, encoding="utf-8")
+        given.page.write_text(told + sections_of_others(given.page), encoding="utf-8")
     print(told)
 
 

@@ -34,6 +34,7 @@ OPTIONS: tuple[dict[str, str], ...] = (
     {"d": "9"},
     {"d": "6", "causal": "end", "mask": "keys"},
     {"d": "8", "causal": "start", "mask": "full", "scale": "one"},
+    {"d": "5", "heads": "apart", "mask": "keys"},
 )
 LITTLE = (
     OnlineSchedule(lanes=4, along=ROWS, rows=2, block=3, keys=4, out_rows=4),
@@ -65,7 +66,7 @@ def test_every_schedule_computes_what_the_graph_says(options: dict[str, str], sc
     graph, rng = attention(options), np.random.default_rng(0)
     plan = online_plan(sums_of(graph), schedule)
     for b, t, s in SIZES:
-        arrays = drawn(graph, {"b": b, "t": t, "s": s}, rng)
+        arrays = drawn(graph, {"b": b, "h": 3, "t": t, "s": s}, rng)
         if "mask" in arrays:
             arrays["mask"][..., 0] = -np.inf
         want = interpret(graph, arrays)[graph.outputs[0]]

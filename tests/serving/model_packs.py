@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from haotuner.backends.cpu.pack_source import PackedOp, pack_library
+from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
@@ -13,6 +14,7 @@ from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, source_of, written
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
 
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
@@ -20,7 +22,7 @@ ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 def planned(
     graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True
-) -> tuple[list[WrittenModel], list[PackedOp]]:
+) -> tuple[list[WrittenModel], list[Any]]:
     """The models of these graphs, and the ops that they call."""
     models: list[WrittenModel] = []
     ops: dict[str, None] = {ANY: None}
@@ -29,7 +31,9 @@ def planned(
         steps = (Exact(graph, prices, tuned=tuned) if exact else Greedy(graph, tuned=tuned)).steps
         ops |= {one.op: None for one in steps if isinstance(one, Product)}
         models.append(written(name, graph, steps, sum(len(one.functions) for one in models)))
-    return models, [packed_op(name, lanes, lanes, (1, 2)) for name in ops]
+    return models, [
+        online_op(name) if name.startswith("attention") else packed_op(name, lanes, lanes, (1, 2)) for name in ops
+    ]
 
 
 def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True) -> Path:

@@ -12,38 +12,24 @@ import pytest
 
 import haotuner
 from haotuner import judge
-from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule
-from haotuner.microkernels.cpu.online import CpuOnline
-from haotuner.ops.attention import ATTENTION
+from haotuner.graph.interpret import interpret
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.serving.model_packs import model_pack
+from tests.serving.online_packs import online_op
 from tests.serving.packs import document
+from tests.work.test_orchestrate import attention
 
-SPECS = ("attention:d=24", "attention:d=8,causal=end,mask=keys")
-SCHEDULES = (
-    OnlineSchedule(lanes=4, along=DEPTH, rows=1, block=2, keys=8, out_rows=1),
-    OnlineSchedule(lanes=4, along=ROWS, rows=2, block=3, keys=8, out_rows=4),
-)
-
-
-def packed(spec: str) -> PackedSliced:
-    """A cell for few and one for many queries."""
-    op, family = Op.parse(spec), CpuOnline(ATTENTION)
-    made = [family.kernel_of(schedule, op) for schedule in SCHEDULES]
-    kernels = [SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k) for k in made]
-    entries = [SlicedEntry(kernel=0, axis="b"), SlicedEntry(kernel=1, axis=op.parallel[-1])]
-    plans = [SlicedPlan(threads=count, grid={"t": (3, 40)}, entries=entries) for count in (1, 2)]
-    return PackedSliced.of(op, dict.fromkeys(op.dynamic, (1, 40)), kernels, plans)
+SPECS = ("attention:d=24", "attention:d=8,causal=end,mask=keys", "attention:d=8,heads=apart")
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("attention")
-    ops, library = [packed(spec) for spec in SPECS], folder / "attention.so"
+    ops, library = [online_op(spec) for spec in SPECS], folder / "attention.so"
     pack_library(ops, "x86-64", Toolchain.find(), library)
     write_pack(folder / "pack", library, document(ops, "x86-64"), lambda _: None)
     return folder / "pack"
@@ -60,7 +46,7 @@ def test_a_pack_serves_what_the_kind_says(pack: Any, spec: str) -> None:
     op, rng = Op.parse(spec), np.random.default_rng(0)
     served = pack.op(op.name)
     for b, (t, s) in product((1, 3), ((1, 1), (2, 70), (17, 9), (60, 33))):
-        shape = Shape.of(b=b, t=t, s=s)
+        shape = Shape.of({axis: {"b": b, "h": 2, "t": t, "s": s}[axis] for axis in op.dynamic})
         inputs = judge.draw(op, shape, rng)
         assert judge.check(op, inputs, served.run(*inputs.values())).wrong == 0, shape
         views = {name: judge.spaced(values, 3) for name, values in inputs.items()}
@@ -86,6 +72,33 @@ def test_odd_numbers_are_answered_as_numpy_answers_them(pack: Any) -> None:
     mask[:, :4] = -np.inf
     found = masked.run(q, k, v, mask)
     assert np.isnan(found[:, :4]).all() and np.isfinite(found[:, 4:]).all(), "queries that see nothing have NaN"
+
+
+def test_heads_are_taken_where_they_lie(pack: Any) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, n, 3, 8), dtype=np.float32).transpose(0, 2, 1, 3) for n in (5, 9, 9))
+    out = np.zeros((2, 5, 3, 8), np.float32)
+    pack.op("attention_d8_headsapart").run(q, k, v, out=out.transpose(0, 2, 1, 3))
+    op = Op.parse("attention:d=8,heads=apart")
+    assert judge.check(op, {"q": q, "k": k, "v": v}, out.transpose(0, 2, 1, 3)).wrong == 0
+
+
+def test_a_model_has_attention_as_one_step_that_stores_no_scores(tmp_path: Path) -> None:
+    graph = attention()
+    with haotuner.load(model_pack(tmp_path / "pack", {"m": graph}), threads=2) as opened:
+        model, rng = opened.model("m"), np.random.default_rng(0)
+        assert [step["op"] for step in model.schedule.steps if step["do"] == "online"] == [
+            "attention_d16_maskkeys_headsapart"
+        ]
+        assert not any(step["do"] == "loops" for step in model.schedule.steps)
+        for b, t in ((1, 1), (2, 7), (3, 61)):
+            x, mask = rng.standard_normal((b, t, 32), dtype=np.float32), np.zeros((b, 1, 1, t), np.float32)
+            mask[:, :, :, t // 2 + 1 :] = -np.inf
+            given = {"x": x, "mask": mask}
+            (want,) = interpret(graph, given).values()
+            assert np.allclose(next(iter(model.run(given).values())), want, rtol=1e-4, atol=1e-4)
+        ends = [model.memory_bytes(batch=1, seq=size) for size in (1000, 2000, 4000)]
+        assert ends[2] - ends[1] <= 2.01 * (ends[1] - ends[0]), "memory is linear in the tokens"
 
 
 def test_torch_has_it_as_an_op(path: Path) -> None:

@@ -47,8 +47,27 @@ def attention() -> Graph:
     return g.finish(g.map("add", g.map("add", out, g.constant(np.ones(32, np.float32))), x))
 
 
-def test_attention_is_products_and_one_group():
-    steps = Greedy(attention()).steps
+class Apart(Greedy):
+    """Takes no kernel of online sums."""
+
+    def prefers(self, one, parts):
+        return False
+
+
+def test_attention_is_one_kernel_where_it_is_cheaper():
+    graph = attention()
+    prices = Prices([{"batch": 1, "seq": 4}, {"batch": 4, "seq": 64}])
+    for plan in (Greedy(graph), Exact(graph, prices)):
+        (one,) = [step for step in plan.steps if isinstance(step, Product) and step.kind == "online"]
+        assert Op.parse(one.op).name == "attention_d16_maskkeys_headsapart"
+        assert [view.order for view in one.views.values()] == [(0, 2, 1, 3)] * 3 + [(0, 1)], "heads are seen where they lie"
+        assert not any(isinstance(step, Loops) for step in plan.steps), "scores are stored nowhere"
+    prices.product_us = lambda one, graph: 1000.0 if one.kind == "online" else 1.0  # type: ignore[method-assign]
+    assert not any(isinstance(step, Product) and step.kind == "online" for step in Exact(graph, prices).steps)
+
+
+def test_attention_apart_is_products_and_one_group():
+    steps = Apart(attention()).steps
     products = [one for one in steps if isinstance(one, Product)]
     names = [Op.parse(one.op).name for one in products]
     assert names[:3] == ["dense_n32_k32"] * 3
@@ -123,11 +142,11 @@ def test_sizes_are_a_table_that_python_alone_evaluates():
 def test_an_op_gets_the_shapes_that_requests_bring_it():
     model = asked_model("m", attention(), "batch=1..4;seq=2..64", Path("m.onnx"))
     names = [op.name for op in ops_of([model])]
-    assert names[0] == "dense_n32_k32" and len(names) == 4
+    assert names[0] == "dense_n32_k32" and len(names) == 3
     rows = arrivals_of_models([model], "text").rows
     assert set(rows) == set(names)
     assert {shape["m"] for shape in rows["dense_n32_k32"]} >= {2, 256}
-    assert all(shape["m"] == shape["n"] and shape["b"] % 2 == 0 for shape in rows["batch_matmul_k16_nt"])
+    assert all(shape["t"] == shape["s"] and shape["h"] == 2 for shape in rows["attention_d16_maskkeys_headsapart"])
     assert model.uses["dense_n32_k32"] == 3
 
 

@@ -133,19 +133,32 @@ static int is_empty(const ht_view* view, int rank) {
   return 0;
 }
 
+static __int128 step_of(const ht_view* view, int axis) {
+  return view->strides[axis] < 0 ? -(__int128)view->strides[axis] : view->strides[axis];
+}
+
+/* Whether each axis steps over all that lies inside it, in whatever order the axes are. */
+static int is_nested(const ht_view* view, int rank) {
+  __int128 inner = 1;
+  for (unsigned seen = 0, every = (1u << rank) - 1; seen != every;) {
+    int next = -1;
+    for (int i = rank - 1; i >= 0; --i) /* of equal ones the later axis lies inside */
+      if (!(seen >> i & 1) && (next < 0 || step_of(view, i) < step_of(view, next))) next = i;
+    seen |= 1u << next;
+    if (view->extents[next] == 1) continue;
+    if (step_of(view, next) < inner) return 0;
+    inner = step_of(view, next) * view->extents[next];
+  }
+  return 1;
+}
+
 /* An output is written in parts by several threads: its axes must be nested, and nothing that is read may lie in it. */
 static int check_output(const ht_op* op, const ht_call* call, ht_error* error) {
   int last = op->operand_count - 1;
   const ht_operand* out = &op->operands[last];
   const ht_view* view = &call->views[last];
-  __int128 inner = 1;
-  for (int i = out->rank - 1; i >= 0; --i) {
-    if (view->extents[i] == 1) continue;
-    __int128 stride = view->strides[i] < 0 ? -(__int128)view->strides[i] : view->strides[i];
-    if (stride < inner)
-      return ht_refuse(error, "ValueError", "%s: its rows overlap, or its axes are out of order: pass a contiguous one", out->name);
-    inner = stride * view->extents[i];
-  }
+  if (!is_nested(view, out->rank))
+    return ht_refuse(error, "ValueError", "%s: its rows overlap: pass a contiguous one", out->name);
   uintptr_t low, high, in_low, in_high;
   reach(view, out->rank, out->bits / 8, &low, &high);
   for (int i = 0; i < last; ++i) {

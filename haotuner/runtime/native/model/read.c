@@ -130,7 +130,7 @@ static ht_model_end* read_ends(reader* r, ht_model* m, int32_t* count, char* mad
 /* The place of an operand in a call of the op; -1: it has none of that name. Of a layer the output is third. */
 static int32_t place_of(const ht_op* op, int role, const char* name) {
   int last = op->operand_count - 1, found = role == ROLE_X ? 0 : role == ROLE_WEIGHT ? 1 : role == ROLE_OUT ? last : -1;
-  for (int i = 2; role == ROLE_NAMED && i < op->operand_count + op->optional_count; ++i)
+  for (int i = 0; role == ROLE_NAMED && i < op->operand_count + op->optional_count; ++i)
     if (i != last && strcmp(op->operands[i].name, name) == 0) found = i;
   if (op->kind->look_up == NULL || found < 2 || found > last) return found;
   return found == last ? 2 : found + 1;
@@ -172,7 +172,7 @@ static void read_operand(reader* r, ht_model* m, ht_model_step* step, const ht_o
 
 static void read_op(reader* r, ht_model* m, ht_model_step* step, const char* made) {
   const char* name = text(r);
-  int32_t count = (int32_t)word(r, 3, HT_MAX_OPERANDS);
+  int32_t count = (int32_t)word(r, 2, HT_MAX_OPERANDS);
   for (step->index = 0; !r->bad && step->index < ht_op_count; ++step->index)
     if (strcmp(ht_ops[step->index].name, name) == 0) break;
   if (!r->bad && step->index == ht_op_count) fail(r, "it names an op that the pack has not");
