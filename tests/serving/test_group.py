@@ -14,6 +14,7 @@ from haotuner import judge  # noqa: E402
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.backends.toolchain import Toolchain  # noqa: E402
+from haotuner.cost.problem import Foreign, problem_of  # noqa: E402
 from haotuner.errors import UsageError  # noqa: E402
 from haotuner.graph.interpret import interpret  # noqa: E402
 from haotuner.held_groups import learn_from, meaning_of  # noqa: E402
@@ -188,3 +189,10 @@ def test_attention_written_as_a_group_gets_online_sums(tmp_path):
     want = next(iter(interpret(read(file), given).values()))
     np.testing.assert_allclose(judge.reference(op, given), want, rtol=1e-5, atol=1e-6)
     assert judge.check(op, given, want).wrong == 0 and judge.check(op, given, want * np.float32(1.001)).wrong > 0
+
+
+def test_records_of_groups_are_read_with_and_without_their_file(tmp_path):
+    op = ops_of(f"group:{files(tmp_path)[0]}")[0]
+    assert problem_of(op.name) == op
+    assert isinstance(problem_of("group_of_another_host_12345678"), Foreign)
+    assert problem_of("layer_norm_scalebias_1em12") == Op.parse("layer_norm:affine=scale_bias,eps=1e-12")
