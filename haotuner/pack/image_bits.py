@@ -24,7 +24,8 @@ def check_image_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.G
     if "b" not in meaning.dynamic:
         return []  # every batch is the same
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
-    extents: dict[str, int] = {axis: side.dilation * (side.taps - 1) + SIDE for axis, side in sides.items() if axis in meaning.dynamic}
+    reach = {axis: side.dilation * (side.taps - 1) for axis, side in sides.items()}
+    extents: dict[str, int] = {axis: most + SIDE for axis, most in reach.items() if axis in meaning.dynamic}
     drawn = judge.draw(meaning, Shape.of({**extents, "b": IMAGES}), rng)
     constants = {one.name: drawn[one.name] for one in op.extra if one.role == "constant"}
     passed = ["x", *(one.name for one in op.extra if one.role == "input")]
