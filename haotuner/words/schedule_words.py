@@ -21,7 +21,8 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     """Of a schedule (``orchestrate/written.py``) and the bytes of its weights. KeyError where it names what it has not."""
     sizes, tensors, weights = document["sizes"], document["tensors"], document["weights"]
     dims = {name: place for place, name in enumerate(document["dims"])}
-    places = {name: place for place, name in enumerate((*tensors, *weights))}
+    held = (*sorted(tensors.items()), *sorted(weights.items()))  # whatever their order is: JSON keeps none
+    places = {name: place for place, (name, _) in enumerate(held)}
     words = [*_text(document["name"]), weights_bytes, len(dims)]
     words += [word for name in dims for word in _text(name)]
     words.append(len(sizes))
@@ -31,7 +32,7 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words.append(len(document["equal"]))
     words += [line for pair in document["equal"] for line in pair]
     words.append(len(places))
-    for name, one in (*tensors.items(), *weights.items()):
+    for name, one in held:
         words += [*_text(name), *TYPES[one["dtype"]], one.get("offset", -1), *_counted(one["shape"])]
     for ends in (document["inputs"], document["outputs"]):
         words.append(len(ends))
@@ -75,8 +76,8 @@ def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]
     return [
         _operand(_X, places[step["x"]], x),
         _operand(_WEIGHT, places[step["weight"]]),
-        *(_operand(_NAMED, places[one], name=name) for name, one in step["constants"].items()),
-        *(_operand(_NAMED, places[one], out, name=name) for name, one in step["passed"].items()),
+        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["constants"].items())),
+        *(_operand(_NAMED, places[one], out, name=name) for name, one in sorted(step["passed"].items())),
         _operand(_OUT, places[step["out"]], out),
     ]
 
@@ -86,7 +87,7 @@ def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[in
     found = [
         _operand(_X, places[x["of"]], x["shape"] or None, x["order"]),
         _operand(_WEIGHT, places[w["of"]], w["shape"] or None, w["order"]),
-        *(_operand(_NAMED, places[one], name=name) for name, one in step["passed"].items()),
+        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["passed"].items())),
         _turned(step, places),
     ]
     if step["scale"] is not None:
@@ -96,7 +97,8 @@ def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[in
 
 def _online(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
     named = [
-        _operand(_NAMED, places[one["of"]], one["shape"] or None, one["order"], name) for name, one in step["views"].items()
+        _operand(_NAMED, places[one["of"]], one["shape"] or None, one["order"], name)
+        for name, one in sorted(step["views"].items())
     ]
     return [*named, _turned(step, places)]
 
