@@ -61,6 +61,12 @@ class OnlinePlan:
         return self.graph.outputs[0]
 
     @property
+    def operand_bytes(self) -> int:
+        """Memory of the operand of a tile's rows, which every block of keys reads."""
+        assert isinstance(self.sums.depth[1], int), "the rule asks for known extents"
+        return 4 * self.sums.depth[1] * self.schedule.tile_rows
+
+    @property
     def scratch_bytes(self) -> int:
         """Memory of a thread's stack that a call takes."""
         rows, depth, column = self.schedule.tile_rows, self.sums.depth[1], self.sums.column[1]
