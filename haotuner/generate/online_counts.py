@@ -1,7 +1,8 @@
 """What online sums ask of a core, estimated without looking at every place: for prices, which ask at hundreds of shapes.
 
 Instructions are those of one point of the outer axes, which are all alike. Of the bytes over a level's edge, what the keys
-run over is brought once if a level holds it for one point of the outer axes, else once for every tile of rows.
+run over is brought once if a level holds it for one point of the outer axes, else once for every tile of rows; where a level does
+not hold the scratch memory, its scores go over the edge, too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
+
+SCORE_PASSES = 4  # stored, read and stored as exponentials, read by the second product
 
 
 def estimated(
@@ -32,7 +35,13 @@ def estimated(
     once, again = _operands(plan, sizes)
     tiles = -(-evaluate(plan.sums.row[1], sizes) // plan.schedule.tile_rows)
     each = again // max(points, 1)
-    over = [once + again * (1 if each + plan.scratch_bytes <= level else max(tiles, 1)) for level in levels]
+    scores = SCORE_PASSES * 4 * points * evaluate(plan.sums.row[1], sizes) * evaluate(plan.sums.key[1], sizes)
+    over = [
+        once
+        + again * (1 if each + plan.scratch_bytes <= level else max(tiles, 1))
+        + (scores if plan.scratch_bytes > level else 0)
+        for level in levels
+    ]
     return cycles(top, Core(vector)) * points, registers, [once + again, *over]
 
 
