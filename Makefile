@@ -32,7 +32,7 @@ tune: $(VENV)/.installed
 
 # A text recogniser out of a wheel: tuned, then raced against ONNX Runtime and OpenVINO. MODEL_OUT and MODEL_BUDGET as you like.
 MODEL_OUT ?= pack-model
-MODEL_BUDGET ?= 600s
+MODEL_BUDGET ?= 420s
 MODEL_NAME = PP-OCRv6_rec_small
 MODEL_FILE = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("rapidocr").submodule_search_locations[0])')/models/$(MODEL_NAME).onnx
 tune-model: $(VENV)/.installed

@@ -25,9 +25,12 @@ Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
 
 
 def tune_every(
-    request: Request, lab: Laboratory, threads: tuple[int, ...], model: CostModel | None, watch: Watch
+    request: Request, lab: Laboratory, threads: tuple[int, ...], model: Callable[[str], CostModel | None], watch: Watch
 ) -> tuple[list[Tuned], list[Turn]]:
-    """What came of each op, in the request's order; of models also whose turn it was, turn by turn."""
+    """What came of each op, in the request's order; of models also whose turn it was, turn by turn.
+
+    ``model``: what a family's search starts from, by the family's name.
+    """
     ops, backend = request.ops, lab.backend
 
     def one(place: int, seconds: float, before: Sequence[Tuned]) -> Tuned:
@@ -44,7 +47,8 @@ def tune_every(
             # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
             among=before[-1].kernels if before and stopped_of(before) == SIGNAL else (),
         )
-        found = tune_op(task, lab, backend.searched(op, lab.device), _named(watch, op), model)
+        families = backend.searched(op, lab.device)
+        found = tune_op(task, lab, families, _named(watch, op), model(families[0].name))
         return replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found
 
     if request.models and not request.zero_measure:

@@ -55,6 +55,34 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
     return _shipped(starting_models(device, family), device, family, seed)
 
 
+class Starts:
+    """Where each family of a run starts from: a model ranks the micro-kernels of one family only.
+
+    A file that the user names is for the first family that is asked for; others start from what ships.
+    """
+
+    def __init__(self, asked: str | None, device: Device, *, seed: int = 0) -> None:
+        self._asked, self._device, self._seed = asked, device, seed
+        self._found: dict[str, Start] = {}
+
+    def of(self, family: str) -> Start:
+        """The start of one family. UsageError as ``start_of``, of the first one."""
+        if family not in self._found:
+            named = self._asked if self._asked == COLD or not self._found else None
+            self._found[family] = start_of(named, self._device, family, seed=self._seed)
+        return self._found[family]
+
+    def model(self, family: str) -> CostModel | None:
+        """The model alone."""
+        return self.of(family).model
+
+    @property
+    def words(self) -> str:
+        """Of the first family, and of every other that has a model."""
+        first, *others = self._found.items()
+        return "; ".join([first[1].words, *(f"{name} {one.words}" for name, one in others if one.model is not None)])
+
+
 def _start(model: Started, words: str, document: Mapping[str, Any], sources: int, said: str = "") -> Start:
     """A start from some sources; if they share what is measured first, that is said."""
     if isinstance(model, Opinionated):

@@ -18,7 +18,7 @@ from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Bac
 from haotuner.backends.index import backend_for, own_device
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.every_op import SIGNAL, Watch, stopped_of, tune_every
-from haotuner.initial_model import Start, start_of
+from haotuner.initial_model import Start, Starts
 from haotuner.measure.lab import Lab
 from haotuner.measure.laboratory import Laboratory
 from haotuner.measure.predictions_only import PredictionsOnly
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
-MODEL_FLOPS = 1e8  # of one check of an op of a whole model, which may have fifty: the model is checked as a whole, too
+MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hundred: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
 SHORT_S = 10.0  # a run of less has one process that compiles
 _OBJECTS = "objects"  # folder of the compiled runtime, in the cache
@@ -123,9 +123,10 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
-    start = start_of(request.model, device, backend.searched(request.ops[0], device)[0].name, seed=request.seed)
+    starts = Starts(request.model, device, seed=request.seed)
+    start = starts.of(backend.searched(request.ops[0], device)[0].name)
     with _laboratory(request, backend, device) as lab:
-        tuned, turns = tune_every(request, lab, threads, start.model, watch)
+        tuned, turns = tune_every(request, lab, threads, starts.model, watch)
         document = _document(request, device, tuned, lab, start, time.monotonic() - begin)
         watch("", "building the pack", None)
         with _building(request), scratch_folder() as scratch:
@@ -166,7 +167,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         seconds=seconds,
         stopped=stopped,
         document=report,
-        start=start.words,
+        start=starts.words,
     )
 
 

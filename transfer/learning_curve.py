@@ -10,7 +10,7 @@ import numpy as np
 
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.modes import make_pool
-from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.sources import learn_sources, own_forests
 from haotuner.transfer.target_scores import TargetScores
 
 SUBSETS = 6  # sets of sources of one size that are tried: with four sources that is every set
@@ -20,11 +20,13 @@ KEY = "best@10"
 def learning_curve(target: DeviceTable, tables: Sequence[DeviceTable], seed: int = 0) -> dict[str, list[float]]:
     """Zero-shot best@10 by the number of sources, one value for each of at most ``SUBSETS`` sets of that size."""
     scores, rng = TargetScores.of(target), np.random.default_rng([seed, 9])
+    forests = own_forests(tables, seed)
     found: dict[str, list[float]] = {}
     for size in range(1, len(tables) + 1):
         for chosen in _subsets(len(tables), size, rng):
             part = [tables[at] for at in chosen]
-            pool = make_pool(learn_sources(part, target.device, seed=seed), part, target)
+            sources = learn_sources(part, target.device, seed=seed, forests=[forests[at] for at in chosen])
+            pool = make_pool(sources, part, target)
             found.setdefault(str(size), []).append(scores.score(pool.zero_shot())[KEY])
     return found
 

@@ -16,6 +16,7 @@ from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import families_for
+from haotuner.request import ops_of
 from haotuner.select.funnel import Funnel, select
 from haotuner.select.geometry import exact_axes
 from haotuner.trace import traffic_of
@@ -40,7 +41,7 @@ def candidates(
     verbose: Verbose = False,
 ) -> None:
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
-    wanted = Op.parse(op)
+    wanted = ops_of(op)[0]
     target = find_device(device, cache_dir=cache_folder(os.environ))
     funnels, without = _selected(wanted, target, traffic_of(shapes, wanted))
     kept = sorted((c for funnel in funnels.values() for c in funnel.kept), key=lambda c: (-c.score, c.kernel.name))

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from haotuner.errors import UsageError
+from haotuner.ops.groups import GROUPS, PREFIX
 from haotuner.ops.index import KINDS
 from haotuner.words.demand import Problem
 from haotuner.words.op import Op
@@ -36,8 +37,11 @@ class Foreign:
 
 def problem_of(text: str) -> Problem:
     """The problem a record's ``op`` names; UsageError if the text is neither an op nor a foreign problem."""
-    if text.partition("_")[0].partition(":")[0] in KINDS and not _FILTER.search(text):
+    known = text in GROUPS or any(text.partition(":")[0] == kind or text.startswith(f"{kind}_") for kind in KINDS)
+    if known and not _FILTER.search(text):
         return Op.parse(text)
+    if text.startswith(f"{PREFIX}_"):  # its file is not at hand, so that its extents are not known
+        return Foreign(text, ())
     if not _FOREIGN.fullmatch(text):
         raise UsageError(f"records of {text!r}: neither an op nor a name with extents such as conv2d_w4096_h4096")
     return Foreign(text, tuple((axis, int(extent)) for axis, extent in _EXTENT.findall(text)))

@@ -15,12 +15,13 @@ from haotuner.graph.coded import extents_in, text_of, written
 from haotuner.graph.extents import dimensions, is_symbolic, renamed
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.group import dims_of, learned
-from haotuner.graph.types import TensorType
+from haotuner.graph.types import FLOATS, TensorType
 from haotuner.ops.groups import PREFIX
 from haotuner.ops.kind import OpKind
 from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS
 
 LONGEST_NAME = 24  # letters of a group's name beside the prefix and the hash
+OF_INTEGERS = ("mod", "fmod", "floordiv")  # exact remainders of floats take a loop of their own
 TAKEN = ("out",)  # what a call's own arguments are named
 
 
@@ -124,6 +125,8 @@ def _check(graph: Graph, what: str) -> None:
             f"{MAX_AXES}, {MAX_DYNAMIC} and {MAX_OPERANDS}: fix some dimensions in the file, or cut the group"
         )
     for node in graph.nodes:
+        if node.attributes.get("function") in OF_INTEGERS and graph.types[node.output].dtype in FLOATS:
+            raise UsageError(f"{what}: {node.output} is a remainder of {graph.types[node.output]}, which has no program")
         if node.primitive in ("reduce", "arg_reduce") and not _folded_extents(graph, node):
             raise UsageError(f"{what}: {node.output} reduces over no axis; leave it out")
         if node.primitive in ("reduce", "arg_reduce") and 0 in _folded_extents(graph, node):

@@ -195,6 +195,16 @@ class Tir:
     def _reciprocal(self, given: list[Any], dtype: str, lanes: int) -> Any:
         return self._wide(self.number(1, dtype), lanes) / given[0]
 
+    def _round(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        """To the nearest, ties to even."""
+        return self.tirx.nearbyint(given[0])
+
+    def _sign(self, given: list[Any], dtype: str, lanes: int) -> Any:
+        """-1, 0 or 1; NaN stays."""
+        x = self._once(given[0], lanes)
+        one, less, zero = (self._wide(self.number(value, dtype), lanes) for value in (1, -1, 0))
+        return self.tirx.Select(x > zero, one, self.tirx.Select(x < zero, less, x))
+
     def _pow(self, given: list[Any], dtype: str, lanes: int) -> Any:
         return self.tirx.power(*given)
 

@@ -212,6 +212,8 @@ class CudaText:
             return f"({TYPES[dtype]})({arguments[0]})"
         if function in INFIX:
             return f"{arguments[0]} {INFIX[function]} {arguments[1]}"
+        if function in ("floordiv", "mod") and dtype.startswith("fp"):
+            raise UsageError(f"no program for the function {function!r} of {dtype}")
         if function in ("max", "min") or function in CALLS:
             typed = CALLS[function].replace("(", f"<{TYPES[dtype]}>(", 1) if function in ("max", "min") else CALLS[function]
             return typed.format(*arguments)

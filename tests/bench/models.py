@@ -7,9 +7,13 @@ process.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from haotuner.bench.models import MODEL_PEERS, race, requests_of
 from haotuner.runtime.pack import load
@@ -24,11 +28,15 @@ def main() -> int:
     parser.add_argument("shapes")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument(
+        "--tuned", type=Path, help="what `haotuner tune --json` said: raced at its requests, predicted times told"
+    )
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
     with load(asked.pack, threads=asked.threads) as pack:
         model = pack.model(asked.name)
-        requests = requests_of(asked.shapes, model.dims)
+        predicted = _predicted(asked.tuned, asked.name, asked.threads)
+        requests = [dict(sizes) for sizes in predicted] or requests_of(asked.shapes, model.dims)
         found = race(
             model, asked.file, requests, MODEL_PEERS, threads=asked.threads, seconds=asked.seconds,
             environment=dict(os.environ),
@@ -45,6 +53,7 @@ def main() -> int:
             f"| {size} | {row['first_us'] / 1e3:.1f} | {row['steady_us'] / 1e3:.1f} | {' | '.join(times)} | "
             f"{best / row['steady_us']:.2f} |"
         )
+    lines += _beside(predicted, found["rows"])
     told = found["summary"]
     if told["geomean_vs_best"] is not None:
         stream = ", ".join(f"{peer} {ratio:.2f}" for peer, ratio in told["stream_vs"].items())
@@ -58,6 +67,33 @@ def main() -> int:
         with asked.page.open("a", encoding="utf-8") as page:
             page.write(text)
     return 0
+
+
+Sizes = tuple[tuple[str, int], ...]
+
+
+def _predicted(tuned: Path | None, name: str, threads: int) -> dict[Sizes, dict[str, float]]:
+    """What tuning expected of each of its requests, by their sizes; nothing without its JSON."""
+    if tuned is None:
+        return {}
+    (model,) = [one for one in json.loads(tuned.read_text())["models"] if one["name"] == name]
+    return {
+        tuple((part.split("=")[0], int(part.split("=")[1])) for part in said.split(";")): us
+        for said, us in model["predicted_us"][str(threads)].items()
+    }
+
+
+def _beside(predicted: Mapping[Sizes, Mapping[str, float]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Predicted times beside those of the race."""
+    found = {tuple(row["shape"].items()): row["steady_us"] for row in rows}
+    lines = ["", "| size | predicted ms: products + groups | measured ms | predicted / measured |", "|---|---|---|---|"]
+    ratios = []
+    for sizes, us in predicted.items():
+        ratios.append(us["all"] / found[sizes])
+        size = " x ".join(str(one) for _, one in sizes)
+        parts = f"{us['products'] / 1e3:.1f} + {us['groups'] / 1e3:.1f}"
+        lines.append(f"| {size} | {parts} | {found[sizes] / 1e3:.1f} | {ratios[-1]:.2f} |")
+    return [*lines, f"\nPredicted over measured, median: **{statistics.median(ratios):.2f}**."] if ratios else []
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def main() -> None:
     words.add_argument("--budget", default="30s")
     words.add_argument("--weights", default="hot")
     words.add_argument("--threads", default="1")
+    words.add_argument("--db", default="", help="a store that keeps the records of sections timed here, for kind_models")
     words.add_argument("--out", type=Path, default=Path("docs/results/operators.md"))
     asked = words.parse_args()
     for name in asked.sections:

@@ -95,15 +95,21 @@ def slim(text: str) -> str:
     return re.sub(r"^tree_sizes=.*$", f"tree_sizes={sizes}", head, flags=re.MULTILINE) + "".join(trees) + "end of trees\n\n"
 
 
+def ship_text(forest: Forest, place: Path, name: str) -> tuple[Path, str]:
+    """Write a model's text; where it lies, and its hash."""
+    state, texts = forest.state()
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{name}.txt"
+    write(path, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
     """Fit and write the model of one device and its provenance, which is returned."""
     table = table_of(own)
     forest = fit(table)
     forest.facts = {"device": own.device.id, "date": own.date}
-    state, texts = forest.state()
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / f"{own.device.id}.txt"
-    write(path, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
+    path, sha = ship_text(forest, place, own.device.id)
     named = {"id": own.device.id, "kind": own.device.kind, "name": own.device.name, "arch": own.device.arch}
     facts = {
         "model": path.name,
@@ -114,7 +120,7 @@ def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
         "rows": len(table),
         "date": own.date,
         "columns": versions(forest.uses),
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sha256": sha,
         "held_out_ops": scored(table, held_out(table, ops_of(table))),
         "analytic": scored(table, np.asarray(table.frame["expected_log"], np.float64)),
         "made_by": "python -m tests.bench.ship_models",

@@ -103,6 +103,7 @@ def test_report_reads_a_folder_of_cache_files_and_says_what_it_left_out(
     data.mkdir(parents=True)
     for device in ("NVIDIA RTX A4000", "TITAN RTX"):
         cache_file(data, device)
+    cache_file(data, "NVIDIA RTX A4001")  # nobody knows it
     (data / "other.json").write_text("{}")
     titan, a4000 = data / "TITAN RTX.json", data / "NVIDIA RTX A4000.json"
     titan.write_text(titan.read_text().replace('"time": 1.', '"time": -1.', 1))
@@ -112,6 +113,8 @@ def test_report_reads_a_folder_of_cache_files_and_says_what_it_left_out(
     printed = capsys.readouterr()
     assert set(json.loads(printed.out)["families"]["kt_conv2d"]["devices"]) == {"a4000", "titan-rtx"}
     assert "left out" in printed.err and "other.json" in printed.err
+    (unknown,) = [line for line in printed.err.splitlines() if "A4001" in line and "unknown device" in line]
+    assert "a4000" in unknown, "the nearest names"
     assert f"{titan}: left out 1: a time is zero or negative" in printed.err and f"{a4000}: cut short: " in printed.err
 
 

@@ -35,14 +35,14 @@ THREADS = 4
 SIZES = ((1, 1), (1, 4099), (3, 517), (2, 8), (5, 40), (700, 300), (1, PARTIAL_FLOATS), (PARTIAL_FLOATS, 33))
 
 
-def packed(spec: str) -> PackedSliced:
+def packed(spec: str, share: str = "") -> PackedSliced:
     op = Op.parse(spec)
     family = CpuGenerated(op.meaning)
     kernel = family._kernel(4, 2, 0 if op.option("over") == "last" else 1, 0, family._option_params(op.all_options()))
     tile, joins = family.tile(kernel), joins_of(family, op)
     kernels = [SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel, joins=joins)]
     (folded,) = joins
-    entries = [SlicedEntry(kernel=0, axis=folded)]
+    entries = [SlicedEntry(kernel=0, axis=share or folded)]
     plans = [SlicedPlan(threads=THREADS, grid={op.dynamic[0]: (8,)}, entries=entries)]
     return PackedSliced.of(op, dict.fromkeys(op.dynamic, (1, 40)), kernels, plans)
 
@@ -98,3 +98,15 @@ def test_which_folds_may_be_cut():
     backend, op = CpuBackend(), Op.parse("reduce_sum:")
     assert backend.ways(op, 2, one_order=False) == ("m", "n", "serial")
     assert backend.ways(op, 2, one_order=True) == ("m", "serial") and backend.ways(op, 1, one_order=False) == ("serial",)
+
+
+def test_one_row_of_a_cell_of_many_has_its_terms_shared(path, tmp_path):
+    held = packed("reduce_sum:", "m")
+    pack_library([held], "x86-64", Toolchain.find(), tmp_path / "rows.so")
+    write_pack(tmp_path / "rows", tmp_path / "rows.so", document([held], "x86-64"), lambda _: None)
+    x = np.random.default_rng(0).standard_normal((3, 70_000), dtype=np.float32)
+    with haotuner.load(tmp_path / "rows", threads=2) as rows, haotuner.load(path, threads=2) as terms:
+        served, other = rows.op("reduce_sum"), terms.op("reduce_sum")
+        np.testing.assert_array_equal(served.run(x[:1]), other.run(x[:1]))
+        assert judge.check(Op.parse("reduce_sum:"), {"x": x}, served.run(x)).wrong == 0
+        assert (served.run(x[:1, :5000]) != other.run(x[:1, :5000])).any(), "too few terms to share: summed in one"

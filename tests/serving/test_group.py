@@ -14,6 +14,7 @@ from haotuner import judge  # noqa: E402
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.backends.toolchain import Toolchain  # noqa: E402
+from haotuner.cost.problem import Foreign, problem_of  # noqa: E402
 from haotuner.errors import UsageError  # noqa: E402
 from haotuner.graph.interpret import interpret  # noqa: E402
 from haotuner.held_groups import learn_from, meaning_of  # noqa: E402
@@ -55,7 +56,9 @@ def files(folder: Path) -> list[Path]:
         ], {"x": ["m", "n"], "r": ["m", "n"]}, ["mean", "c"], axes=np.array([1])),
         saved(folder / "looked-up.onnx", [
             node("Gather", ["table", "at"], ["g"], axis=0), node("ReduceL2", ["g", "axes"], ["l"], keepdims=1),
-            node("Div", ["g", "l"], ["d"]), node("Slice", ["d", "from", "to", "along", "by"], ["Y out"]),
+            node("Div", ["g", "l"], ["e"]), node("Sign", ["e"], ["sign"]), node("Mul", ["e", "sign"], ["f"]),
+            node("Round", ["g"], ["whole"]), node("Add", ["f", "whole"], ["d"]),
+            node("Slice", ["d", "from", "to", "along", "by"], ["Y out"]),
         ], {"table": ["v", 24], "at": ["m"]}, ["Y out"], axes=np.array([1]), **{
             "from": np.array([1]), "to": np.array([24]), "along": np.array([1]), "by": np.array([2]),
         }),
@@ -154,6 +157,8 @@ def test_files_that_make_no_group(tmp_path):
     assert "room for" in refused(tmp_path, [node("Sum", list(nine), ["y"])], nine, ["y"])
     empty = [node("ReduceMax", ["x", "axes"], ["y"])]
     assert "reduces over nothing" in refused(tmp_path, empty, {"x": ["m", 0]}, ["y"], axes=np.array([1]))
+    rest = [node("Mod", ["x", "x"], ["y"], fmod=1)]
+    assert "a remainder of fp32" in refused(tmp_path, rest, x, ["y"])
     mixed = [node("Add", ["x", "at"], ["y"])]
     assert "different element types" in refused(tmp_path, mixed, x | {"at": ["m", "n"]}, ["y"])
     with pytest.raises(UsageError, match="name the file"):
@@ -184,3 +189,10 @@ def test_attention_written_as_a_group_gets_online_sums(tmp_path):
     want = next(iter(interpret(read(file), given).values()))
     np.testing.assert_allclose(judge.reference(op, given), want, rtol=1e-5, atol=1e-6)
     assert judge.check(op, given, want).wrong == 0 and judge.check(op, given, want * np.float32(1.001)).wrong > 0
+
+
+def test_records_of_groups_are_read_with_and_without_their_file(tmp_path):
+    op = ops_of(f"group:{files(tmp_path)[0]}")[0]
+    assert problem_of(op.name) == op
+    assert isinstance(problem_of("group_of_another_host_12345678"), Foreign)
+    assert problem_of("layer_norm_scalebias_1em12") == Op.parse("layer_norm:affine=scale_bias,eps=1e-12")

@@ -14,7 +14,7 @@ from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Opinionated, Unsure
 from haotuner.errors import UsageError
-from haotuner.initial_model import start_of
+from haotuner.initial_model import Starts, start_of
 from haotuner.search.book import LEAST_STARTED_ROWS
 from haotuner.transfer import models_shipped as shipping
 from haotuner.transfer.fit import fit_model
@@ -51,6 +51,15 @@ def test_without_a_word_a_new_device_starts_from_all_near_models() -> None:
     said = [load_model(one.path).predict(FRAME) for one in found]
     nearness = np.array([2.0**-one.distance for one in found])  # one doubling of difference halves a word's weight
     assert start.model.predict(FRAME) == pytest.approx(nearness @ said / nearness.sum())
+
+
+def test_every_family_of_a_run_has_a_start_of_its_own(tmp_path: Path) -> None:
+    save_model(Forest(seed=0).fit(FRAME, TRUTH), tmp_path / "mine.txt")
+    starts = Starts(str(tmp_path / "mine.txt"), CORE)
+    assert starts.of("cpu_dense_fp32").document == {"model": str(tmp_path / "mine.txt")}
+    assert starts.model("no_family") is None and starts.model("cpu_dense_fp32") is not None
+    assert starts.words == starts.of("cpu_dense_fp32").words
+    assert Starts("none", CORE).of("cpu_dense_fp32").model is None
 
 
 def test_a_family_without_a_model_starts_cold_and_says_so() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from haotuner.backends.backend import Choice
@@ -63,7 +65,13 @@ def _dense(choice: Choice, device: Device) -> PackedOp:
 
 
 def _sliced(choice: Choice) -> PackedSliced:
-    return PackedSliced.of(choice.op, choice.ranges, tiled(choice), cell_plans(choice))
+    return PackedSliced.of(choice.op, choice.ranges, _joining(tiled(choice), plans := cell_plans(choice)), plans)
+
+
+def _joining(kernels: Sequence[SlicedKernel], plans: Sequence[SlicedPlan]) -> list[SlicedKernel]:
+    """The kernels with what parts of folded axes are joined by, if a plan has such parts: a batch-invariant one has none."""
+    used = {entry.axis for plan in plans for entry in plan.entries} & {axis for one in kernels for axis in one.joins}
+    return [one if used else replace(one, joins={}) for one in kernels]
 
 
 def tiled(choice: Choice) -> list[SlicedKernel]:

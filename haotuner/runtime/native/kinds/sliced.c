@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define FOLD_LEAST 65536 /* terms of one row that are worth waking a thread for: some 5 us of one */
+
 typedef struct {
   const ht_op* op;
   const ht_call* call;
@@ -105,9 +107,14 @@ static int run_folded(job* j, uint8_t how, const ht_plan* plan, int threads) {
 static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
   const ht_sliced_entry* entry = (const ht_sliced_entry*)plan->data + ht_look_up(&plan->table, call->extents);
   job j = {.op = op, .call = call, .kernel = &((const ht_sliced*)op->data)->kernels[entry->kernel], .axis = HT_WHOLE};
-  const uint8_t how = entry->axis == HT_WHOLE ? HT_JOIN_NONE : j.kernel->join[entry->axis];
-  if (entry->axis == HT_WHOLE || (threads == 1 && how == HT_JOIN_NONE)) return call_kernel(&j, 0, 0, NULL);
-  j.axis = entry->axis;
+  int axis = entry->axis;
+  /* A cell's rows may be fewer than those that it was timed with: where one row is left, its terms are shared instead. */
+  if (axis != HT_WHOLE && j.kernel->join[axis] == HT_JOIN_NONE && call->extents[axis] <= j.kernel->tile[axis])
+    for (int a = 0; a < op->axis_count; ++a)
+      if (j.kernel->join[a] != HT_JOIN_NONE && call->extents[a] >= FOLD_LEAST) axis = a;
+  const uint8_t how = axis == HT_WHOLE ? HT_JOIN_NONE : j.kernel->join[axis];
+  if (axis == HT_WHOLE || (threads == 1 && how == HT_JOIN_NONE)) return call_kernel(&j, 0, 0, NULL);
+  j.axis = axis;
   int64_t tile = j.kernel->tile[j.axis], least = entry->least > 0 ? entry->least : 1;
   j.tiles = (call->extents[j.axis] + tile - 1) / tile;
   j.slices = j.tiles / least;

@@ -1,0 +1,83 @@
+"""``python -m tests.bench.kind_models STORE…``: fits and ships a model a family beside dense fp32, on records of this host.
+
+The records are what tuning leaves behind, such as ``python -m tests.bench.operators kinds --db sqlite:////tmp/kinds.db``.
+Beside every model lies its provenance, with how well it ranks the kernels of each shape when fitted to the other shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.cost.columns import versions
+from haotuner.cost.model import Scores
+from haotuner.hw_profiles.find import find_device
+from haotuner.records import open_store
+from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.models_shipped import folder
+from haotuner.transfer.reading import read_records
+from tests.bench.ship_models import fit, held_out, scored, ship_text, tasks_of
+
+LEAST_ROWS, LEAST_SHAPES = 40, 3  # fewer teach nothing that the analytic order does not know
+DENSE = "cpu_dense_fp32"  # has models of its own, by ``ship_models``
+
+
+def shapes_of(table: DeviceTable) -> Scores:
+    """A number for the shape, whatever the op, of each row."""
+    names = [str(trial.shape) for trial in table.trials]
+    return np.array([sorted(set(names)).index(name) for name in names], np.float64)
+
+
+def ship(table: DeviceTable, date: str, place: Path) -> dict[str, Any]:
+    """Fit and write the model of one family and its provenance, which is returned."""
+    forest = fit(table)
+    forest.facts = {"device": table.device.id, "date": date}
+    path, sha = ship_text(forest, place, f"{table.device.id}-{table.family}")
+    device = table.device
+    named = {"id": device.id, "kind": device.kind, "name": device.name, "arch": device.arch}
+    facts = {
+        "model": path.name,
+        "family": table.family,
+        "device": {**named, **device.numbers()},
+        "ops": sorted({trial.op for trial in table.trials}),
+        "states": sorted({f"threads={trial.threads} {trial.weights}" for trial in table.trials}),
+        "rows": len(table),
+        "date": date,
+        "columns": versions(forest.uses),
+        "sha256": sha,
+        "held_out_shapes": scored(table, held_out(table, shapes_of(table))),
+        "analytic": scored(table, np.asarray(table.frame["expected_log"], np.float64)),
+        "made_by": "python -m tests.bench.kind_models",
+    }
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return facts
+
+
+def main() -> None:
+    """Ship every family of which the stores hold enough."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("stores", nargs="+")
+    words.add_argument("--out", type=Path, default=folder())
+    asked = words.parse_args()
+    records = [record for url in asked.stores for record in open_store(url).records()]
+    date = datetime.fromtimestamp(max(record.when for record in records), UTC).date().isoformat()
+    for table in read_records(records, find_device).tables:
+        if (
+            table.family == DENSE
+            or len(table) < LEAST_ROWS
+            or len(set(shapes_of(table))) < LEAST_SHAPES
+            or not tasks_of(table)
+        ):
+            print(table.family, len(table), "rows: too few")
+            continue
+        facts = ship(table, date, asked.out)
+        print(facts["model"], facts["rows"], "rows", facts["held_out_shapes"], "analytic", facts["analytic"])
+
+
+if __name__ == "__main__":
+    main()

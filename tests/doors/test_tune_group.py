@@ -1,0 +1,45 @@
+"""`haotuner tune --op group:FILE`: from an ONNX file to a pack that is explained, verified and served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+import haotuner as library  # noqa: E402, after the skip
+from haotuner.errors import UsageError  # noqa: E402
+from haotuner.request import ops_of  # noqa: E402
+from haotuner.trace import arrivals_of  # noqa: E402
+from tests.doors.command import haotuner  # noqa: E402
+from tests.serving.test_group import files  # noqa: E402
+
+
+def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
+    (op,) = ops_of(f"group:{files(tmp_path)[0]}")
+    assert set(op.dynamic) == {"rows", "cols"}
+    for said in ("m=1..8", "rows=1..8", "rows=1..8;cols=1..8;b=2"):
+        with pytest.raises(UsageError, match="needs exactly"):
+            arrivals_of(said).traffic(op)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
+    file = files(tmp_path)[1]
+    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--against", "none", "--threads", "1,2")
+    answer = haotuner("tune", *words, "--budget", "6s", "--json", cache=cache, cwd=tmp_path, timeout_s=250)
+    assert answer.code == 0, answer.err
+    names = [op["name"] for op in answer.json()["ops"]]
+    assert [name.rpartition("_")[0] for name in names] == ["group_two_mean", "group_two_c"]
+    told = haotuner("explain", "pack", "--op", names[0], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
+    assert told.code == 0 and told.json()["weights"] == "hot" and told.json()["program"]["decisions"], told.err
+    several = haotuner("explain", "pack", "--op", f"group:{file}", "--shape", "m=3;n=40", cache=cache, cwd=tmp_path)
+    assert several.code == 2 and "has several outputs" in several.err
+    assert haotuner("verify", "pack", cache=cache, cwd=tmp_path).out == "pack: verified\n"
+    with library.load(tmp_path / "pack", threads=2) as pack:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        mean, both = pack.op("group_two").run(x, x)
+        np.testing.assert_allclose(mean, [2, 8])
+        np.testing.assert_array_equal(both, np.concatenate([x, 2 * x], axis=1))

@@ -1,0 +1,88 @@
+"""`haotuner tune` of whole models: several in one pack, a budget shared among their tasks, and files that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import haotuner as api
+from tests.doors.command import haotuner
+
+pytestmark = pytest.mark.timeout(400)
+DRAW = np.random.default_rng(0)
+
+
+def layers(path: Path, *widths: int) -> Path:
+    """A model of dense layers, each followed by a softmax."""
+    nodes, weights = [], []
+    for place, (one, other) in enumerate(zip(widths, widths[1:], strict=False)):
+        weights.append(numpy_helper.from_array(DRAW.standard_normal((one, other)).astype(np.float32), f"w{place}"))
+        nodes.append(helper.make_node("MatMul", [f"h{place}", f"w{place}"], [f"p{place}"]))
+        nodes.append(helper.make_node("Softmax", [f"p{place}"], [f"h{place + 1}"], axis=-1))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
+            for name, width in (("h0", widths[0]), (f"h{len(widths) - 1}", widths[-1]))]  # fmt: skip
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    layers(folder / "one.onnx", 32, 48)
+    layers(folder / "two.onnx", 32, 48, 32)
+    (folder / "none.onnx").write_bytes(b"no model")
+    (folder / "none.pt2").write_bytes(b"no model")
+    return folder
+
+
+WRONG = {
+    "not a file": (["lost.onnx", "--shapes", "batch=1..8"], "lost.onnx"),
+    "not a model": (["none.onnx", "--shapes", "batch=1..8"], "none.onnx"),
+    "no shapes": (["one.onnx"], "batch=1..8"),
+    "other dimensions": (["one.onnx", "--shapes", "seq=1..8"], "there is no 'seq'"),
+    "a fixed extent": (["one.onnx", "--shapes", "h0=1..8x33"], "input h0 has 32"),
+    "shapes of more models": (["one.onnx", "--shapes", "batch=1", "--shapes", "batch=2"], "2 times --shapes for 1 models"),
+    "the same name": (["one.onnx", "one.onnx", "--shapes", "batch=1..8"], "two models are called one"),
+    "objective": (["one.onnx", "--shapes", "batch=1..8", "--objective", "speed"], "--objective 'speed'"),
+    "strategy": (["one.onnx", "--shapes", "batch=1..8", "--strategy", "luck"], "--strategy 'luck'"),
+    "an op beside": (["one.onnx", "--op", "dense:n=3,k=3"], "a model brings its own ops"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_request_is_exit_2_in_words_and_writes_nothing(files: Path, cache: Path, tmp_path: Path, name: str) -> None:
+    words, said = WRONG[name]
+    placed = [str(files / one) if one.endswith(".onnx") else one for one in words]
+    answer = haotuner("tune", *placed, "--budget", "1s", cache=cache, cwd=tmp_path)
+    assert answer.code == 2, answer.err
+    assert said in answer.err and "Traceback" not in answer.err
+    assert [one.name for one in tmp_path.iterdir()] == ["models"]
+
+
+@pytest.mark.slow
+def test_two_models_share_a_budget_and_a_pack(files: Path, cache: Path, tmp_path: Path) -> None:
+    words = [str(files / "one.onnx"), str(files / "two.onnx"), "--shapes", "batch=1..8", "--shapes", "batch=1..16",
+             "--threads", "1", "--against", "none", "--objective", "geomean", "--json"]  # fmt: skip
+    document: Any = json.loads(haotuner("tune", *words, "--budget", "16s", cache=cache, cwd=tmp_path).out)
+    names = {op["name"] for op in document["ops"]}
+    assert names == {"dense_n48_k32", "dense_n32_k48"} and {turn[0] for turn in document["turns"]} == names
+    assert [one["name"] for one in document["models"]] == ["one", "two"]
+    for one in document["models"]:
+        assert one["orchestration"]["measured"] > 0
+        assert all(us["all"] > 0 for us in one["predicted_us"]["1"].values())
+    with api.load(tmp_path / "pack", threads=1) as pack:
+        for name, width in (("one", 48), ("two", 32)):
+            (found,) = pack.model(name).run({"h0": np.zeros((5, 32), np.float32)}).values()
+            assert found.shape == (5, width) and np.allclose(found.sum(axis=1), 1)
+    shown = haotuner("explain", "pack", "--only", "two", "--json", cache=cache, cwd=tmp_path)
+    assert len(json.loads(shown.out)["regions"]) == 2
+    again: Any = json.loads(haotuner("tune", *words, "--budget", "3s", "--resume", cache=cache, cwd=tmp_path).out)
+    assert again["reused"] > 0
