@@ -16,6 +16,7 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
+from haotuner.pack.image_bits import check_image_bits
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
 from haotuner.pack.models import MODELS
 from haotuner.pack.op import PackOp
@@ -165,6 +166,8 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
 
     if op.kind == "batch_matmul":
         return check_product_bits(path, op, counts, rng)
+    if is_convolution(op.kind):
+        return check_image_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
     meaning = Op.parse(op.name)
