@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.bench import images, products
 from haotuner.bench.contest import Contest
-from haotuner.bench.field import HOST, field_of
+from haotuner.bench.field import HOST, Field, field_of
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
@@ -62,10 +62,10 @@ def contest_of(
         pack=pack,
         ops=tuple(Op.parse(name) for name in dict.fromkeys(chosen)),
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
-        peers=_set_up(field.named(against), [Op.parse(name) for name in chosen]),
+        peers=_set_up(field, field.named(against), [Op.parse(name) for name in chosen]),
         field=field,
         ordinal=ordinal,
-        ours=products.OURS if any(products.raceable(Op.parse(name)) for name in chosen) else field.ours,
+        ours=field.our_products if any(products.raceable(Op.parse(name)) for name in chosen) else field.ours,
         environment=environment,
         cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
@@ -146,10 +146,10 @@ def _alike(names: Sequence[str]) -> list[str]:
     return [name for name in names if Op.parse(name).dynamic == Op.parse(names[0]).dynamic]
 
 
-def _set_up(peers: dict[str, str], ops: Sequence[Op]) -> dict[str, str]:
+def _set_up(field: Field, peers: dict[str, str], ops: Sequence[Op]) -> dict[str, str]:
     """The peers that are set up for the kinds of these ops."""
     if any(products.raceable(op) for op in ops):
-        return {name: products.PEERS[name] for name in peers if name in products.PEERS}
+        return {name: field.product_peers[name] for name in peers if name in field.product_peers}
     if any(is_convolution(op.kind) for op in ops):
         return {name: spec for name, spec in peers.items() if name in images.PEERS}
     return peers

@@ -22,21 +22,25 @@ class Field:
     caches: int  # last-level caches full of weights that make them cold
     machine: str | None = None  # times the machine's own arithmetic
     on_host: bool = True  # computes on the host's cores, whose other load spoils times
+    product_peers: Mapping[str, str]  # of batch_matmul
+    our_products: str
 
     def raceable(self, op: Op) -> bool:
         """True if peers are set up for the op: dense without epilogue, weight (n, k), a dynamic m, a dtype of the field.
 
-        On the host, convolutions (``images.raceable``) and batch_matmul too.
+        batch_matmul too, and on the host convolutions (``images.raceable``).
         """
-        if self.on_host and (images.raceable(op) or products.raceable(op)):
+        if self.on_host and images.raceable(op):
             return True
+        if products.raceable(op):
+            return op.dtype == "fp32" or not self.on_host
         return op.kind == "dense" and op.dtype in self.dtypes and not op.options and not op.epilogue and op.dynamic == ("m",)
 
     @property
     def what(self) -> str:
         """What can be raced, in words."""
         dense = f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
-        return f"{dense}, convolutions with equal pads, or batch_matmul" if self.on_host else dense
+        return f"{dense}, {'convolutions with equal pads, ' if self.on_host else ''}or batch_matmul"
 
     def named(self, names: Sequence[str] | None) -> dict[str, str]:
         """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""
@@ -59,6 +63,8 @@ HOST = Field(
         "numpy": "haotuner.bench.peers.numpy_blas:NumpyBlas",
     },
     ours="haotuner.bench.peers.ours:Ours",
+    product_peers=products.PEERS,
+    our_products=products.OURS,
     dtypes=("fp32", "fp16", "bf16", "int8"),
     caches=CPU_CACHES,
     machine=MACHINE_SPEC,
@@ -72,6 +78,8 @@ GPU = Field(
         "inductor": "haotuner.bench.peers.gpu_inductor:GpuInductor",
     },
     ours="haotuner.bench.peers.gpu_ours:GpuOurs",
+    product_peers={"torch": "haotuner.bench.peers.gpu_products:GpuTorchProducts"},
+    our_products="haotuner.bench.peers.gpu_products:GpuOurProducts",
     dtypes=("fp32", "fp16", "bf16"),
     caches=GPU_CACHES,
     on_host=False,

@@ -8,6 +8,8 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.bench.contender import Array
+from haotuner.bench.encoding import rounded
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
@@ -19,18 +21,18 @@ Factors = tuple[Array, Array]
 
 def raceable(op: Op) -> bool:
     """Whether peers are set up for the op."""
-    return op.kind == "batch_matmul" and op.dtype == "fp32" and not op.epilogue and bool(op.dynamic)
+    return op.kind == "batch_matmul" and DTYPES[op.dtype].eps > 0 and not op.epilogue and bool(op.dynamic)
 
 
 def draw(op: Op, shape: Shape, seed: int) -> Factors:
     """Both factors as the op stores them."""
     rng = np.random.default_rng([seed, *op.extents(shape).values()])
-    x, w = (rng.standard_normal(op.operand_shape(o, shape), dtype=np.float32) for o in op.meaning.inputs)
+    x, w = (rounded(rng.standard_normal(op.operand_shape(o, shape), dtype=np.float32), op.dtype) for o in op.meaning.inputs)
     return x, w
 
 
 def error_share(op: Op, factors: Factors, y: Array) -> float:
-    """Largest error of a result as a share of what sums in fp32 may leave; over 1 (or inf) is wrong.
+    """Largest error of a result as a share of what sums in fp32, and its type, may leave; over 1 (or inf) is wrong.
 
     The first and the last matrices are compared element by element, as many as are soon done.
     """
@@ -39,5 +41,6 @@ def error_share(op: Op, factors: Factors, y: Array) -> float:
         return math.inf
     count = max(1, min(len(y), int(DIRECT_FLOPS // (2 * x[0].size * y.shape[2]))))
     some = sorted({*range((count + 1) // 2), *range(len(y) - count // 2, len(y))})
-    one = Op(kind=op.kind, static=tuple((axis, extent) for axis, extent in op.static if axis != "b"), options=op.options)
+    static = tuple((axis, extent) for axis, extent in op.static if axis != "b")
+    one = Op(kind=op.kind, static=static, dtype=op.dtype, options=op.options)
     return judge.check(one, {"x": x[some], "w": w[some]}, y[some]).worst

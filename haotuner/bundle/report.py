@@ -12,7 +12,6 @@ from haotuner.bundle.state import State
 from haotuner.files import written_aside
 
 Json = dict[str, Any]
-PLAN_FACTS = ("seconds", "stopped", "complete")
 
 
 def write(out: Path, state: State, inventory: Json) -> None:

@@ -61,6 +61,12 @@ class OnlinePlan:
         return self.graph.outputs[0]
 
     @property
+    def operand_bytes(self) -> int:
+        """Memory of the operand of a tile's rows, which every block of keys reads."""
+        assert isinstance(self.sums.depth[1], int), "the rule asks for known extents"
+        return 4 * self.sums.depth[1] * self.schedule.tile_rows
+
+    @property
     def scratch_bytes(self) -> int:
         """Memory of a thread's stack that a call takes."""
         rows, depth, column = self.schedule.tile_rows, self.sums.depth[1], self.sums.column[1]
@@ -113,7 +119,7 @@ def schedules(sums: Online, lanes: int) -> Iterator[OnlineSchedule]:
     wide = lanes >= 16  # twice as many registers come with such vectors
     blocks = {1: (8, 12) if wide else (6, 8), 2: (8, 12) if wide else (4, 6), 3: (6, 8) if wide else (3, 4)}
     for along, rows, keys, out in (
-        *((ROWS, many, of, out) for many in (1, 2, 3) for of in (64, 256) for out in (4, 8 if many < 3 else 6)),
+        *((ROWS, many, of, out) for many in (1, 2, 3) for of in (64, 128) for out in (4, 8 if many < 3 else 6)),
         *((DEPTH, many, of, many) for many in (1, 2, 4) for of in (64, 256)),
     ):
         for block in blocks[rows] if along == ROWS else (1, 4):

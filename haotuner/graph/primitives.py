@@ -15,7 +15,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph import layouts, ordered, recurrent
 from haotuner.graph.extents import Extent, same, text
-from haotuner.graph.types import FLOATS, TensorType, axis_of, broadcast, numpy_dtype
+from haotuner.graph.types import TensorType, axis_of, broadcast, numpy_dtype
 from haotuner.ops.functions import COMPARISONS, FUNCTIONS, REDUCTIONS
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -157,11 +157,6 @@ def _infer_size(types: Types, attributes: Attributes) -> TensorType:
 
 def _compute_size(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
     return np.asarray(sizes(attributes["extent"])).astype(numpy_dtype(attributes.get("dtype", "int64")))
-
-
-def is_float(t: TensorType) -> bool:
-    """Whether elements are floating-point numbers."""
-    return t.dtype in FLOATS
 
 
 _COMPUTING = (

@@ -16,6 +16,7 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.pack.device_numbers import check_numbers, unchecked
+from haotuner.pack.image_bits import check_image_bits
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
 from haotuner.pack.models import MODELS
 from haotuner.pack.op import PackOp
@@ -23,6 +24,7 @@ from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
 from haotuner.words.op import Op
+from haotuner.words.schedule_words import schedule_words
 from haotuner.words.shape import Shape
 
 if TYPE_CHECKING:
@@ -106,7 +108,9 @@ def _check_models(pack: Pack) -> list[str]:
             problems.append(f"model {name}: its weights were changed or cut; restore the pack or tune again")
             continue
         try:
-            pack.model(name)
+            mapped, document = pack.library().mapped, pack.model(name).document
+            if mapped.words(mapped.find(name)) != schedule_words(document, files.weights_bytes):
+                problems.append(f"model {name}: its library holds another schedule than its document; tune again")
         except (HaotunerError, KeyError, TypeError, ValueError) as error:
             problems.append(f"model {name}: {error}")
     return problems
@@ -165,6 +169,8 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
 
     if op.kind == "batch_matmul":
         return check_product_bits(path, op, counts, rng)
+    if is_convolution(op.kind):
+        return check_image_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
     meaning = Op.parse(op.name)

@@ -11,6 +11,8 @@ import numpy as np
 from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.emit import AnyPlan
 from haotuner.generate.moved import Level, Moved
+from haotuner.generate.online_counts import estimated
+from haotuner.generate.online_schedule import OnlinePlan
 from haotuner.generate.schedule import Plan, merged_sizes, planned
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.hw_profiles.typical import typical
@@ -61,6 +63,11 @@ def count(plan: AnyPlan, sizes: Mapping[str, int], levels: Levels) -> Count:
     return _count(_Known(plan), tuple(sorted(known.items())), levels)
 
 
+def _estimate(plan: OnlinePlan, sizes: Mapping[str, int], levels: Levels) -> Count:
+    found, registers, moved = estimated(plan, sizes, (levels.l1, levels.l2, levels.l3), levels.vector)
+    return Count(found, registers, *moved)
+
+
 @dataclass(frozen=True, eq=False)
 class _Known:
     """A plan as a key: two plans are the same where graph and schedule are."""
@@ -103,7 +110,8 @@ def counts_of(asked: Asked, plan_of: PlanOf, dimensions: Mapping[str, np.ndarray
     for row, at in enumerate(asked.kernel_at.tolist()):
         plan = plans[at]
         assert plan is not None, "only points that have a plan are asked for"
-        rows.append(count(plan, {name: int(dimensions[name][row]) for name in plan.graph.dimensions}, levels))
+        sizes = {name: int(dimensions[name][row]) for name in plan.graph.dimensions}
+        rows.append(_estimate(plan, sizes, levels) if isinstance(plan, OnlinePlan) else count(plan, sizes, levels))
     columns = {name: np.array([getattr(one, name) for one in rows], np.float64) for name in Count.__slots__}
     warm = {  # what is there before a call that finds its operands where they were left
         name: np.where(columns["least"] <= getattr(levels, name), 0.0, columns[name]) for name in ("l1", "l2", "l3")

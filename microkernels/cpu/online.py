@@ -106,9 +106,9 @@ class CpuOnline(CpuGenerated):
         )
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
-        """Accumulators of the first product, and the scratch memory."""
+        """Accumulators of the first product, and what they are made of again and again: a tile's rows, turned."""
         plan = self._known_plan(kernel)
-        return Footprint(registers_per_thread=kernel["rw"] * kernel["bk"] + 2, shared_bytes=plan.scratch_bytes)
+        return Footprint(registers_per_thread=kernel["rw"] * kernel["bk"] + 2, shared_bytes=plan.operand_bytes)
 
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""

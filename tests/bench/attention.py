@@ -143,7 +143,7 @@ def main() -> None:
             with haotuner.load(given.pack, threads=threads) as pack:
                 for depth in DEPTHS:
                     for use in USES:
-                        if time.monotonic() - begin > given.seconds:
+                        if time.monotonic() - begin > given.seconds or op_name(depth, use) not in pack.ops:
                             continue
                         shape = shapes(given.shapes, given.seed + depth, use)[place]
                         times = race(pack.op(op_name(depth, use)), op_name(depth, use), shape, threads)

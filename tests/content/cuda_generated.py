@@ -1,9 +1,10 @@
-"""Generated programs as CUDA, called on the emulator, apart: ``python -m tests.content.cuda_generated LIBRARY``."""
+"""Generated programs as CUDA, called on the emulator, apart: ``python -m tests.content.cuda_generated LIBRARY SYMBOL…``."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,13 +61,16 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-def entries() -> str:
+QUICK = ("softmax_kept", "layer_norm", "transpose", "sum_first", "max_pool")  # a form of code each
+
+
+def entries(symbols: Sequence[str]) -> str:
     """C of a launch of each program, for the emulator."""
     return "".join(
         f'extern "C" int run_{symbol}(const ht_generated_args* a, unsigned blocks, unsigned threads) {{\n'
         "  cudaLaunchConfig_t config = {};\n  config.gridDim = dim3(blocks), config.blockDim = dim3(threads);\n"
         f"  return emu::launch(config, [=] {{ {symbol}(*a); }});\n}}\n"
-        for symbol in PROGRAMS
+        for symbol in symbols
     )
 
 
@@ -91,11 +95,11 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, blocks: int
     return f"{symbol} {shape}: error {error}, {verdict}{touched}" if error or verdict.wrong or touched else ""
 
 
-def main(library: str) -> None:
-    """Every program at ragged extents, by fewer warps than rows and by more."""
+def main(library: str, symbols: Sequence[str]) -> None:
+    """The programs at ragged extents, by fewer warps than rows and by more."""
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
     held = ctypes.CDLL(library)
-    for symbol in PROGRAMS:
+    for symbol in symbols:
         for first, last in ((1, 1), (3, 37), (5, 131)):
             for blocks, threads in ((1, 32), (2, 64)):
                 if said := judged(held, symbol, first, last, blocks, threads):
@@ -103,4 +107,4 @@ def main(library: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

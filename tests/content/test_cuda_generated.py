@@ -15,7 +15,7 @@ from haotuner.generate.kinds import graph_of
 from haotuner.generate.schedule import Schedule, planned
 from haotuner.microkernels.cuda.generated_program import cuda_unit
 from haotuner.words.op import Op
-from tests.content.cuda_generated import PROGRAMS, entries, plan_of
+from tests.content.cuda_generated import PROGRAMS, QUICK, entries, plan_of
 from tests.emulator import build
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +27,12 @@ def unit() -> str:
 
 
 @pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
-def test_every_program_is_right_on_ragged_shapes(unit, tmp_path):
+@pytest.mark.parametrize("symbols", [QUICK, pytest.param(tuple(PROGRAMS), marks=pytest.mark.slow)], ids=["quick", "all"])
+def test_programs_are_right_on_ragged_shapes(symbols, tmp_path):
     source = tmp_path / "generated.cu"
-    source.write_text(unit + entries())
+    source.write_text(cuda_unit({symbol: PROGRAMS[symbol][1] for symbol in symbols}) + entries(symbols))
     library = build.build_plain([source], tmp_path / "generated.so")
-    command = [sys.executable, "-m", "tests.content.cuda_generated", str(library)]
+    command = [sys.executable, "-m", "tests.content.cuda_generated", str(library), *symbols]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-2000:]
 

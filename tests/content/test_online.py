@@ -15,8 +15,10 @@ from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.generate.attention import attention
 from haotuner.generate.counted import run
+from haotuner.generate.cycles import Core, cycles
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.online import Online, online
+from haotuner.generate.online_counts import estimated
 from haotuner.generate.online_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
 from haotuner.generate.tally import register_bytes, tally
 from haotuner.graph.composites import softmax
@@ -87,6 +89,20 @@ def test_bytes_are_those_of_the_machine_that_counts() -> None:
         for name in (*graph.inputs, plan.output):
             assert loaded.get(name, 0) == machine.loaded.get(name, 0) or not exact
             assert stored.get(name, 0) == machine.stored.get(name, 0)
+
+
+def test_an_estimate_is_near_what_is_counted() -> None:
+    sizes = {"b": 3, "t": 100, "s": 77}
+    for causal in ("none", "end"):
+        sums = sums_of(attention({"d": "16", "causal": causal}))
+        for schedule in list(schedules(sums, 8))[::7]:
+            plan = online_plan(sums, schedule)
+            estimate, registers, (least, *_) = estimated(plan, sizes, (16_000, 1 << 20), 32)
+            top = tally(plan, sizes)
+            loaded, stored = register_bytes(top)
+            assert abs(estimate / cycles(top, Core(32)) - 1) < 0.02
+            assert abs(registers / (sum(loaded.values()) + sum(stored.values())) - 1) < 0.02
+            assert least == 4 * 3 * 16 * (100 + 77 + 77 + 100)
 
 
 def grouped_query(g: GraphBuilder) -> str:

@@ -15,7 +15,7 @@ from haotuner.bench.field import GPU
 from tests.conftest import has_gpu
 from tests.doors.command import Answer, command
 from tests.doors.command import environment as of_commands
-from tests.serving.cuda_packs import SIMT, build_pack
+from tests.serving.cuda_packs import PRODUCT_FP16, SIMT, build_pack
 from tests.serving.test_bench_gpu import Whole
 from tests.standin import environment as of_driver
 from tests.standin import toolchain_missing
@@ -59,6 +59,19 @@ def test_rows_hold_ours_and_the_peers_that_are_absent_are_named(raced: tuple[Pat
         assert row["ours_us"] > 0 and row["failed"] == {} and row["composition"].endswith("@serial")
         assert row["peers_us"] == {}
     assert set(found["missing"]) == set(GPU.peers)
+
+
+def test_products_of_a_calls_own_factors_are_raced(raced: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    pick = PRODUCT_FP16
+    build_pack(tmp_path / "pack", pick, raced[0] / "code")
+    answer = bench(
+        (tmp_path, raced[1]), "--shapes", "b=2;m=5;n=7", "--weights", "hot", "--seconds-per-row", "0.05", "--json"
+    )
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    (row,) = found["rows"]
+    assert (row["op"], row["shape"]) == (pick.op, {"b": 2, "m": 5, "n": 7})
+    assert row["ours_us"] > 0 and row["failed"] == {} and found["missing"] == ["torch"]
 
 
 def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]]) -> None:

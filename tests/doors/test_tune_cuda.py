@@ -33,9 +33,9 @@ class Host:
         code = cache / "haotuner" / "device-code"
         self.environment = {**of_commands(cache), **of_driver(images, device=device, sources=code, execute="demand", **how)}
 
-    def run(self, cwd: Path, *words: str) -> Answer:
+    def run(self, cwd: Path, *words: str, seconds: float = 200) -> Answer:
         done = subprocess.run(
-            command(*words), cwd=cwd, env=self.environment, capture_output=True, text=True, timeout=200, check=False
+            command(*words), cwd=cwd, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 

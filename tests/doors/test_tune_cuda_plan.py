@@ -37,7 +37,8 @@ def timed(host: Host, folder: Path, cache: Path, asked: dict[int, str]) -> dict[
 def test_the_plan_is_within_three_percent_of_brute_force(cache: Path, tmp_path: Path) -> None:
     host = Host(cache, tmp_path / "images", "sm_80", noise=0.0, units=UNITS)
     best = timed(host, tmp_path, cache, {})  # first: what it compiles, the tuner finds again, however slow this host is
-    answer = host.run(tmp_path, "tune", "--op", OP, "--shapes", SHAPES, "--device", "cuda:0", "--budget", "60s", "--json")
+    asked = ("--op", OP, "--shapes", SHAPES, "--device", "cuda:0", "--budget", "400s", "--json")
+    answer = host.run(tmp_path, "tune", *asked, seconds=1200)
     assert answer.code == 0, answer.err
     plan: dict[int, str] = {}
     for m in best:
@@ -46,4 +47,5 @@ def test_the_plan_is_within_three_percent_of_brute_force(cache: Path, tmp_path: 
     ours = timed(host, tmp_path, cache, plan)
     ratios = {m: ours[m] / best[m] for m in best}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    assert mean <= 1.03, f"{mean:.3f}: {ratios}"
+    (op,) = answer.json()["ops"]
+    assert mean <= 1.03, f"{mean:.3f} with {op['measured']} of {op['candidates']} measured: {ratios}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
+from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.host import missing_flags
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.conv_packs import packed_conv
 from tests.serving.odd_tensors import ODD, odd
-from tests.serving.packs import LANES, best_level, document
+from tests.serving.packs import LANES, best_level, document, rewrite
 from tests.serving.product_packs import packed_product
 from tests.serving.typed_packs import typed_op
 
@@ -79,6 +81,26 @@ def test_every_op_verifies(folder: Path) -> None:
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != best_level()])
 def test_every_op_verifies_on_an_older_level(tmp_path: Path, level: str) -> None:
     assert verify(made(tmp_path, level), most_flops=1e5) == []
+
+
+def test_the_promise_of_bits_is_checked_for_every_kind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promising = tmp_path / "pack"
+    shutil.copytree(folder, promising)
+    rewrite(promising, batch_invariant=True)
+    assert verify(promising, most_flops=1e4) == []
+    honest = Convolution.__call__
+
+    def careless(self: Convolution, x: Any, out: Any = None, **inputs: Any) -> Any:
+        found = honest(self, x, out, **inputs)
+        if len(x) > 1 and out is None:
+            found[0].reshape(-1)[0] += 1
+        return found
+
+    monkeypatch.setattr(Convolution, "__call__", careless)
+    found = [problem for problem in verify(promising, most_flops=1e4) if "as promised" in problem]
+    assert {problem.partition(" ")[0] for problem in found} >= {Op.parse(spec).name for spec in CONVOLUTIONS}
 
 
 @pytest.mark.parametrize("spec", CONVOLUTIONS)

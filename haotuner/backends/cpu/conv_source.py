@@ -8,7 +8,6 @@ from haotuner.ops.convolution import Window, windows
 from haotuner.words.op import Op
 
 _POINT = Window(taps=1, stride=1, dilation=1, before=0, after=0)  # of a flat image's height
-WINDOW_WORDS = 6
 
 
 def is_flat(op: Op) -> bool:
