@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.runtime.model import NUMPY, Model
+from haotuner.runtime.model import Model
 from haotuner.trace import is_trace
 from haotuner.words.shape import ShapeRange
 
@@ -77,14 +77,7 @@ def race(
     watch: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times of ours and of each peer; peers read ``file``. HaotunerError with a contender's words where ours fails."""
-    inputs = [
-        {
-            "name": end.name,
-            "dtype": NUMPY.get(end.dtype, end.dtype),
-            "shape": [model.schedule.sizes[p][1] for p in end.shape],
-        }
-        for end in model.schedule.inputs
-    ]
+    inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
     found: dict[str, Any] = {}
     missing = []
     for name in ("ours", *(peers if file is not None else ())):
@@ -93,7 +86,7 @@ def race(
                 "threads": threads, "requests": list(requests), "seconds": seconds}  # fmt: skip
         answer = subprocess.run(
             [sys.executable, "-m", "haotuner.bench.model_child"], input=json.dumps(task), capture_output=True, text=True,
-            timeout=LIMIT_S, env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, check=False,  # or ours loads torch
+            timeout=LIMIT_S, env=dict(environment), check=False,
         )  # fmt: skip
         told = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 and answer.stdout.strip() else None
         if told is None and name == "ours":

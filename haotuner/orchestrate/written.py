@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,23 +20,39 @@ from haotuner.orchestrate.greedy import Alias, Loops, Step
 from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.words.op import Op
+from haotuner.words.schedule_words import schedule_words
 
 ALIGNED = 64  # bytes; a weight begins at a cache line
 
 
+class Function(NamedTuple):
+    """C of a group: its name and source, places of its loops' extents and of its output's, and how many tensors it takes."""
+
+    name: str
+    source: str
+    extents: tuple[int, ...]
+    shape: tuple[int, ...]
+    tensors: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenModel:
-    """``document``: the schedule; ``weights``: one blob; ``functions``: C of its groups, in order, with their extents."""
+    """``document``: the schedule; ``weights``: one blob; ``functions``: C of its groups, in order."""
 
     name: str
     document: Mapping[str, Any]
     weights: bytes
-    functions: tuple[tuple[str, str, tuple[int, ...]], ...]  # C name, source, places of its loops' extents
+    functions: tuple[Function, ...]
 
     @property
     def schedule(self) -> bytes:
         """The schedule's bytes; the same for the same content."""
         return (json.dumps(self.document, sort_keys=True, allow_nan=False) + "\n").encode()
+
+    @property
+    def words(self) -> list[int]:
+        """The schedule as the pack's library holds it."""
+        return schedule_words(self.document, len(self.weights))
 
 
 @dataclass(slots=True)
@@ -49,8 +65,8 @@ class _Writer:
     weights: bytearray = field(default_factory=bytearray)
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
-    functions: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
-    known_groups: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    functions: list[Function] = field(default_factory=list)
+    known_groups: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
 
     def weight(self, value: Any, name: str) -> str:
         """The name under which an array lies in the blob; equal ones lie there once."""
@@ -92,10 +108,12 @@ class _Writer:
     def _loops(self, step: Loops) -> dict[str, Any]:
         group = loops_of(step.graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
-        place = self.known_groups.setdefault((group.source, extents), self.first_group + len(self.functions))
+        shape = tuple(self.sizes.places(step.graph.types[group.tensors[-1]].shape))
+        place = self.known_groups.setdefault((group.source, extents, shape), self.first_group + len(self.functions))
         if place == self.first_group + len(self.functions):  # equal groups are one function
             name = f"ht_group_{place}"
-            self.functions.append((name, group.source.replace("GROUP", name, 1), extents))
+            source = group.source.replace("GROUP", name, 1)
+            self.functions.append(Function(name, source, extents, shape, len(group.tensors)))
         return {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
 
     def _product(self, step: Product) -> dict[str, Any]:
@@ -132,11 +150,27 @@ def written(name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0
 
 
 def source_of(models: Sequence[WrittenModel]) -> str:
-    """The C of all groups, and the table by which the runtime calls them (runtime/native/loops.c)."""
+    """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h."""
     functions = [one for model in models for one in model.functions]
-    text = [PRELUDE, '#include "loops.h"', *(source for _, source, _ in functions)]
-    for name, _, places in functions:
-        text.append(f"static const int32_t {name}_extents[] = {{{', '.join(map(str, places)) or '0'}}};")
-    rows = [f"  {{{name}, {len(places)}, {name}_extents}}," for name, _, places in functions]
-    text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0},", "};", f"const int ht_group_count = {len(functions)};"]
+    text = [PRELUDE, '#include "loops.h"', '#include "model/words.h"', *(one.source for one in functions)]
+    for one in functions:
+        for word, places in (("extents", one.extents), ("shape", one.shape)):
+            text.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
+    rows = [
+        f"  {{{one.name}, {len(one.extents)}, {one.tensors}, {len(one.shape)}, {one.name}_extents, {one.name}_shape}},"
+        for one in functions
+    ]
+    text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0},", "};"]
+    text.append(f"const int ht_group_count = {len(functions)};")
+    for place, model in enumerate(models):
+        words = model.words
+        text.append(f"static const int64_t words_{place}[] = {{")
+        text += [", ".join(_literal(one) for one in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
+        text.append("};")
+    rows = [f"  {{words_{place}, {len(model.words)}}}," for place, model in enumerate(models)]
+    text += ["const ht_model_source ht_models[] = {", *rows, "  {0, 0},", "};", f"const int ht_model_count = {len(models)};"]
     return "\n".join(text) + "\n"
+
+
+def _literal(number: int) -> str:
+    return f"{number}LL" if number > -(1 << 63) else "INT64_MIN"

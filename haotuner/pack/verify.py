@@ -24,6 +24,7 @@ from haotuner.pack.product_bits import check_product_bits
 from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.runtime.library import check_library
 from haotuner.words.op import Op
+from haotuner.words.schedule_words import schedule_words
 from haotuner.words.shape import Shape
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def _check_models(pack: Pack) -> list[str]:
             problems.append(f"model {name}: its weights were changed or cut; restore the pack or tune again")
             continue
         try:
-            pack.model(name)
+            mapped, document = pack.library().mapped, pack.model(name).document
+            if mapped.words(mapped.find(name)) != schedule_words(document, files.weights_bytes):
+                problems.append(f"model {name}: its library holds another schedule than its document; tune again")
         except (HaotunerError, KeyError, TypeError, ValueError) as error:
             problems.append(f"model {name}: {error}")
     return problems

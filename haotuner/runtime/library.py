@@ -6,18 +6,20 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from haotuner.errors import PackInvalid, PackMismatch
+from haotuner.errors import PackInvalid, PackMismatch, UsageError
 from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
 from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.gpus import Gpu
 from haotuner.runtime.host import missing_flags, platform_problem
+from haotuner.runtime.mapped import Mapped
 from haotuner.words.limits import table_name
 
 
@@ -101,11 +103,21 @@ class Library:
     """Functions of a loaded library. Keeps it mapped as long as it lives."""
 
     def __init__(self, pack: Path, gpu: Gpu | None = None) -> None:
-        self.manifest, self._module = steadily(pack, lambda folder: _checked_and_loaded(folder, gpu))
+        self._pack = pack
+        self.manifest, self._place, self._loaded = steadily(pack, lambda folder: _checked_and_loaded(folder, gpu))
+        if isinstance(self._loaded, Mapped):  # the ops' door may never be needed
+            return
         if self.manifest.document["schema"] > 1:  # older libraries do not say
             self._agree(pack)
         if gpu is not None:
             self._open(pack, gpu)
+
+    @property
+    def mapped(self) -> Mapped:
+        """The library of a pack with whole models, as they are called. UsageError for a pack on a device."""
+        if not isinstance(self._loaded, Mapped):
+            raise UsageError(f"{self._pack}: whole models run on CPUs; load the pack without a device")
+        return self._loaded
 
     def _open(self, pack: Path, gpu: Gpu) -> None:
         """Load the device code, so that no call has to; PackMismatch in the driver's words."""
@@ -127,6 +139,22 @@ class Library:
         if about(len(ops), np.zeros(1, np.uint8)):
             raise PackInvalid(f"{pack}: its library holds more ops than the manifest's {len(ops)}")
 
+    @cached_property
+    def _module(self) -> Any:
+        """The library as tvm-ffi calls it: what is mapped already."""
+        if not isinstance(self._loaded, Mapped):
+            return self._loaded
+        path, facts = self._place
+        module = _load(path, stays=False)
+        _check_same(path, facts)
+        self.__dict__["_module"] = module  # asked for by what follows
+        try:
+            self._agree(self._pack)
+        except PackInvalid:
+            del self.__dict__["_module"]
+            raise
+        return module
+
     def function(self, name: str) -> Callable[..., Any]:
         """One exported function; PackInvalid if the library has no such symbol."""
         try:
@@ -143,17 +171,26 @@ def _about(op: PackOp) -> bytes:
     ).encode()
 
 
-def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, Any]:
+_Place = tuple[Path, os.stat_result]
+
+
+def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, _Place, Any]:
+    """The manifest, the library's file, and the library: as ctypes maps it where there are whole models, else tvm-ffi's."""
     manifest, facts = _checked(folder, gpu)
     path = folder.path.resolve() / manifest.library
-    module = _load(path, stays=manifest.placed)
+    loaded = Mapped(path) if manifest.models and gpu is None else _load(path, stays=manifest.placed)
+    _check_same(path, facts)
+    return manifest, (path, facts), loaded
+
+
+def _check_same(path: Path, facts: os.stat_result) -> None:
+    """The loader takes a path, so another pack may have come between; then everything is read again."""
     try:
         same = os.path.samestat(facts, path.stat())
     except OSError:
         same = False
-    if not same:  # the loader takes a path, so another pack may have come between; then everything is read again
+    if not same:
         raise PackInvalid(f"{path}: the file was exchanged while it was loaded; load the pack again")
-    return manifest, module
 
 
 def _load(path: Path, *, stays: bool) -> Any:

@@ -1,32 +1,45 @@
-"""The files of a pack's model: the schedule, checked by its hash, and the weights, mapped and shared by all processes."""
+"""The files of a pack's model: the schedule, checked by its hash, and the weights, which the library maps."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from haotuner.errors import PackInvalid
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.models import MODELS, ModelFiles
-from haotuner.runtime.schedule import Schedule
 
 
-def opened_model(pack: Path, manifest: Manifest, name: str) -> tuple[Schedule, Any]:
-    """A model's schedule and its weights as bytes. PackInvalid where a file is missing or not what the manifest says."""
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """``schedule``: the document's bytes, from the file ``where``; ``weights``: an open file."""
+
+    schedule: bytes
+    where: str
+    weights: int
+
+
+@contextmanager
+def opened_model(pack: Path, manifest: Manifest, name: str) -> Iterator[OpenModel]:
+    """A model's files; the weights stay open inside. PackInvalid where one is missing or not what the manifest says."""
     files = manifest.models[name]
     raw = steadily(pack, lambda folder: _schedule(folder, files))
     where = pack / MODELS / files.weights
     try:
-        if where.is_symlink() or where.stat().st_size != files.weights_bytes:
-            raise PackInvalid(f"{where} is not the file that the manifest names; restore the pack or tune again")
-        weights = np.memmap(where, np.uint8, "r") if files.weights_bytes else np.zeros(0, np.uint8)
+        weights = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise PackInvalid(f"{where} cannot be read ({error.strerror}); restore the pack or tune again") from error
-    return Schedule.of(raw, str(pack / MODELS / files.schedule)), weights
+    try:
+        if os.fstat(weights).st_size != files.weights_bytes:
+            raise PackInvalid(f"{where} is not the file that the manifest names; restore the pack or tune again")
+        yield OpenModel(raw, str(pack / MODELS / files.schedule), weights)
+    finally:
+        os.close(weights)
 
 
 def _schedule(folder: Folder, files: ModelFiles) -> bytes:

@@ -82,7 +82,9 @@ class Pack:
         if name not in self.manifest.models:
             raise UsageError(f"{self.path} holds no model {name!r}; it holds {', '.join(self.models) or 'none'}")
         if name not in self._models:
-            self._models[name] = Model(self, *opened_model(self.path, self.manifest, name))
+            mapped = self.library().mapped
+            with opened_model(self.path, self.manifest, name) as files:
+                self._models[name] = Model(self, mapped, mapped.find(name), files)
         return self._models[name]
 
     def session(self, name: str) -> Session:

@@ -1,9 +1,9 @@
-"""A model's schedule as a pack holds it: read with care, and its sizes worked out for a request."""
+"""A model's schedule as the document beside it says it: for people and tools; calls go by the library's words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,30 +106,6 @@ class Schedule:
                     f"{self.name}: {dims} make the tensor {name} of the shape {extents}; this model takes no such request"
                 )
         return found
-
-    def dims_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Dimensions of a request, from the shapes of its inputs. UsageError where they contradict each other."""
-        found: dict[str, int] = {}
-        for end in self.inputs:
-            shape = shapes[end.name]
-            if len(shape) != len(end.shape):
-                raise UsageError(
-                    f"{self.name}: input {end.name} has {len(end.shape)} axes {self.said(end)}, got {tuple(shape)}"
-                )
-            for place, size in zip(end.shape, shape, strict=True):
-                line = self.sizes[place]
-                if line[0] == "dim" and found.setdefault(line[1], int(size)) != size:
-                    raise UsageError(
-                        f"{self.name}: input {end.name} is {tuple(shape)}, but {line[1]} is {found[line[1]]} before"
-                    )
-                if line[0] == "number" and line[1] != size:
-                    raise UsageError(f"{self.name}: input {end.name} must be {self.said(end)}, got {tuple(shape)}")
-        return found
-
-    def said(self, end: End) -> str:
-        """A shape in words: names where the request decides."""
-        lines = [self.sizes[place] for place in end.shape]
-        return f"({', '.join(str(line[1]) if line[0] in ('dim', 'number') else '?' for line in lines)})"
 
 
 def _end(one: Mapping[str, Any]) -> End:

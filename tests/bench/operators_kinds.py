@@ -66,7 +66,7 @@ def _image(torch: Any, pack: Any, name: str, size: tuple[int, int]) -> tuple[Any
         scale, bias = torch.full((f,), 0.001), torch.zeros(f)
         served = pack.op(name).bind((weight * 20).clamp(-127, 127).to(torch.int8), bias=bias, scale=scale)
         given = torch.quantize_per_tensor(x, 0.02, 128, torch.quint8).contiguous(memory_format=memory)
-        kept = torch.quantize_per_channel(weight, torch.full((f,), 0.02), torch.zeros(f), 0, torch.qint8)
+        kept = torch.quantize_per_channel(weight, torch.full((f,), 0.02).double(), torch.zeros(f).long(), 0, torch.qint8)
         packed = torch.ops.quantized.conv2d_prepack(kept, bias, [1, 1], [r // 2, r // 2], [1, 1], groups)
         image = given.int_repr().permute(0, 2, 3, 1).contiguous()
         y = torch.empty(b, side, side, f, dtype=torch.uint8)

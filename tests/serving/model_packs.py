@@ -11,7 +11,7 @@ from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.written import source_of, written
+from haotuner.orchestrate.written import WrittenModel, source_of, written
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.online_packs import online_op
@@ -20,18 +20,26 @@ from tests.serving.packs import LANES, best_level, document, packed_op
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 
-def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True) -> Path:
-    """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
-    models: list[Any] = []
+def planned(
+    graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True
+) -> tuple[list[WrittenModel], list[Any]]:
+    """The models of these graphs, and the ops that they call."""
+    models: list[WrittenModel] = []
     ops: dict[str, None] = {ANY: None}
     for name, graph in graphs.items():
         prices = Prices([dict.fromkeys(graph.dimensions, size) for size in (3, 60)])
         steps = (Exact(graph, prices, tuned=tuned) if exact else Greedy(graph, tuned=tuned)).steps
         ops |= {one.op: None for one in steps if isinstance(one, Product)}
         models.append(written(name, graph, steps, sum(len(one.functions) for one in models)))
+    return models, [
+        online_op(name) if name.startswith("attention") else packed_op(name, lanes, lanes, (1, 2)) for name in ops
+    ]
+
+
+def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True) -> Path:
+    """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
     level = best_level()
-    packed = [online_op(name) if name.startswith("attention") else packed_op(name, LANES[level], LANES[level], (1, 2))
-              for name in ops]  # fmt: skip
+    models, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact)
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of(models))
     write_pack(

@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from haotuner.backends.cpu.pack_source import PackedAny, pack_data, sources_of
+from haotuner.backends.cpu.pack_source import MODEL_SOURCES, PackedAny, pack_data, sources_of
 from haotuner.microkernels.cpu.conv import last_tile
+from haotuner.orchestrate.written import WrittenModel, source_of
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from tests.kept_objects import ours
@@ -18,7 +19,9 @@ RUNTIME = Path(__file__).parents[2] / "haotuner" / "runtime"
 NATIVE, CLIB = RUNTIME / "native", RUNTIME / "clib"
 HERE = Path(__file__).parent / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
-LIBRARY = tuple(CLIB / name for name in ("open.c", "linear.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c"))
+LIBRARY = tuple(
+    CLIB / name for name in ("open.c", "linear.c", "model.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c")
+)
 DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
 DOORS_FLAGS = (f"-I{CLIB}", *(f"-Wl,--wrap={name}" for name in DOORS))
 
@@ -57,11 +60,30 @@ def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     return out
 
 
-def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-64", sources: Sequence[Path] = ()) -> Path:
+def c_pack(
+    out: Path,
+    ops: Sequence[PackedAny],
+    *flags: str,
+    level: str = "x86-64",
+    sources: Sequence[Path] = (),
+    models: Sequence[WrittenModel] = (),
+) -> Path:
     """A pack with reference kernels in C instead of TVM's; ``level`` is what its manifest says.
 
-    ``sources`` hold the kernels of ops that are not dense.
+    ``sources`` hold the kernels of ops that are not dense; ``models`` are whole models of these ops.
     """
+    options = ("-shared", "-fPIC", "-fvisibility=hidden", "-g", *LOOSE, *flags)
+    library = cc([*pack_sources(out, ops, models), *sources], out.with_suffix(".so"), *options)
+    files = {one.name: (one.schedule, one.weights) for one in models}
+    write_pack(out, library, document(ops, level), lambda _: None, files)
+    return out
+
+
+LOOSE = ("-Wno-missing-field-initializers", "-Wno-unused-function", "-Wno-unused-variable")  # of generated C
+
+
+def pack_sources(out: Path, ops: Sequence[PackedAny], models: Sequence[WrittenModel] = ()) -> list[Path]:
+    """All C that a pack's library is made of; what is generated is written beside ``out``."""
     kernels = {kernel.name: kernel for op in ops for kernel in op.micro_kernels}
     text = "#include <tvm/ffi/c_api.h>\n" + "".join(
         KERNEL.format(name=name, mr=tile["mr"], nr=tile["nr"], pw=tile["pw"])
@@ -72,11 +94,12 @@ def c_pack(out: Path, ops: Sequence[PackedAny], *flags: str, level: str = "x86-6
     code, data = out.parent / f"{out.name}_kernels.c", out.parent / f"{out.name}_data.c"
     code.write_text(text)
     data.write_text(pack_data(ops))
-    everything = [code, data, *sources, *(NATIVE / name for name in sources_of(ops))]
-    library = cc(everything, out.with_suffix(".so"), "-shared", "-fPIC", "-fvisibility=hidden", "-g",
-                 "-Wno-missing-field-initializers", *flags)  # fmt: skip
-    write_pack(out, library, document(ops, level), lambda _: None)
-    return out
+    found = [code, data, *(NATIVE / name for name in sources_of(ops))]
+    if models:
+        groups = out.parent / f"{out.name}_groups.c"
+        groups.write_text(source_of(models))
+        found += [groups, *(NATIVE / name for name in MODEL_SOURCES)]
+    return found
 
 
 def _programs(kernel: MicroKernel) -> Iterator[tuple[str, dict[str, int]]]:

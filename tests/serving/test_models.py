@@ -152,7 +152,10 @@ def test_memory_is_told_before_and_stops_growing(path):
         assert most < 3 * 60 * (32 + 64 + 32 + 32 + 32) * 4 + 10_000, "tensors whose lives do not overlap share memory"
         for seq in (60, *range(1, 60, 3)):
             model.run(given(graph, batch=3, seq=seq))
-        assert len(model._free) == 1 and model._free[0].memory.size <= most + 64
+        held = model.stats()
+        assert held["contexts"] == 1 and held["arena_bytes"] == most and held["calls"] == 21
+        model.trim()
+        assert model.stats()["arena_bytes"] == 0
 
 
 def test_a_session_has_the_calls_of_onnx_runtime(path):

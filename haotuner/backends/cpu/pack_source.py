@@ -29,6 +29,8 @@ CONV = tuple(
 )
 PRODUCT = tuple(f"product{part}.c" for part in ("_after", "_check", "_pack", "_run", "_typed"))
 KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c", "sliced.c", *PRODUCT)
+MODEL = ("entry", "lives", "place", "plan", "read", "run", "sizes", "weights")
+MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KINDS))
 
@@ -76,8 +78,8 @@ def pack_library(
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
 
-    ``groups``: C of whole models' loops. ``compile_object`` turns kernels into one object file; a tuner has it done by a
-    process that TVM is loaded in already.
+    ``groups``: C of whole models' loops and schedules. ``compile_object`` turns kernels into one object file; a tuner has
+    it done by a process that TVM is loaded in already.
     """
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.o"
@@ -89,5 +91,5 @@ def pack_library(
             loops.write_text(groups)
             objects.append(loops.with_suffix(".o"))
             toolchain.object(loops, [RUNTIME_SOURCES], objects[-1], (*GROUP_FLAGS, f"-march={mcpu}"))
-            sources.append("loops.c")
+            sources += MODEL_SOURCES
         toolchain.link(objects, [data, *(RUNTIME_SOURCES / name for name in sources)], [RUNTIME_SOURCES], out)

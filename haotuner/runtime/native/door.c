@@ -13,7 +13,7 @@ static void describe(int op, ht_door_op* out) {
   if (o->kind->placed != NULL) out->bound_bytes = o->kind->placed->bound_bytes(o);
 }
 
-static int64_t setting(int op, int threads) {
+int64_t ht_setting(int op, int threads) {
   const ht_op* o = &ht_ops[op];
   int best = 0;
   for (int i = 1; i < o->plan_count; ++i) {
@@ -103,7 +103,7 @@ static int call_fused(int op, const DLTensor* x, const DLTensor* w, const DLTens
   return run(op, tensors, HT_LAYER_OPERANDS + count, setting, kind, text, size);
 }
 
-static ht_door door = {HT_DOOR_VERSION, 0, describe, setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
+static ht_door door = {HT_DOOR_VERSION, 0, describe, ht_setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
                        queue_groups, packed_floats, pack, call_fused, run_on};
 
 __attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */

@@ -3,6 +3,8 @@
  * call(x, weight, out, setting[, bias]), or with an epilogue call(x, weight, out, setting, its operands…): setting = plan index + HT_MAX_THREADS * threads. Returns None; with None for out, a new tensor
  * from the allocator of x's framework, which tvm-ffi knows for classes with a DLPack exchange table (torch).
  * Of another kind than dense: call(setting, operands…, out). */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -13,10 +15,44 @@
 #pragma weak TVMFFIEnvTensorAlloc
 #pragma weak TVMFFIObjectDecRef
 
+/* A pack that serves whole models is mapped without tvm-ffi, which may come later: then the weak names above stay NULL. */
+typedef struct {
+  void (*raise)(const char* kind, const char* message);
+  int (*allocate)(DLTensor* like, TVMFFIObjectHandle* out);
+  int (*release)(TVMFFIObjectHandle object);
+} ffi;
+
+static ffi late(void) {
+  static _Atomic(void*) kept[3];
+  static const char* const names[3] = {"TVMFFIErrorSetRaisedFromCStr", "TVMFFIEnvTensorAlloc", "TVMFFIObjectDecRef"};
+  void* found[3];
+  for (int i = 0; i < 3; ++i)
+    if ((found[i] = atomic_load_explicit(&kept[i], memory_order_acquire)) == NULL)
+      atomic_store_explicit(&kept[i], found[i] = dlsym(RTLD_DEFAULT, names[i]), memory_order_release);
+  ffi all;
+  memcpy(&all, found, sizeof all); /* POSIX's own way to turn object pointers into functions' */
+  return all;
+}
+
+static ffi tvm_ffi(void) {
+  ffi all = {TVMFFIErrorSetRaisedFromCStr, TVMFFIEnvTensorAlloc, TVMFFIObjectDecRef};
+  if (all.raise != NULL && all.allocate != NULL && all.release != NULL) return all;
+  ffi more = late();
+  if (all.raise == NULL) all.raise = more.raise;
+  if (all.allocate == NULL) all.allocate = more.allocate;
+  if (all.release == NULL) all.release = more.release;
+  return all;
+}
+
+static void release(TVMFFIAny* made) {
+  if (made->type_index != kTVMFFINone) tvm_ffi().release(made->v_obj);
+}
+
 int ht_ffi_raise(const char* kind, const char* op, const char* text) {
   char message[384];
   snprintf(message, sizeof message, "%s: %s", op, text);
-  if (TVMFFIErrorSetRaisedFromCStr != NULL) TVMFFIErrorSetRaisedFromCStr(kind, message);
+  ffi all = tvm_ffi();
+  if (all.raise != NULL) all.raise(kind, message);
   return -1;
 }
 
@@ -47,7 +83,7 @@ int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIA
   const ht_operand* y = &op->operands[op->operand_count - 1];
   int64_t shape[HT_MAX_RANK];
   if (x == NULL || x->ndim < 1 || x->ndim > HT_MAX_RANK || x->shape == NULL ||
-      x->shape[x->ndim - 1] != op->axes[HT_AXIS_K].extent || (int)x->device.device_type != device_type || TVMFFIEnvTensorAlloc == NULL)
+      x->shape[x->ndim - 1] != op->axes[HT_AXIS_K].extent || (int)x->device.device_type != device_type || tvm_ffi().allocate == NULL)
     return ht_ffi_raise("ValueError", op->name, "no output can be made for this x");
   for (int i = 0; i < x->ndim; ++i)
     if ((shape[i] = x->shape[i]) < 0) return ht_ffi_raise("ValueError", op->name, "x has a negative extent");
@@ -55,7 +91,7 @@ int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIA
   DLTensor like = {NULL, x->device, x->ndim, {y->code, y->bits, 1}, shape, NULL, 0};
   out->type_index = kTVMFFITensor;
   out->zero_padding = 0;
-  return TVMFFIEnvTensorAlloc(&like, (TVMFFIObjectHandle*)&out->v_obj);
+  return tvm_ffi().allocate(&like, (TVMFFIObjectHandle*)&out->v_obj);
 }
 
 /* Any kind: (setting, operands…, out). */
@@ -98,7 +134,7 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
     if (i == 3) continue;
     const DLTensor** given = &tensors[i < 3 ? i : i - 1];
     if ((*given = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i])) != NULL) continue;
-    if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
+    release(&made);
     char text[160];
     const char* name = i > 3 && extras > 0 ? op->operands[HT_FIRST_EXTRA + i - 4].name : names[i];
     snprintf(text, sizeof text, "%.40s is not a tensor: pass a numpy array, a torch tensor or another DLPack tensor", name);
@@ -106,7 +142,7 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny*
   }
   ht_error error;
   if (ht_call_op(index, tensors, count_args - 1, args[3].v_int64, NULL, &error) != 0) {
-    if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
+    release(&made);
     return ht_ffi_raise(error.kind, op->name, error.text);
   }
   *result = made;

@@ -27,7 +27,7 @@ static void run_chunk(void* arg, int64_t index) {
   j->group->run(j->sizes, j->tensors, lo, hi);
 }
 
-static void run_group(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
+void ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
   job j = {.group = group, .sizes = sizes, .tensors = tensors, .axis = -1, .chunks = 1};
   int64_t points = 1;
   for (int a = 0; a < group->rank; ++a) points *= j.extents[a] = sizes[group->extents[a]];
@@ -38,18 +38,4 @@ static void run_group(const ht_group* group, const int64_t* sizes, void* const* 
     if (j.axis >= 0) j.chunks = j.extents[j.axis] < 4 * (int64_t)threads ? j.extents[j.axis] : 4 * (int64_t)threads;
   }
   ht_pool_run(run_chunk, &j, j.chunks, threads);
-}
-
-/* loops(group, address of the sizes, address of the tensors' addresses, threads): all that is behind the addresses was made
- * and checked by haotuner/runtime/model.py. */
-HT_EXPORT int __tvm_ffi_ht_loops(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  (void)self;
-  for (int i = 0; i < 4; ++i)
-    if (count != 4 || args[i].type_index != kTVMFFIInt) return ht_ffi_raise("TypeError", "loops", "expected four whole numbers");
-  int64_t index = args[0].v_int64, threads = args[3].v_int64;
-  if (index < 0 || index >= ht_group_count || threads < 1 || threads > HT_MAX_THREADS)
-    return ht_ffi_raise("ValueError", "loops", "no such group, or thread count");
-  run_group(&ht_groups[index], (const int64_t*)(uintptr_t)args[1].v_int64, (void* const*)(uintptr_t)args[2].v_int64, (int)threads);
-  result->type_index = kTVMFFINone;
-  return 0;
 }

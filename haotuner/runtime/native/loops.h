@@ -8,9 +8,13 @@
 
 typedef struct { /* s: the request's sizes; t: tensors, the output last; lo, hi: bounds of the output's loops */
   void (*run)(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi);
-  int32_t rank;
+  int32_t rank, tensors, shape_rank;
   const int32_t* extents; /* of the loops: places among the sizes */
+  const int32_t* shape;   /* of the output, likewise: some loops are inside */
 } ht_group;
+
+/* s and t as above; threads share an axis of the output. */
+void ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
 
 extern const ht_group ht_groups[];
 extern const int ht_group_count;

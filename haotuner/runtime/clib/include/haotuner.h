@@ -40,6 +40,7 @@ typedef struct {
 typedef struct ht_pack ht_pack;
 typedef struct ht_op ht_op;         /* lives as long as its pack is open or one of its linears exists */
 typedef struct ht_linear ht_linear; /* an op with a weight */
+typedef struct ht_model ht_model;   /* a whole model */
 
 typedef struct {
   int64_t calls;
@@ -107,6 +108,43 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * On a device the last axis of x, w and y is contiguous, bias and mask are of their type, scale is float32 there, or one float32 of the
  * host, which is read before this returns; and the call is queued on `stream`. On a CPU that is NULL. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
+
+/* Whole models of a CPU pack. Their weights are mapped read-only from the pack's folder, which all processes share; what their ops read
+ * is packed once when a model is opened. Names live as long as the model, those of ht_model_name as long as the pack is open. */
+#define HT_MODEL_MAX_AXES 16
+typedef struct {
+  const char* name;
+  DLDataType dtype;
+  int ndim;
+  int64_t extents[HT_MODEL_MAX_AXES]; /* -1: a dimension of the request, or what follows from dimensions */
+  const char* dims[HT_MODEL_MAX_AXES]; /* the dimension's name; NULL: a number, or what follows */
+} ht_model_end;
+
+typedef struct {
+  int64_t calls, plans; /* plans: made for sizes that a context had not, or no longer */
+  int64_t contexts, arena_bytes, packed_bytes; /* held; a context serves one call at a time */
+} ht_model_held_t;
+
+int ht_model_count(const ht_pack* pack);
+const char* ht_model_name(const ht_pack* pack, int index); /* NULL beyond the last */
+ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error);
+void ht_model_free(ht_model* model);
+const char* ht_model_dim(const ht_model* model, int index); /* NULL beyond the last */
+ht_status ht_model_input(const ht_model* model, int index, ht_model_end* out); /* HT_BAD_VALUE beyond the last */
+ht_status ht_model_output(const ht_model* model, int index, ht_model_end* out);
+
+/* Bytes of working memory that a call with these dimensions needs, in the order of ht_model_dim; known before it runs. */
+ht_status ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error);
+
+/* Shapes of all outputs that these inputs make, one after the other; of the inputs no data is read. */
+ht_status ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error);
+
+/* Run it: one tensor for each input and for each output, in order, contiguous, on the CPU, outputs apart from everything else. Any
+ * number of calls may run at once; each has a context of its own. A size that was seen lately allocates nothing. */
+ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error);
+
+ht_status ht_model_held(ht_model* model, ht_model_held_t* out);
+void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now */
 
 /* Counts since the library was mapped, over all handles of this process. */
 ht_status ht_stats(const ht_op* op, ht_counts_t* out);

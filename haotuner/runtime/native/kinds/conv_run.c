@@ -87,12 +87,22 @@ static void put(const job* j, const float* from, int64_t stride, int64_t feature
   }
 }
 
-/* The epilogue on pixels that were written, a row of the output at a time. */
+/* Whether rows of the output follow one another without a gap, in all that the epilogue reads, too: an image is one long row then. */
+static int rows_joined(const job* j) {
+  const ht_conv_call* call = j->call;
+  int joined = j->in_place && j->phase.wide.first == 0 && j->phase.tall.first == 0 && call->yh == call->q * call->yw;
+  for (int e = 0; e < call->extras; ++e) joined = joined && call->extra[e].sh == call->q * call->extra[e].sw;
+  return joined;
+}
+
+/* The epilogue on pixels that were written, a row of the output at a time or an image. */
 static int finish(const job* j, int64_t feature, int64_t features, int64_t pixel, int64_t pixels) {
   const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
   int rc = 0;
+  const int64_t image = wide->count * tall->count, joined = j->kernel->epilogue != NULL && rows_joined(j);
   for (int64_t at = 0; at < pixels && rc == 0 && j->kernel->epilogue != NULL;) {
-    int64_t row = (pixel + at) / wide->count, column = (pixel + at) % wide->count, length = wide->count - column;
+    int64_t row = (pixel + at) / wide->count, column = (pixel + at) % wide->count;
+    int64_t length = joined ? image - (pixel + at) % image : wide->count - column;
     if (length > pixels - at) length = pixels - at;
     ht_conv_part part = {row / tall->count, feature, tall->first + row % tall->count * tall->step, wide->first + column * wide->step,
                          features, length, wide->step};

@@ -1,0 +1,153 @@
+/* Whole models: the pack's library runs them (native/model), with their weights mapped from the pack's folder. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "files.h"
+#include "model/entry.h"
+#include "open.h"
+
+struct ht_model {
+  ht_pack* pack;
+  const ht_model_door* door;
+  struct ht_loaded_model* loaded;
+};
+
+static ht_status answer(int rc, const char* kind, const char* text, ht_error* error) {
+  if (rc == 0) return HT_OK;
+  ht_status code = strcmp(kind, "TypeError") == 0 ? HT_BAD_TYPE : strcmp(kind, "ValueError") == 0 ? HT_BAD_VALUE : HT_INTERNAL;
+  return ht_refuse(error, code, "%s", text);
+}
+
+static const ht_model_door* door_of(const ht_pack* pack) {
+  const ht_model_door* (*enter)(void);
+  *(void**)&enter = dlsym(pack->library, HT_MODEL_DOOR_SYMBOL);
+  const ht_model_door* door = enter == NULL ? NULL : enter();
+  return door != NULL && door->version == HT_MODEL_DOOR_VERSION ? door : NULL;
+}
+
+static const char* name_at(const ht_model_door* door, int index) { /* behind head and length, see model/words.h */
+  int64_t count;
+  return (const char*)(door->words(index, &count) + 5);
+}
+
+int ht_model_count(const ht_pack* pack) {
+  const ht_model_door* door = pack == NULL ? NULL : door_of(pack);
+  return door == NULL ? 0 : door->count;
+}
+
+const char* ht_model_name(const ht_pack* pack, int index) { return index < 0 || index >= ht_model_count(pack) ? NULL : name_at(door_of(pack), index); }
+
+/* The file of weights; -1 where there is none. The library is FOLDER/lib/NAME.so. */
+static int open_weights(const ht_pack* pack, const char* name) {
+  Dl_info facts;
+  char path[4096 + 128];
+  if (dladdr((const void*)pack->door, &facts) == 0 || facts.dli_fname == NULL || strlen(facts.dli_fname) >= 4096) return -1;
+  strcpy(path, facts.dli_fname);
+  for (int up = 0; up < 2; ++up) {
+    char* slash = strrchr(path, '/');
+    if (slash == NULL) return -1;
+    *slash = 0;
+  }
+  snprintf(path + strlen(path), sizeof path - strlen(path), "/models/%.80s.weights", name);
+  return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error) {
+  if (pack == NULL || name == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "pack, name or out is NULL");
+  *out = NULL;
+  if (atomic_load_explicit(&pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  int index = 0, count = ht_model_count(pack);
+  while (index < count && strcmp(ht_model_name(pack, index), name) != 0) ++index;
+  if (index == count) return ht_refuse(error, HT_BAD_VALUE, "the pack holds no model %.100s; ht_model_name lists what it holds", name);
+  ht_model* model = calloc(1, sizeof *model);
+  if (model == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to open %s", name);
+  model->pack = pack;
+  model->door = door_of(pack);
+  int file = open_weights(pack, name);
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = model->door->open(index, file, pack->threads, &model->loaded, &kind, text, sizeof text);
+  if (file >= 0) close(file);
+  if (rc != 0) {
+    free(model);
+    return ht_refuse(error, HT_PACK_INVALID, "%s", text);
+  }
+  atomic_fetch_add_explicit(&pack->holders, 1, memory_order_relaxed);
+  *out = model;
+  return HT_OK;
+}
+
+void ht_model_free(ht_model* model) {
+  if (model == NULL) return;
+  model->door->close(model->loaded);
+  ht_pack_release(model->pack);
+  free(model);
+}
+
+const char* ht_model_dim(const ht_model* model, int index) { return model == NULL ? NULL : model->door->dim(model->loaded, index); }
+
+static ht_status end_of(const ht_model* model, int output, int index, ht_model_end* out) {
+  if (model == NULL || out == NULL) return HT_BAD_VALUE;
+  ht_model_facts facts;
+  model->door->end(model->loaded, output, index, &facts);
+  *out = (ht_model_end){.name = facts.name, .dtype = {(uint8_t)facts.code, (uint8_t)facts.bits, 1}, .ndim = facts.rank};
+  for (int a = 0; a < facts.rank; ++a) {
+    out->extents[a] = facts.extents[a];
+    out->dims[a] = facts.dims[a];
+  }
+  return facts.name == NULL ? HT_BAD_VALUE : HT_OK;
+}
+
+ht_status ht_model_input(const ht_model* model, int index, ht_model_end* out) { return end_of(model, 0, index, out); }
+
+ht_status ht_model_output(const ht_model* model, int index, ht_model_end* out) { return end_of(model, 1, index, out); }
+
+static ht_status usable(const ht_model* model, const void* one, const void* other, ht_error* error) {
+  if (model == NULL || one == NULL || other == NULL) return ht_refuse(error, HT_BAD_VALUE, "model, or an array of the call, is NULL");
+  if (atomic_load_explicit(&model->pack->closed, memory_order_acquire)) return ht_refuse(error, HT_CLOSED, "the pack was closed");
+  return HT_OK;
+}
+
+ht_status ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error) {
+  ht_status status = usable(model, dims, bytes, error);
+  if (status != HT_OK) return status;
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = model->door->memory(model->loaded, dims, bytes, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error) {
+  ht_status status = usable(model, inputs, shapes, error);
+  if (status != HT_OK) return status;
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = model->door->shapes(model->loaded, inputs, shapes, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) {
+  ht_status status = usable(model, inputs, outputs, error);
+  if (status != HT_OK) return status;
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = model->door->run(model->loaded, inputs, outputs, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_model_held(ht_model* model, ht_model_held_t* out) {
+  if (model == NULL || out == NULL) return HT_BAD_VALUE;
+  int64_t found[5];
+  model->door->held(model->loaded, found);
+  *out = (ht_model_held_t){found[0], found[1], found[2], found[3], found[4]};
+  return HT_OK;
+}
+
+void ht_model_trim(ht_model* model) {
+  if (model != NULL) model->door->trim(model->loaded);
+}

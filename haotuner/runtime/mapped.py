@@ -1,0 +1,194 @@
+"""A pack's library as ctypes maps it: whole models are called without tvm-ffi, which imports torch where there is one."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.words.schedule_words import TYPES
+
+_VERSION = 1  # of runtime/native/model/entry.h
+_AXES = 16
+_TEXT = 320
+_NAME_AT = 5 * 8  # bytes into a schedule's words
+_P, _I = ctypes.c_void_p, ctypes.c_int
+_SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
+_MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "words": (_P, (_I, _P)),
+    "open": (_I, (_I, _I, _I, _P, *_SAID)),
+    "close": (None, (_P,)),
+    "name": (ctypes.c_char_p, (_P,)),
+    "dim": (ctypes.c_char_p, (_P, _I)),
+    "end": (None, (_P, _I, _I, _P)),
+    "memory": (_I, (_P, _P, _P, *_SAID)),
+    "shapes": (_I, (_P, _P, _P, *_SAID)),
+    "run": (_I, (_P, _P, _P, *_SAID)),
+    "held": (None, (_P, _P)),
+    "trim": (None, (_P,)),
+}
+
+
+class _Door(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        *((name, ctypes.CFUNCTYPE(result, *given)) for name, (result, given) in _MEMBERS.items()),
+    ]
+
+
+class _Facts(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("code", ctypes.c_int32), ("bits", ctypes.c_int32), ("rank", ctypes.c_int32),
+        ("extents", ctypes.c_int64 * _AXES), ("dims", ctypes.c_char_p * _AXES),
+    ]  # fmt: skip
+
+
+class Mapped:
+    """A library, mapped as long as this lives or one of its models is open."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise PackInvalid(f"{path} cannot be loaded: {error}; tune again or restore the pack") from error
+        weakref.finalize(self, _ctypes.dlclose, library._handle).atexit = False
+        try:
+            enter = library.ht_pack_models
+        except AttributeError as error:
+            raise PackInvalid(f"{path} serves no whole models, as its manifest says; tune again") from error
+        enter.restype = ctypes.POINTER(_Door)
+        self.door: Any = enter().contents
+        if self.door.version != _VERSION:
+            raise PackInvalid(
+                f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
+            )
+
+    def find(self, name: str) -> int:
+        """The place of a model among those of the library; PackInvalid where it holds none of that name."""
+        for index in range(self.door.count):
+            at = self.door.words(index, ctypes.byref(ctypes.c_int64()))
+            if ctypes.string_at(at + _NAME_AT) == name.encode():
+                return index
+        raise PackInvalid(f"the pack's library holds no model {name!r}, as its manifest says; tune again")
+
+    def words(self, index: int) -> list[int]:
+        """The schedule of a model as the library holds it."""
+        count = ctypes.c_int64()
+        at = self.door.words(index, ctypes.byref(count))
+        return list((ctypes.c_int64 * count.value).from_address(at))
+
+
+class NativeEnd:
+    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others."""
+
+    def __init__(self, facts: _Facts) -> None:
+        self.name = facts.name.decode()
+        self.dtype = _NUMPY[facts.code, facts.bits]
+        self.rank: int = facts.rank
+        self.shape: tuple[int | str | None, ...] = tuple(
+            facts.extents[a] if facts.extents[a] >= 0 else facts.dims[a].decode() if facts.dims[a] else None
+            for a in range(facts.rank)
+        )
+
+
+class NativeModel:
+    """An open model. Calls may come from any thread; each has memory of its own."""
+
+    def __init__(self, mapped: Mapped, index: int, weights: int, threads: int) -> None:
+        """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound."""
+        self._mapped, door = mapped, mapped.door
+        handle, kind, text = _P(), _P(), ctypes.create_string_buffer(_TEXT)
+        if door.open(index, weights, threads, ctypes.byref(handle), ctypes.byref(kind), text, _TEXT):
+            raise PackInvalid(text.value.decode(errors="replace"))
+        self._handle = handle
+        weakref.finalize(self, _close, mapped, handle).atexit = False
+        self.name: str = door.name(handle).decode()
+        self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
+        self.inputs, self.outputs = ([NativeEnd(one) for one in _until_none(self._facts(kind))] for kind in (0, 1))
+
+    def _facts(self, output: int) -> Callable[[int], _Facts | None]:
+        def facts(index: int) -> _Facts | None:
+            found = _Facts()
+            self._mapped.door.end(self._handle, output, index, ctypes.addressof(found))
+            return found if found.name is not None else None
+
+        return facts
+
+    def _call(self, function: Callable[..., int], first: int, second: int) -> None:
+        kind, text = ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
+        if function(self._handle, first, second, ctypes.addressof(kind), ctypes.addressof(text), _TEXT):
+            words = text.value.decode(errors="replace")
+            raise HaotunerError(words) if kind.value == b"RuntimeError" else UsageError(words)
+
+    def memory(self, dims: list[int]) -> int:
+        """Bytes of working memory of a call with these dimensions."""
+        given, found = np.array(dims, np.int64), np.zeros(1, np.int64)
+        self._call(self._mapped.door.memory, _address(given), _address(found))
+        return int(found[0])
+
+    def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
+        """Shapes of the outputs that these inputs make."""
+        found, tensors = np.zeros(max(1, sum(end.rank for end in self.outputs)), np.int64), _tensors(inputs)
+        self._call(self._mapped.door.shapes, _address(tensors), _address(found))
+        shapes, rest = [], found.tolist()
+        for end in self.outputs:
+            shapes.append(tuple(rest[: end.rank]))
+            rest = rest[end.rank :]
+        return shapes
+
+    def run(self, inputs: list[Any], outputs: list[Any]) -> None:
+        """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
+        given, found = _tensors(inputs), _tensors(outputs)
+        self._call(self._mapped.door.run, _address(given), _address(found))
+
+    def held(self) -> dict[str, int]:
+        """What it counted and what it holds."""
+        found = np.zeros(5, np.int64)
+        self._mapped.door.held(self._handle, _address(found))
+        return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), found.tolist(), strict=True))
+
+    def trim(self) -> None:
+        """Give back the working memory that no call uses."""
+        self._mapped.door.trim(self._handle)
+
+
+_KINDS = {0: "int", 1: "uint", 2: "float", 6: "bool"}
+_NUMPY = {(code, bits): np.dtype(_KINDS[code] + (str(bits) if code != 6 else "")) for code, bits in TYPES.values()}
+_CODES = {dtype: code << 32 | bits << 40 | 1 << 48 for (code, bits), dtype in _NUMPY.items()}
+_CPU = 1
+
+
+def _until_none(found: Callable[[int], Any]) -> list[Any]:
+    every: list[Any] = []
+    while (one := found(len(every))) is not None:
+        every.append(one)
+    return every
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])  # what .ctypes.data says, in a tenth of its time
+
+
+def _tensors(arrays: list[Any]) -> Any:
+    """DLPack's tensors of contiguous arrays, one after the other, and behind them their shapes."""
+    shapes = [array.shape for array in arrays]
+    table = np.empty(6 * len(arrays) + sum(map(len, shapes)) + 1, np.int64)
+    behind = _address(table) + 48 * len(arrays)
+    words: list[int] = []
+    for array, shape in zip(arrays, shapes, strict=True):
+        words += (_address(array), _CPU, len(shape) | _CODES[array.dtype], behind, 0, 0)
+        behind += 8 * len(shape)
+    words += [extent for shape in shapes for extent in shape]
+    table[: len(words)] = words
+    return table
+
+
+def _close(mapped: Mapped, handle: Any) -> None:
+    mapped.door.close(handle)

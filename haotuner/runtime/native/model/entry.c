@@ -1,0 +1,65 @@
+/* The pack's side of model/entry.h. */
+#include "model/entry.h"
+
+#include <stdio.h>
+
+#include "model/model.h"
+
+static int said(int rc, const ht_error* error, const char** kind, char* text, size_t size) {
+  if (rc == 0) return 0;
+  *kind = error->kind;
+  snprintf(text, size, "%s", error->text);
+  return -1;
+}
+
+static const int64_t* words(int index, int64_t* count) {
+  *count = ht_models[index].count;
+  return ht_models[index].words;
+}
+
+static int open_model(int index, int file, int threads, ht_model** out, const char** kind, char* text, size_t size) {
+  ht_error error;
+  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, threads, &error);
+  return said(*out == NULL ? -1 : 0, &error, kind, text, size);
+}
+
+static const char* name(const ht_model* model) { return model->name; }
+
+static const char* dim(const ht_model* model, int index) { return index < 0 || index >= model->dim_count ? NULL : model->dims[index]; }
+
+static void end(const ht_model* model, int output, int index, ht_model_facts* out) {
+  int count = output ? model->output_count : model->input_count;
+  *out = (ht_model_facts){.name = NULL};
+  if (index < 0 || index >= count) return;
+  const ht_model_end* found = output ? &model->outputs[index] : &model->inputs[index];
+  const ht_model_tensor* t = &model->tensors[found->tensor];
+  *out = (ht_model_facts){.name = found->name, .code = t->code, .bits = t->bits, .rank = t->rank};
+  for (int a = 0; a < t->rank; ++a) {
+    const ht_size_line* line = t->weight >= 0 ? NULL : &model->sizes[t->shape[a]];
+    out->extents[a] = line == NULL ? t->shape[a] : line->op == SIZE_NUMBER ? line->number : -1;
+    if (line != NULL && line->op == SIZE_DIM) out->dims[a] = model->dims[line->a];
+  }
+}
+
+static int memory(ht_model* model, const int64_t* dims, int64_t* bytes, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_memory(model, dims, bytes, &error), &error, kind, text, size);
+}
+
+static int shapes(ht_model* model, const DLTensor* inputs, int64_t* found, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_shapes(model, inputs, found, &error), &error, kind, text, size);
+}
+
+static int run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_run(model, inputs, outputs, &error), &error, kind, text, size);
+}
+
+HT_EXPORT const ht_model_door* ht_pack_models(void);
+HT_EXPORT const ht_model_door* ht_pack_models(void) {
+  static ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, words, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held,
+                               ht_model_trim};
+  door.count = ht_model_count;
+  return &door;
+}

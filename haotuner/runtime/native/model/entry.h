@@ -1,0 +1,39 @@
+/* The door of a pack's models, for Python (haotuner/runtime/native_model.py) and for the C library (clib/model.c): one function that
+ * gives a table of functions. A pack without models has no such symbol. */
+#ifndef HT_MODEL_ENTRY_H_
+#define HT_MODEL_ENTRY_H_
+
+#include <dlpack/dlpack.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HT_MODEL_DOOR_VERSION 1 /* moves with any change below */
+#define HT_MODEL_DOOR_SYMBOL "ht_pack_models"
+#define HT_MODEL_DOOR_AXES 16
+
+typedef struct {
+  const char* name; /* NULL: there is no such input or output */
+  int32_t code, bits, rank; /* DLPack's element type */
+  int64_t extents[HT_MODEL_DOOR_AXES]; /* -1: a dimension, or what follows from dimensions */
+  const char* dims[HT_MODEL_DOOR_AXES]; /* the dimension's name; NULL: a number, or what follows */
+} ht_model_facts;
+
+struct ht_loaded_model;
+
+/* What can fail returns 0, or -1 with *kind = "TypeError", "ValueError" or "RuntimeError" and a text of at most `size` bytes. */
+typedef struct {
+  int32_t version, count; /* of models */
+  const int64_t* (*words)(int index, int64_t* count); /* a model's schedule */
+  int (*open)(int index, int file, int threads, struct ht_loaded_model** out, const char** kind, char* text, size_t size);
+  void (*close)(struct ht_loaded_model* model);
+  const char* (*name)(const struct ht_loaded_model* model);
+  const char* (*dim)(const struct ht_loaded_model* model, int index); /* NULL beyond the last */
+  void (*end)(const struct ht_loaded_model* model, int output, int index, ht_model_facts* out);
+  int (*memory)(struct ht_loaded_model* model, const int64_t* dims, int64_t* bytes, const char** kind, char* text, size_t size);
+  int (*shapes)(struct ht_loaded_model* model, const DLTensor* inputs, int64_t* shapes, const char** kind, char* text, size_t size);
+  int (*run)(struct ht_loaded_model* model, const DLTensor* inputs, const DLTensor* outputs, const char** kind, char* text, size_t size);
+  void (*held)(struct ht_loaded_model* model, int64_t out[5]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
+  void (*trim)(struct ht_loaded_model* model);
+} ht_model_door;
+
+#endif /* HT_MODEL_ENTRY_H_ */

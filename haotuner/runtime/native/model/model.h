@@ -1,0 +1,158 @@
+/* A whole model of a pack: a schedule of steps over tensors whose extents follow from the request's dimensions.
+ *
+ * The schedule is constant data of the pack's library (words.h says how it is written). Reading it refuses whatever is not
+ * sound: an index beyond its table, a tensor read before it is made or made twice, a group called with other tensors than its
+ * loops have. What belongs to the model lies in ht_model; what belongs to one call at a time in a context (run.c). */
+#ifndef HT_MODEL_H_
+#define HT_MODEL_H_
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ht_pack.h"
+#include "loops.h"
+#include "model/words.h"
+
+#define HT_MODEL_AXES 16                      /* of a tensor, at most */
+#define HT_MODEL_ENDS 256                     /* inputs and outputs, at most */
+#define HT_MODEL_CONTEXTS 256                 /* calls at once */
+#define HT_MODEL_PLANS 8                      /* of different sizes that a context keeps */
+#define HT_MODEL_EXTENT ((int64_t)1 << 40)    /* elements; what a shape comes to beyond it cannot be meant */
+#define HT_MODEL_BYTES ((int64_t)1 << 46)     /* of one call */
+#define HT_MODEL_ALIGNMENT 64
+
+typedef struct {
+  int32_t op, a, b; /* SIZE_DIM: a is a dimension; else lines before this one */
+  int64_t number;
+} ht_size_line;
+
+typedef struct {
+  const char* name;
+  uint8_t code, bits; /* DLPack's element type */
+  int32_t rank;
+  const int64_t* shape; /* lines of the size table; extents of a weight */
+  int64_t weight;       /* where it begins among the weights; -1: it is made by a call */
+  int32_t root;         /* the tensor in whose memory it lies: itself, or what it is another shape of */
+  int32_t external;     /* of a root: the caller's array it lies in, inputs before outputs; -1: none */
+  int32_t slot;         /* of a root: its place among those in the arena; -1: it is not there */
+  int32_t first, last;  /* of a root: the steps between which it is needed */
+} ht_model_tensor;
+
+typedef struct {
+  const char* name;
+  int32_t tensor;
+  int32_t direct; /* of an output: steps write it into the caller's array; else it is copied at the end */
+} ht_model_end;
+
+typedef struct { /* a tensor as an op takes it: seen in another shape, its axes reordered */
+  int32_t tensor;       /* -1: `number` */
+  int32_t place;        /* among the tensors of the call */
+  int32_t rank;         /* of the shape; -1: as it is */
+  const int64_t* shape; /* lines */
+  const int64_t* order; /* axis i is axis order[i] of the shape; NULL: as they are */
+  int32_t packed;       /* -1, or which packed weight it is */
+  float number;
+} ht_model_operand;
+
+typedef struct {
+  int32_t kind;         /* STEP_ALIAS and on */
+  int32_t index;        /* of the op or of the group */
+  int32_t first, count; /* its operands; of a group its tensors, the output last */
+  int32_t given;        /* tensors of the op's call, those left out included */
+  int32_t at;           /* its place among steps of its kind */
+  int32_t out;          /* the tensor it makes */
+  int64_t setting;
+} ht_model_step;
+
+typedef struct { /* a weight as the op's loops read it */
+  int32_t op, tensor;
+  float* data;
+  int64_t shape[3];
+  int32_t rank;
+} ht_model_packed;
+
+typedef struct { /* where a caller's address goes */
+  int32_t loops; /* else an operand */
+  int32_t at, external;
+} ht_model_fix;
+
+typedef struct ht_model_context ht_model_context;
+
+typedef struct ht_loaded_model {
+  const char* name;
+  int threads;
+  int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, step_count;
+  int32_t operand_count, loop_count, op_steps, fix_count, packed_count;
+  int32_t axes; /* of all operands together */
+  int64_t weights_bytes;
+  const char** dims;
+  ht_size_line* sizes;
+  int32_t* equal; /* pairs */
+  ht_model_tensor* tensors;
+  ht_model_end *inputs, *outputs;
+  ht_model_step* steps;
+  ht_model_operand* operands;
+  int32_t* loops; /* tensors of groups, one group after the other */
+  ht_model_fix* fixes;
+  ht_model_packed* packed;
+  /* The arena: roots in it, and of each those that are needed when it is. */
+  int32_t slot_count, most_beside;
+  int32_t *slots, *beside_at, *beside;
+  const char* weights; /* mapped */
+  char* packed_block;
+  size_t packed_bytes, weights_mapped;
+  struct {
+    _Atomic(ht_model_context*) context;
+    atomic_int busy;
+  } places[HT_MODEL_CONTEXTS];
+  atomic_llong calls, plans_made;
+} ht_model;
+
+/* read.c: the tables of a schedule; 0, or -1 with *error filled. `model` is zero before, and freed by ht_model_clear after either. */
+int ht_model_read(ht_model* model, const int64_t* words, int64_t count, ht_error* error);
+void ht_model_clear(ht_model* model);
+
+/* lives.c: where each tensor lies (arena, caller's array, weights), how long it is needed, and which are needed together. */
+int ht_model_live(ht_model* model, ht_error* error);
+
+/* weights.c: map the weights of an open file, and pack those that ops read. Lets go of the file's pages that were packed. */
+int ht_model_weights(ht_model* model, int file, ht_error* error);
+
+/* sizes.c */
+int ht_model_dims(const ht_model* model, const DLTensor* inputs, int64_t* dims, ht_error* error); /* of a request; checks its inputs */
+int ht_model_sizes(const ht_model* model, const int64_t* dims, int64_t* sizes, ht_error* error);
+int ht_model_extents(const ht_model* model, const ht_model_tensor* t, const int64_t* sizes, int64_t* out, int64_t* count, ht_error* error);
+void ht_model_words(const ht_model* model, const ht_model_tensor* t, char* text, size_t room); /* a shape: "(batch, seq, 32)" */
+
+/* place.c: offsets in the arena of every root there, and the arena's bytes. `scratch`: ht_model_scratch(model) words. */
+int64_t ht_model_place(const ht_model* model, const int64_t* sizes, int64_t* offsets, int64_t* scratch);
+int64_t ht_model_scratch(const ht_model* model);
+
+/* plan.c: the calls of a request of these sizes, with tensors at these offsets of the arena. One block of ht_plan_bytes(model). */
+typedef struct {
+  int64_t used;             /* when it was wanted last; 0: it is empty */
+  int64_t *dims, *sizes;
+  DLTensor* tensors;        /* one an operand */
+  int64_t* extents;         /* shapes and strides of those */
+  const DLTensor** given;   /* HT_MAX_OPERANDS a step that calls an op */
+  void** loops;             /* addresses, as the groups take them */
+  char* skipped;            /* a step whose result has no elements */
+  char** results;           /* of each output: where it lies before it is copied; NULL of direct ones */
+} ht_model_plan;
+
+size_t ht_plan_bytes(const ht_model* model);
+void ht_plan_lay(const ht_model* model, ht_model_plan* plan, void* block);
+int ht_plan_fill(const ht_model* model, ht_model_plan* plan, char* arena, const int64_t* offsets, ht_error* error);
+
+/* run.c. `inputs` and `outputs`: one tensor each, in the model's order; contiguous. */
+enum { HT_MODEL_FACTS = 5 };
+ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int threads, ht_error* error); /* NULL with *error filled */
+void ht_model_close(ht_model* model); /* no call runs any more */
+int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
+int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */
+int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error);
+void ht_model_held(ht_model* model, int64_t out[HT_MODEL_FACTS]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
+void ht_model_trim(ht_model* model); /* give back the memory of contexts that are not in use */
+
+#endif /* HT_MODEL_H_ */

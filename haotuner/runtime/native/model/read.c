@@ -1,0 +1,270 @@
+/* Reads a schedule. Nothing in it is trusted: every index is held against its table, every tensor is made once and before it is
+ * read, and weights lie inside their file. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/model.h"
+
+typedef struct {
+  const int64_t *first, *at, *end;
+  ht_error* error;
+  int bad;
+} reader;
+
+static int64_t fail(reader* r, const char* words) {
+  if (!r->bad) ht_refuse(r->error, "RuntimeError", "the model's schedule is damaged at word %lld: %s; restore the pack or tune again", (long long)(r->at - r->first), words);
+  r->bad = 1;
+  return 0;
+}
+
+static int64_t word(reader* r, int64_t low, int64_t high) {
+  if (r->bad) return 0;
+  if (r->at >= r->end) return fail(r, "it ends too early");
+  if (*r->at < low || *r->at > high) return fail(r, "a number is out of its range");
+  return *r->at++;
+}
+
+static int32_t below(reader* r, int32_t limit) { return (int32_t)word(r, 0, (int64_t)limit - 1); }
+
+/* How many of what takes `least` words each: never more than the rest can hold, so that no table is made for a damaged count. */
+static int32_t count_of(reader* r, int64_t least) {
+  int64_t rest = r->end - r->at;
+  return (int32_t)word(r, 0, rest / least < INT32_MAX / 4 ? rest / least : INT32_MAX / 4);
+}
+
+static const int64_t* many(reader* r, int64_t count, int64_t low, int64_t high) {
+  const int64_t* found = r->at;
+  for (int64_t i = 0; i < count && !r->bad; ++i) word(r, low, high);
+  return found;
+}
+
+static const char* text(reader* r) {
+  int64_t size = word(r, 0, 4096), words = size / 8 + 1;
+  if (r->bad || words > r->end - r->at) return fail(r, "a name is cut"), "";
+  const char* found = (const char*)r->at;
+  if (memchr(found, 0, (size_t)size + 1) != found + size) return fail(r, "a name is no text"), "";
+  r->at += words;
+  return found;
+}
+
+static void* table(reader* r, int64_t count, size_t size) { /* of one at least, so that NULL means no memory */
+  void* found = calloc((size_t)count + 1, size);
+  if (found == NULL && !r->bad) {
+    ht_refuse(r->error, "RuntimeError", "no memory to open a model");
+    r->bad = 1;
+  }
+  return found;
+}
+
+static void read_sizes(reader* r, ht_model* m) {
+  m->dim_count = count_of(r, 2);
+  if ((m->dims = table(r, m->dim_count, sizeof *m->dims)) == NULL) return;
+  for (int32_t i = 0; i < m->dim_count; ++i) m->dims[i] = text(r);
+  m->size_count = count_of(r, 3);
+  if ((m->sizes = table(r, m->size_count, sizeof *m->sizes)) == NULL) return;
+  for (int32_t i = 0; i < m->size_count && !r->bad; ++i) {
+    ht_size_line* line = &m->sizes[i];
+    line->op = below(r, SIZE_OPS);
+    if (line->op == SIZE_NUMBER) {
+      line->number = word(r, INT64_MIN, INT64_MAX);
+      word(r, 0, 0);
+    } else if (line->op == SIZE_DIM) {
+      line->a = below(r, m->dim_count);
+      word(r, 0, 0);
+    } else {
+      line->a = below(r, i);
+      line->b = below(r, i);
+    }
+  }
+  m->equal_count = count_of(r, 2);
+  if ((m->equal = table(r, 2 * (int64_t)m->equal_count, sizeof *m->equal)) == NULL) return;
+  for (int32_t i = 0; i < 2 * m->equal_count; ++i) m->equal[i] = below(r, m->size_count);
+}
+
+static int sound_type(int code, int bits) {
+  if (code == kDLFloat) return bits == 32 || bits == 64;
+  if (code == kDLBool) return bits == 8;
+  return (code == kDLInt || code == kDLUInt) && (bits == 8 || bits == 16 || bits == 32 || bits == 64);
+}
+
+static void read_weight(reader* r, const ht_model* m, ht_model_tensor* t) {
+  int64_t bytes = t->bits / 8, rest = m->weights_bytes - t->weight;
+  t->shape = many(r, t->rank, 0, HT_MODEL_EXTENT);
+  for (int32_t a = 0; a < t->rank && !r->bad; ++a)
+    if (__builtin_mul_overflow(bytes, t->shape[a], &bytes)) fail(r, "a weight is larger than any memory");
+  if (!r->bad && (bytes > rest || t->weight % (t->bits / 8) != 0)) fail(r, "a weight lies outside the file of weights");
+}
+
+static void read_tensors(reader* r, ht_model* m) {
+  m->tensor_count = count_of(r, 6);
+  if ((m->tensors = table(r, m->tensor_count, sizeof *m->tensors)) == NULL) return;
+  for (int32_t i = 0; i < m->tensor_count && !r->bad; ++i) {
+    ht_model_tensor* t = &m->tensors[i];
+    t->name = text(r);
+    t->code = (uint8_t)below(r, 256);
+    t->bits = (uint8_t)below(r, 256);
+    if (!r->bad && !sound_type(t->code, t->bits)) fail(r, "no such element type");
+    t->weight = word(r, -1, m->weights_bytes);
+    t->rank = (int32_t)word(r, 0, HT_MODEL_AXES);
+    t->root = i;
+    t->external = t->slot = -1;
+    if (t->weight < 0) t->shape = many(r, t->rank, 0, (int64_t)m->size_count - 1);
+    else if (!r->bad) read_weight(r, m, t);
+  }
+}
+
+static ht_model_end* read_ends(reader* r, ht_model* m, int32_t* count, char* made) {
+  *count = count_of(r, 3);
+  if (*count > HT_MODEL_ENDS) fail(r, "more inputs or outputs than any model has");
+  ht_model_end* ends = table(r, *count, sizeof *ends);
+  for (int32_t i = 0; ends != NULL && i < *count && !r->bad; ++i) {
+    ends[i].name = text(r);
+    ends[i].tensor = below(r, m->tensor_count);
+    if (r->bad || made == NULL) continue;
+    if (made[ends[i].tensor]) fail(r, "an input is given twice, or is a weight");
+    made[ends[i].tensor] = 1;
+  }
+  return ends;
+}
+
+/* The place of an operand in a call of the op; -1: it has none of that name. Of a layer the output is third. */
+static int32_t place_of(const ht_op* op, int role, const char* name) {
+  int last = op->operand_count - 1, found = role == ROLE_X ? 0 : role == ROLE_WEIGHT ? 1 : role == ROLE_OUT ? last : -1;
+  for (int i = 0; role == ROLE_NAMED && i < op->operand_count + op->optional_count; ++i)
+    if (i != last && strcmp(op->operands[i].name, name) == 0) found = i;
+  if (op->kind->look_up == NULL || found < 2 || found > last) return found;
+  return found == last ? 2 : found + 1;
+}
+
+static void read_operand(reader* r, ht_model* m, ht_model_step* step, const ht_op* op, const char* made) {
+  ht_model_operand* o = &m->operands[m->operand_count];
+  int role = below(r, ROLE_COUNT);
+  o->place = place_of(op, role, role == ROLE_NAMED ? text(r) : "");
+  o->tensor = (int32_t)word(r, -1, (int64_t)m->tensor_count - 1);
+  o->packed = -1;
+  if (o->tensor < 0) {
+    int32_t bits = (int32_t)word(r, INT32_MIN, INT32_MAX);
+    memcpy(&o->number, &bits, sizeof bits);
+  }
+  o->rank = (int32_t)word(r, -1, HT_MODEL_AXES);
+  o->shape = many(r, o->rank, 0, (int64_t)m->size_count - 1);
+  int32_t turned = (int32_t)word(r, 0, HT_MODEL_AXES);
+  o->order = turned == 0 ? NULL : many(r, turned, 0, turned - 1);
+  if (r->bad) return;
+  if (o->place < 0 || o->place >= HT_MAX_OPERANDS) return (void)fail(r, "an op has no such operand");
+  for (int32_t i = step->first; i < m->operand_count; ++i)
+    if (m->operands[i].place == o->place) return (void)fail(r, "an operand is given twice");
+  int32_t rank = o->tensor < 0 ? 0 : o->rank < 0 ? m->tensors[o->tensor].rank : o->rank, seen = 0;
+  if (o->tensor < 0 && (o->rank > 0 || role != ROLE_NAMED)) return (void)fail(r, "a number has no axes");
+  if (turned != 0 && turned != rank) return (void)fail(r, "axes are reordered that are not there");
+  for (int32_t i = 0; i < turned; ++i) seen |= 1 << o->order[i];
+  if (turned != 0 && seen != (1 << turned) - 1) return (void)fail(r, "axes are reordered twice");
+  if (role == ROLE_OUT) {
+    if (o->tensor < 0 || m->tensors[o->tensor].weight >= 0 || made[o->tensor]) return (void)fail(r, "a tensor is made twice");
+    step->out = o->tensor;
+  } else if (o->tensor >= 0 && !made[o->tensor]) {
+    return (void)fail(r, "a tensor is read before it is made");
+  }
+  if (o->place + 1 > step->given) step->given = o->place + 1;
+  m->axes += rank;
+  ++m->operand_count;
+}
+
+static void read_op(reader* r, ht_model* m, ht_model_step* step, const char* made) {
+  const char* name = text(r);
+  int32_t count = (int32_t)word(r, 2, HT_MAX_OPERANDS);
+  for (step->index = 0; !r->bad && step->index < ht_op_count; ++step->index)
+    if (strcmp(ht_ops[step->index].name, name) == 0) break;
+  if (!r->bad && step->index == ht_op_count) fail(r, "it names an op that the pack has not");
+  if (r->bad) return;
+  const ht_op* op = &ht_ops[step->index];
+  if (op->kind->placed != NULL) return (void)fail(r, "an op of a device");
+  step->first = m->operand_count;
+  step->out = -1;
+  step->at = m->op_steps++;
+  for (int32_t i = 0; i < count && !r->bad; ++i) read_operand(r, m, step, op, made);
+  step->count = count;
+  if (!r->bad && (step->out < 0 || step->given < op->operand_count)) fail(r, "an op's call lacks an operand");
+  int32_t places = 0;
+  for (int32_t i = 0; i < count && !r->bad; ++i) places |= 1 << m->operands[step->first + i].place;
+  for (int32_t i = 0; i < op->operand_count && !r->bad; ++i)
+    if (!(places >> i & 1)) fail(r, "an op's call lacks an operand");
+}
+
+static void read_loops(reader* r, ht_model* m, ht_model_step* step, const char* made) {
+  step->index = below(r, ht_group_count);
+  step->count = count_of(r, 1);
+  step->first = m->loop_count;
+  if (r->bad) return;
+  const ht_group* group = &ht_groups[step->index];
+  if (step->count != group->tensors || step->count < 1) return (void)fail(r, "a group takes another number of tensors");
+  for (int32_t i = 0; i < step->count && !r->bad; ++i) {
+    int32_t tensor = below(r, m->tensor_count);
+    if (r->bad) return;
+    m->loops[m->loop_count++] = step->out = tensor;
+    if (i + 1 < step->count && !made[tensor]) fail(r, "a tensor is read before it is made");
+  }
+  const ht_model_tensor* out = &m->tensors[step->out];
+  if (out->weight >= 0 || made[step->out]) return (void)fail(r, "a tensor is made twice");
+  int same = out->rank == group->shape_rank; /* so that it writes nowhere else */
+  for (int32_t a = 0; same && a < out->rank; ++a) same = out->shape[a] == group->shape[a];
+  for (int32_t a = 0; a < group->rank; ++a) same &= group->extents[a] < m->size_count;
+  if (!same) fail(r, "a group makes a tensor of another shape");
+}
+
+static void read_steps(reader* r, ht_model* m, char* made) {
+  int64_t rest = r->end - r->at; /* an operand takes five words, a tensor of a group one */
+  m->step_count = count_of(r, 3);
+  m->steps = table(r, m->step_count, sizeof *m->steps);
+  m->operands = table(r, rest / 5, sizeof *m->operands);
+  m->loops = table(r, rest, sizeof *m->loops);
+  for (int32_t i = 0; i < m->step_count && !r->bad; ++i) {
+    ht_model_step* step = &m->steps[i];
+    step->kind = below(r, STEP_KINDS);
+    if (step->kind == STEP_LOOPS) read_loops(r, m, step, made);
+    if (step->kind == STEP_OP) read_op(r, m, step, made);
+    if (step->kind == STEP_ALIAS) {
+      step->out = below(r, m->tensor_count);
+      step->index = below(r, m->tensor_count);
+      if (r->bad) return;
+      ht_model_tensor *out = &m->tensors[step->out], *of = &m->tensors[step->index];
+      if (!made[step->index] || made[step->out] || out->weight >= 0 || out->bits != of->bits) return (void)fail(r, "a shape of what is not there");
+      out->root = of->root;
+    }
+    if (!r->bad) made[step->out] = 1;
+  }
+}
+
+static uint64_t checksum(const int64_t* words, int64_t count) {
+  uint64_t sum = 0xcbf29ce484222325u;
+  for (int64_t i = 0; i < count; ++i) sum = (sum ^ (uint64_t)words[i]) * 0x100000001b3u;
+  return sum;
+}
+
+int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* error) {
+  reader r = {words, words, words + count, error, 0};
+  if (count < HT_MODEL_HEAD || words[0] != HT_MODEL_MAGIC || words[1] != HT_MODEL_VERSION || words[2] != count ||
+      (uint64_t)words[3] != checksum(words + HT_MODEL_HEAD, count - HT_MODEL_HEAD))
+    return fail(&r, "its head or its checksum is wrong"), -1;
+  r.at += HT_MODEL_HEAD;
+  m->name = text(&r);
+  m->weights_bytes = word(&r, 0, HT_MODEL_BYTES);
+  read_sizes(&r, m);
+  read_tensors(&r, m);
+  char* made = table(&r, m->tensor_count, 1);
+  for (int32_t i = 0; made != NULL && i < m->tensor_count && !r.bad; ++i) made[i] = m->tensors[i].weight >= 0;
+  m->inputs = read_ends(&r, m, &m->input_count, made);
+  m->outputs = read_ends(&r, m, &m->output_count, NULL);
+  if (!r.bad) read_steps(&r, m, made);
+  for (int32_t i = 0; i < m->output_count && !r.bad; ++i)
+    if (!made[m->outputs[i].tensor]) fail(&r, "an output is never made");
+  free(made);
+  if (!r.bad && r.at != r.end) fail(&r, "something follows its end");
+  return r.bad ? -1 : 0;
+}
+
+void ht_model_clear(ht_model* m) {
+  void* const all[] = {m->dims, m->sizes, m->equal, m->tensors, m->inputs, m->outputs, m->steps, m->operands, m->loops,
+                       m->fixes, m->packed, m->slots, m->beside_at, m->beside};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
+}

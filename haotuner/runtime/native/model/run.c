@@ -1,0 +1,254 @@
+/* Opens models and runs them: one request uses one context, which holds an arena and the plans of the sizes seen last. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "model/model.h"
+
+#define HUGE ((size_t)2 << 20)
+
+struct ht_model_context {
+  char* arena; /* begins at a cache line; NULL: none yet */
+  size_t arena_bytes;
+  int64_t tick;
+  int64_t *dims, *sizes, *offsets, *scratch; /* of the request that comes in */
+  void* words;
+  ht_model_plan plans[HT_MODEL_PLANS];
+  void* blocks[HT_MODEL_PLANS];
+};
+
+static void drop_arena(ht_model_context* c) {
+  for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */
+  if (c->arena != NULL) munmap(c->arena, c->arena_bytes);
+  c->arena = NULL;
+  c->arena_bytes = 0;
+}
+
+static void free_context(ht_model_context* c) {
+  if (c == NULL) return;
+  drop_arena(c);
+  for (int i = 0; i < HT_MODEL_PLANS; ++i) free(c->blocks[i]);
+  free(c->words);
+  free(c);
+}
+
+static ht_model_context* new_context(const ht_model* m) {
+  ht_model_context* c = calloc(1, sizeof *c);
+  size_t words = (size_t)m->dim_count + (size_t)m->size_count + (size_t)m->slot_count + (size_t)ht_model_scratch(m) + 1;
+  if (c == NULL || (c->words = calloc(words, 8)) == NULL) return free(c), NULL;
+  c->dims = c->words;
+  c->sizes = c->dims + m->dim_count;
+  c->offsets = c->sizes + m->size_count;
+  c->scratch = c->offsets + m->slot_count;
+  return c;
+}
+
+/* A context that nobody uses; made where there is none. No lock: a child may be forked while another thread would hold it. */
+static ht_model_context* take(ht_model* m, int* place, ht_error* error) {
+  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) {
+    int idle = 0;
+    if (!atomic_compare_exchange_strong_explicit(&m->places[i].busy, &idle, 1, memory_order_acquire, memory_order_relaxed)) continue;
+    ht_model_context* c = atomic_load_explicit(&m->places[i].context, memory_order_relaxed);
+    if (c == NULL && (c = new_context(m)) != NULL) atomic_store_explicit(&m->places[i].context, c, memory_order_release);
+    *place = i;
+    if (c != NULL) return c;
+    atomic_store_explicit(&m->places[i].busy, 0, memory_order_release);
+    ht_refuse(error, "RuntimeError", "%s: no memory for another request at the same time", m->name);
+    return NULL;
+  }
+  ht_refuse(error, "RuntimeError", "%s: %d requests run already; wait for one of them", m->name, HT_MODEL_CONTEXTS);
+  return NULL;
+}
+
+static void give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
+
+static int grow(const ht_model* m, ht_model_context* c, int64_t need, ht_error* error) {
+  if ((size_t)need <= c->arena_bytes) return 0;
+  drop_arena(c);
+  void* found = mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED)
+    return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory, which cannot be had", m->name, (long long)need);
+  if ((size_t)need >= 4 * HUGE) madvise(found, (size_t)need, MADV_HUGEPAGE);
+  c->arena = found;
+  c->arena_bytes = (size_t)need;
+  return 0;
+}
+
+/* The plan of the context's dims: kept from before, or made in place of the one that was wanted least lately. */
+static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, ht_error* error) {
+  size_t bytes = (size_t)m->dim_count * sizeof *c->dims;
+  for (int i = 0; i < HT_MODEL_PLANS; ++i)
+    if (c->plans[i].used != 0 && memcmp(c->plans[i].dims, c->dims, bytes) == 0) return c->plans[i].used = ++c->tick, &c->plans[i];
+  if (ht_model_sizes(m, c->dims, c->sizes, error) != 0) return NULL;
+  int64_t need = ht_model_place(m, c->sizes, c->offsets, c->scratch);
+  if (need < 0 || grow(m, c, need, error) != 0) return NULL;
+  int oldest = 0;
+  for (int i = 1; i < HT_MODEL_PLANS; ++i)
+    if (c->plans[i].used < c->plans[oldest].used) oldest = i;
+  ht_model_plan* plan = &c->plans[oldest];
+  if (c->blocks[oldest] == NULL) {
+    if ((c->blocks[oldest] = malloc(ht_plan_bytes(m))) == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a plan", m->name), NULL;
+    ht_plan_lay(m, plan, c->blocks[oldest]);
+  }
+  plan->used = 0;
+  memcpy(plan->dims, c->dims, bytes);
+  memcpy(plan->sizes, c->sizes, (size_t)m->size_count * sizeof *c->sizes);
+  if (ht_plan_fill(m, plan, c->arena, c->offsets, error) != 0) return NULL;
+  atomic_fetch_add_explicit(&m->plans_made, 1, memory_order_relaxed);
+  plan->used = ++c->tick;
+  return plan;
+}
+
+typedef struct {
+  const char *low, *high;
+} span;
+
+static span span_of(const DLTensor* t) {
+  int64_t bytes = t->dtype.bits / 8;
+  for (int a = 0; a < t->ndim; ++a) bytes *= t->shape[a];
+  const char* low = bytes == 0 ? NULL : ht_data(t);
+  return (span){low, low + bytes};
+}
+
+static int meet(span a, span b) { return a.low < b.high && b.low < a.high; }
+
+/* Outputs of the right types and shapes, apart from each other and from the inputs: steps write them while inputs are read. */
+static int check_outputs(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) {
+  int64_t shape[HT_MODEL_AXES], count;
+  for (int32_t i = 0; i < m->output_count; ++i) {
+    const DLTensor* given = &outputs[i];
+    const char* name = m->outputs[i].name;
+    const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
+    if (ht_model_extents(m, t, plan->sizes, shape, &count, error) != 0) return -1;
+    int right = given->device.device_type == kDLCPU && given->dtype.code == t->code && given->dtype.bits == t->bits && given->dtype.lanes == 1 &&
+                given->ndim == t->rank && (given->shape != NULL || t->rank == 0);
+    for (int32_t a = 0; right && a < t->rank; ++a) right = given->shape[a] == shape[a];
+    if (!right) return ht_refuse(error, "ValueError", "%s: out[%s] is of another type or shape than this request makes", m->name, name);
+    if (!ht_contiguous(given) || (count > 0 && (given->data == NULL || (uintptr_t)ht_data(given) % (t->bits / 8) != 0)))
+      return ht_refuse(error, "ValueError", "%s: out[%s] must be contiguous, aligned to its elements, and have data", m->name, name);
+    span mine = span_of(given);
+    for (int32_t k = 0; k < m->input_count + i; ++k)
+      if (meet(mine, span_of(k < m->input_count ? &inputs[k] : &outputs[k - m->input_count])))
+        return ht_refuse(error, "ValueError", "%s: out[%s] shares memory with another array of the call; pass one apart", m->name, name);
+  }
+  return 0;
+}
+
+static void connect(const ht_model* m, ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs) {
+  for (int32_t i = 0; i < m->fix_count; ++i) {
+    const ht_model_fix* fix = &m->fixes[i];
+    const DLTensor* given = fix->external < m->input_count ? &inputs[fix->external] : &outputs[fix->external - m->input_count];
+    if (fix->loops) plan->loops[fix->at] = ht_data(given);
+    else plan->tensors[fix->at].data = ht_data(given);
+  }
+}
+
+static int run_steps(const ht_model* m, ht_model_plan* plan, ht_error* error) {
+  for (int32_t s = 0; s < m->step_count; ++s) {
+    const ht_model_step* step = &m->steps[s];
+    if (plan->skipped[s]) continue;
+    if (step->kind == STEP_LOOPS) ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads);
+    else if (ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, NULL, error) != 0) {
+      char text[sizeof error->text]; /* the step's words, behind whose they are */
+      memcpy(text, error->text, sizeof text);
+      return ht_refuse(error, error->kind, "%s: step %d, %.60s: %.120s", m->name, (int)s, ht_ops[step->index].name, text);
+    }
+  }
+  return 0;
+}
+
+static void deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs) {
+  for (int32_t i = 0; i < m->output_count; ++i) {
+    if (m->outputs[i].direct) continue;
+    int32_t external = m->tensors[m->tensors[m->outputs[i].tensor].root].external;
+    const char* from = external < 0                 ? plan->results[i]
+                       : external < m->input_count ? ht_data(&inputs[external])
+                                                    : ht_data(&outputs[external - m->input_count]);
+    span to = span_of(&outputs[i]);
+    if (to.low != NULL) memcpy((char*)to.low, from, (size_t)(to.high - to.low));
+  }
+}
+
+int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) {
+  int place, rc = -1;
+  ht_model_context* c = take(m, &place, error);
+  if (c == NULL) return -1;
+  atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+  ht_model_plan* plan = ht_model_dims(m, inputs, c->dims, error) != 0 ? NULL : plan_of(m, c, error);
+  if (plan != NULL && check_outputs(m, plan, inputs, outputs, error) == 0) {
+    connect(m, plan, inputs, outputs);
+    rc = run_steps(m, plan, error);
+    if (rc == 0) deliver(m, plan, inputs, outputs);
+  }
+  give_back(m, place);
+  return rc;
+}
+
+/* Sizes of a request, in a context that is not otherwise used. */
+static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, int64_t* bytes, int64_t* shapes, ht_error* error) {
+  int place, rc = 0;
+  ht_model_context* c = take(m, &place, error);
+  if (c == NULL) return -1;
+  for (int32_t i = 0; dims != NULL && i < m->dim_count && rc == 0; ++i)
+    if ((c->dims[i] = dims[i]) < 0 || dims[i] > HT_MODEL_EXTENT) rc = ht_refuse(error, "ValueError", "%s: %s=%lld is no extent", m->name, m->dims[i], (long long)dims[i]);
+  if (inputs != NULL) rc = ht_model_dims(m, inputs, c->dims, error);
+  if (rc == 0) rc = ht_model_sizes(m, c->dims, c->sizes, error);
+  if (rc == 0 && bytes != NULL) *bytes = ht_model_place(m, c->sizes, c->offsets, c->scratch);
+  for (int32_t i = 0; i < m->output_count && shapes != NULL && rc == 0; ++i) {
+    const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
+    int64_t count;
+    rc = ht_model_extents(m, t, c->sizes, shapes, &count, error);
+    shapes += t->rank;
+  }
+  give_back(m, place);
+  return rc;
+}
+
+int ht_model_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* error) { return with_sizes(m, NULL, dims, bytes, NULL, error); }
+
+int ht_model_shapes(ht_model* m, const DLTensor* inputs, int64_t* shapes, ht_error* error) { return with_sizes(m, inputs, NULL, NULL, shapes, error); }
+
+ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int threads, ht_error* error) {
+  ht_model* m = calloc(1, sizeof *m);
+  if (m == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model"), NULL;
+  m->threads = threads < 1 ? 1 : threads > HT_MAX_THREADS ? HT_MAX_THREADS : threads;
+  if (ht_model_read(m, words, count, error) == 0 && ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0) {
+    for (int32_t s = 0; s < m->step_count; ++s)
+      if (m->steps[s].kind == STEP_OP) m->steps[s].setting = ht_setting(m->steps[s].index, m->threads);
+    return m;
+  }
+  ht_model_close(m);
+  return NULL;
+}
+
+void ht_model_close(ht_model* m) {
+  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) free_context(atomic_load(&m->places[i].context));
+  if (m->weights != NULL) munmap((void*)m->weights, m->weights_mapped);
+  if (m->packed_block != NULL) munmap(m->packed_block, m->packed_bytes);
+  ht_model_clear(m);
+  free(m);
+}
+
+void ht_model_trim(ht_model* m) {
+  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) {
+    int idle = 0;
+    if (!atomic_compare_exchange_strong(&m->places[i].busy, &idle, 1)) continue;
+    free_context(atomic_exchange(&m->places[i].context, NULL));
+    give_back(m, i);
+  }
+}
+
+void ht_model_held(ht_model* m, int64_t out[HT_MODEL_FACTS]) {
+  memset(out, 0, HT_MODEL_FACTS * sizeof *out);
+  out[0] = atomic_load_explicit(&m->calls, memory_order_relaxed);
+  out[1] = atomic_load_explicit(&m->plans_made, memory_order_relaxed);
+  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) {
+    int idle = 0; /* one that runs now is not asked: its arena may move */
+    if (!atomic_compare_exchange_strong(&m->places[i].busy, &idle, 1)) continue;
+    const ht_model_context* c = atomic_load(&m->places[i].context);
+    if (c != NULL) ++out[2], out[3] += (int64_t)c->arena_bytes;
+    give_back(m, i);
+  }
+  out[4] = (int64_t)m->packed_bytes;
+}

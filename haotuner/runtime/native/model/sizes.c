@@ -1,0 +1,126 @@
+/* Extents of a request: its dimensions from its inputs, then every line of the size table. */
+#include <stdio.h>
+#include <string.h>
+
+#include "model/model.h"
+
+static const char* type_name(int code, int bits) {
+  static const char* const names[3][4] = {{"int8", "int16", "int32", "int64"}, {"uint8", "uint16", "uint32", "uint64"}, {"", "", "float32", "float64"}};
+  if (code == kDLBool) return "bool";
+  if (code > kDLFloat || (bits != 8 && bits != 16 && bits != 32 && bits != 64)) return "another type";
+  return names[code][bits == 8 ? 0 : bits == 16 ? 1 : bits == 32 ? 2 : 3];
+}
+
+void ht_model_words(const ht_model* m, const ht_model_tensor* t, char* text, size_t room) {
+  size_t used = (size_t)snprintf(text, room, "(");
+  for (int32_t a = 0; a < t->rank && used < room; ++a) {
+    const ht_size_line* line = &m->sizes[t->shape[a]];
+    const char* comma = a == 0 ? "" : ", ";
+    if (line->op == SIZE_DIM) used += (size_t)snprintf(text + used, room - used, "%s%s", comma, m->dims[line->a]);
+    else if (line->op == SIZE_NUMBER) used += (size_t)snprintf(text + used, room - used, "%s%lld", comma, (long long)line->number);
+    else used += (size_t)snprintf(text + used, room - used, "%s?", comma);
+  }
+  if (used < room) snprintf(text + used, room - used, ")");
+}
+
+static void shape_words(const DLTensor* t, char* text, size_t room) {
+  size_t used = (size_t)snprintf(text, room, "(");
+  for (int a = 0; a < t->ndim && t->shape != NULL && used < room; ++a) used += (size_t)snprintf(text + used, room - used, "%s%lld", a == 0 ? "" : ", ", (long long)t->shape[a]);
+  if (used < room) snprintf(text + used, room - used, ")");
+}
+
+static int refuse_shape(const ht_model* m, int input, const DLTensor* given, const char* dim, int64_t before, ht_error* error) {
+  const ht_model_end* end = &m->inputs[input];
+  const ht_model_tensor* t = &m->tensors[end->tensor];
+  char wanted[96], found[96];
+  ht_model_words(m, t, wanted, sizeof wanted);
+  shape_words(given, found, sizeof found);
+  if (dim != NULL)
+    return ht_refuse(error, "ValueError", "%s: input %s is %s, but %s is %lld before", m->name, end->name, found, dim, (long long)before);
+  if (given->ndim != t->rank)
+    return ht_refuse(error, "ValueError", "%s: input %s has %d axes %s, got %s", m->name, end->name, (int)t->rank, wanted, found);
+  return ht_refuse(error, "ValueError", "%s: input %s must be %s, got %s", m->name, end->name, wanted, found);
+}
+
+int ht_model_dims(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_error* error) {
+  for (int32_t i = 0; i < m->dim_count; ++i) dims[i] = -1;
+  for (int32_t i = 0; i < m->input_count; ++i) {
+    const DLTensor* given = &inputs[i];
+    const ht_model_tensor* t = &m->tensors[m->inputs[i].tensor];
+    if (given->device.device_type != kDLCPU || given->dtype.code != t->code || given->dtype.bits != t->bits || given->dtype.lanes != 1)
+      return ht_refuse(error, "TypeError", "%s: input %s must be an array of %s on the CPU, got %s on device type %d", m->name, m->inputs[i].name,
+                       type_name(t->code, t->bits), type_name(given->dtype.code, given->dtype.bits), (int)given->device.device_type);
+    if (given->ndim != t->rank || (given->shape == NULL && t->rank > 0)) return refuse_shape(m, i, given, NULL, 0, error);
+    int empty = 0;
+    for (int32_t a = 0; a < t->rank; ++a) {
+      const ht_size_line* line = &m->sizes[t->shape[a]];
+      int64_t extent = given->shape[a];
+      empty |= extent == 0;
+      if (extent < 0 || extent > HT_MODEL_EXTENT || (line->op == SIZE_NUMBER && line->number != extent)) return refuse_shape(m, i, given, NULL, 0, error);
+      if (line->op != SIZE_DIM) continue; /* held against the table's value later */
+      if (dims[line->a] >= 0 && dims[line->a] != extent) return refuse_shape(m, i, given, m->dims[line->a], dims[line->a], error);
+      dims[line->a] = extent;
+    }
+    if (!empty && (given->data == NULL || (uintptr_t)ht_data(given) % (t->bits / 8) != 0))
+      return ht_refuse(error, "ValueError", "%s: input %s has no data, or none that is aligned to its elements", m->name, m->inputs[i].name);
+    if (!ht_contiguous(given)) return ht_refuse(error, "ValueError", "%s: input %s must be contiguous; pass a contiguous copy", m->name, m->inputs[i].name);
+  }
+  for (int32_t i = 0; i < m->dim_count; ++i)
+    if (dims[i] < 0) return ht_refuse(error, "ValueError", "%s: no input says what %s is", m->name, m->dims[i]);
+  return 0;
+}
+
+static int line_value(const ht_size_line* line, const int64_t* dims, const int64_t* sizes, int64_t* out) {
+  if (line->op == SIZE_DIM) return *out = dims[line->a], 0;
+  if (line->op == SIZE_NUMBER) return *out = line->number, 0;
+  int64_t a = sizes[line->a], b = sizes[line->b], rest;
+  switch (line->op) {
+    case SIZE_ADD: return __builtin_add_overflow(a, b, out);
+    case SIZE_SUB: return __builtin_sub_overflow(a, b, out);
+    case SIZE_MUL: return __builtin_mul_overflow(a, b, out);
+    case SIZE_MAXIMUM: return *out = a > b ? a : b, 0;
+    case SIZE_MINIMUM: return *out = a < b ? a : b, 0;
+    default:
+      if (b == 0 || (a == INT64_MIN && b == -1)) return 1;
+      rest = a % b; /* rounded down, as the importer does */
+      if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
+      return *out = line->op == SIZE_MOD ? rest : (a - rest) / b, 0;
+  }
+}
+
+int ht_model_extents(const ht_model* m, const ht_model_tensor* t, const int64_t* sizes, int64_t* out, int64_t* count, ht_error* error) {
+  *count = 1;
+  int wide = 0, empty = 0;
+  for (int32_t a = 0; a < t->rank; ++a) {
+    int64_t extent = t->weight >= 0 ? t->shape[a] : sizes[t->shape[a]];
+    if (extent < 0 || extent > HT_MODEL_EXTENT) {
+      return ht_refuse(error, "ValueError", "%s: these sizes make the tensor %.60s of an extent of %lld; this model takes no such request", m->name, t->name,
+                       (long long)extent);
+    }
+    out[a] = extent;
+    empty |= extent == 0;
+    if (extent != 0) wide |= __builtin_mul_overflow(*count, extent, count) || *count > HT_MODEL_BYTES;
+    if (wide) *count = 1;
+  }
+  if (empty) *count = 0;
+  else if (wide) return ht_refuse(error, "ValueError", "%s: the tensor %.60s would be larger than any memory", m->name, t->name);
+  return 0;
+}
+
+int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_error* error) {
+  for (int32_t i = 0; i < m->size_count; ++i)
+    if (line_value(&m->sizes[i], dims, sizes, &sizes[i]))
+      return ht_refuse(error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", m->name);
+  for (int32_t i = 0; i < m->equal_count; ++i) {
+    int64_t one = sizes[m->equal[2 * i]], other = sizes[m->equal[2 * i + 1]];
+    if (one != other)
+      return ht_refuse(error, "ValueError",
+                       "%s: these dimensions make %lld and %lld extents that the model joins element by element; it takes no such request "
+                       "(image sides are often multiples of 32)",
+                       m->name, (long long)one, (long long)other);
+  }
+  int64_t extents[HT_MODEL_AXES], count;
+  for (int32_t i = 0; i < m->tensor_count; ++i)
+    if (m->tensors[i].weight < 0 && ht_model_extents(m, &m->tensors[i], sizes, extents, &count, error) != 0) return -1;
+  return 0;
+}

@@ -1,0 +1,38 @@
+/* How a schedule is written: int64 words, made by haotuner/words/schedule_words.py.
+ *
+ *   MAGIC, VERSION, how many words in all, a checksum of those behind it (FNV-1a over words),
+ *   name, bytes of the weights,
+ *   dims:    count, names
+ *   sizes:   count, (op, a, b) each; SIZE_NUMBER has its number in a
+ *   equal:   count, pairs of lines that a request must make equal
+ *   tensors: count, each: name, code, bits, offset among the weights or -1, rank, lines (of a weight: extents)
+ *   inputs:  count, each: name, tensor
+ *   outputs: as inputs
+ *   steps:   count, each: kind, then
+ *            STEP_ALIAS: tensor, the tensor that it is another shape of
+ *            STEP_LOOPS: group, count, tensors (the output last)
+ *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
+ *                        rank or -1, lines, axes reordered or 0, [order]
+ * A name is its bytes, then as many words as hold them and a zero behind. */
+#ifndef HT_MODEL_WORDS_H_
+#define HT_MODEL_WORDS_H_
+
+#include <stdint.h>
+
+#define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
+#define HT_MODEL_VERSION 1
+#define HT_MODEL_HEAD 4 /* words before what the checksum covers */
+
+enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM, SIZE_OPS };
+enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_KINDS };
+enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
+
+typedef struct {
+  const int64_t* words;
+  int64_t count;
+} ht_model_source;
+
+extern const ht_model_source ht_models[]; /* made by haotuner/orchestrate/written.py */
+extern const int ht_model_count;
+
+#endif /* HT_MODEL_WORDS_H_ */

@@ -1,0 +1,130 @@
+"""A model's schedule as the whole numbers that its library holds; runtime/native/model/words.h says in which order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAGIC, VERSION = 0x4C45444F4D5448, 1
+_SIZES = {op: place for place, op in enumerate(("dim", "number", "+", "-", "*", "//", "%", "max", "min"))}
+_ALIAS, _LOOPS, _OP = 0, 1, 2
+_X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
+# DLPack's codes of element types.
+TYPES: Mapping[str, tuple[int, int]] = {
+    "fp32": (2, 32), "fp64": (2, 64), "bool": (6, 8),
+    **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)}, **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]:
+    """Of a schedule (``orchestrate/written.py``) and the bytes of its weights. KeyError where it names what it has not."""
+    sizes, tensors, weights = document["sizes"], document["tensors"], document["weights"]
+    dims = {name: place for place, name in enumerate(document["dims"])}
+    held = (*sorted(tensors.items()), *sorted(weights.items()))  # whatever their order is: JSON keeps none
+    places = {name: place for place, (name, _) in enumerate(held)}
+    words = [*_text(document["name"]), weights_bytes, len(dims)]
+    words += [word for name in dims for word in _text(name)]
+    words.append(len(sizes))
+    for operation, *operands in sizes:
+        first, second = (*operands, 0)[:2]
+        words += [_SIZES[operation], dims[first] if operation == "dim" else first, second]
+    words.append(len(document["equal"]))
+    words += [line for pair in document["equal"] for line in pair]
+    words.append(len(places))
+    for name, one in held:
+        words += [*_text(name), *TYPES[one["dtype"]], one.get("offset", -1), *_counted(one["shape"])]
+    for ends in (document["inputs"], document["outputs"]):
+        words.append(len(ends))
+        words += [word for end in ends for word in (*_text(end["name"]), places[end["tensor"]])]
+    words.append(len(document["steps"]))
+    for step in document["steps"]:
+        words += _step(step, places)
+    return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
+
+
+def _text(text: str) -> list[int]:
+    raw = text.encode()
+    padded = raw + b"\0" * (8 - len(raw) % 8)
+    return [len(raw), *struct.unpack(f"<{len(padded) // 8}q", padded)]
+
+
+def _counted(numbers: Sequence[int]) -> list[int]:
+    return [len(numbers), *numbers]
+
+
+def _checksum(words: Sequence[int]) -> int:
+    found = 0xCBF29CE484222325
+    for word in words:
+        found = ((found ^ (word & 0xFFFFFFFFFFFFFFFF)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return found - (1 << 64) if found >> 63 else found
+
+
+def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
+    if step["do"] == "alias":
+        return [_ALIAS, places[step["out"]], places[step["of"]]]
+    if step["do"] == "loops":
+        return [_LOOPS, step["group"], *_counted([places[one] for one in step["tensors"]])]
+    operands = _OPERANDS[step["do"]](step, places)
+    return [_OP, *_text(step["op"]), len(operands), *(word for one in operands for word in one)]
+
+
+def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
+    """A dense layer sees its tensors as matrices, a convolution as they are."""
+    flat = step["do"] == "dense"
+    x, out = (step["x_shape"], step["out_shape"]) if flat else (None, None)
+    return [
+        _operand(_X, places[step["x"]], x),
+        _operand(_WEIGHT, places[step["weight"]]),
+        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["constants"].items())),
+        *(_operand(_NAMED, places[one], out, name=name) for name, one in sorted(step["passed"].items())),
+        _operand(_OUT, places[step["out"]], out),
+    ]
+
+
+def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
+    x, w = step["x"], step["w"]
+    found = [
+        _operand(_X, places[x["of"]], x["shape"] or None, x["order"]),
+        _operand(_WEIGHT, places[w["of"]], w["shape"] or None, w["order"]),
+        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["passed"].items())),
+        _turned(step, places),
+    ]
+    if step["scale"] is not None:
+        found.append(_operand(_NAMED, -1, name="scale", number=step["scale"]))
+    return found
+
+
+def _online(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
+    named = [
+        _operand(_NAMED, places[one["of"]], one["shape"] or None, one["order"], name)
+        for name, one in sorted(step["views"].items())
+    ]
+    return [*named, _turned(step, places)]
+
+
+def _turned(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
+    """The result, written where its reordering lies."""
+    order = step["order"]
+    return _operand(_OUT, places[step["out"]], order=[order.index(axis) for axis in range(len(order))])
+
+
+def _operand(
+    role: int,
+    tensor: int,
+    shape: Sequence[int] | None = None,
+    order: Sequence[int] = (),
+    name: str = "",
+    number: float = 0.0,
+) -> list[int]:
+    return [
+        role,
+        *(_text(name) if role == _NAMED else ()),
+        tensor,
+        *(struct.unpack("<i", struct.pack("<f", number)) if tensor < 0 else ()),
+        *([-1] if shape is None else _counted(shape)),
+        *_counted(order),
+    ]
+
+
+_OPERANDS = {"dense": _layer, "conv": _layer, "product": _product, "online": _online}

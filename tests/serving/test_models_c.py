@@ -1,0 +1,112 @@
+"""Whole models in C: damaged schedules and odd feeds under ASan and UBSan, callers at once, and the calls of haotuner.h."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner.errors import PackInvalid
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.runtime.mapped import Mapped
+from haotuner.words.schedule_words import schedule_words
+from tests.serving.model_packs import planned
+from tests.serving.native_builds import HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
+from tests.serving.test_models import numbers
+
+WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("ht_group_run", "malloc", "calloc", "mmap"))
+LANES = 4
+B, T = dimension("batch"), dimension("seq")
+
+
+def encoder() -> Graph:
+    """A norm, dense layers without an epilogue (their kernels are plain C here), softmax, a mask, a transpose."""
+    g = GraphBuilder()
+    x, mask = g.input("x", (B, T, 8)), g.input("mask", (B, T), "int64")
+    up = g.add("contract", composites.normalise(g, x, (2,), 1e-5), g.constant(numbers(8, 12)), labels="btk,kn->btn")
+    y = g.add("contract", composites.softmax(g, up, 2), g.constant(numbers(12, 8)), labels="btk,kn->btn")
+    shown = g.add("reshape", g.add("cast", mask, dtype="fp32"), shape=(B, T, 1))
+    weights = composites.softmax(g, g.map("mul", y, shown), 1)
+    pooled = g.add("reduce", g.map("mul", y, weights), how="sum", axes=(1,))
+    return g.finish(pooled, g.add("transpose", y, order=(2, 0, 1)))
+
+
+GRAPH = {"encoder": encoder()}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The program of native/models.c, and the weights of its model."""
+    folder = tmp_path_factory.mktemp("models")
+    written, ops = planned(GRAPH, LANES, exact=False)
+    weights = folder / "weights"
+    weights.write_bytes(written[0].weights)
+    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *LOOSE, *WRAPPED)
+    sources = [*pack_sources(folder / "pack", ops, written), HERE / "models.c"]
+    return cc(sources, folder / "models", *flags), weights
+
+
+MODES = {"schedules": ("3000", "ran="), "feeds": ("400", "ran="), "callers": ("10", "wrong=0")}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_read_or_written_past_its_end(models, mode):
+    count, words = MODES[mode]
+    assert words in run([models[0], mode, count, "5", models[1]], 120).stdout
+
+
+def test_a_size_that_was_seen_takes_no_memory(models):
+    answer = run([models[0], "steady", "1", "0", models[1]], 120).stdout
+    assert answer == "calls=4 plans=2 contexts=1 arena_is_need=1 after_trim=0\n"
+
+
+@pytest.mark.slow
+def test_many_damaged_schedules(models):
+    for seed in range(8):
+        run([models[0], "schedules", "20000", str(seed), models[1]], 600)
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written, ops = planned(GRAPH, LANES, exact=False)
+    return c_pack(tmp_path_factory.mktemp("c") / "pack", ops, "-O1", *LOOSE, models=written)
+
+
+def counted(shape: tuple[int, ...], dtype: Any) -> Any:
+    count = int(np.prod(shape))
+    values = np.arange(count) % 8 / 8 if dtype == np.float32 else np.arange(count) % 2
+    return values.astype(dtype).reshape(shape)
+
+
+def test_c_answers_what_python_does(pack, tmp_path):
+    program = cc([HERE / "drive_models.c", *LIBRARY], tmp_path / "drive", "-O1")
+    with haotuner.load(pack, threads=2) as opened:
+        model = opened.model("encoder")
+        for dims in ((2, 7), (1, 30), (0, 3)):
+            sizes = dict(zip(model.dims, dims, strict=True))
+            shapes = [tuple(sizes[e] if isinstance(e, str) else int(e or 0) for e in end.shape) for end in model.inputs]
+            feeds = {e.name: counted(shape, e.dtype) for e, shape in zip(model.inputs, shapes, strict=True)}
+            want = b"".join(one.tobytes() for one in model.run(feeds).values())
+            said = run([program, pack, "encoder", "2", tmp_path / "out", *map(str, dims)], 40).stdout
+            assert said.startswith("models=1 first=encoder calls=2 plans=1 memory=1 rank=-2 encoder: input x has 3 axes")
+            assert (tmp_path / "out").read_bytes() == want
+    missing = subprocess.run([program, pack, "other", "1", tmp_path / "out"], capture_output=True, text=True, check=False)
+    assert missing.returncode == 1 and "holds no model other" in missing.stdout
+    (pack / "models" / "encoder.weights").rename(tmp_path / "weights")
+    lost = subprocess.run([program, pack, "encoder", "1", tmp_path / "out"], capture_output=True, text=True, check=False)
+    (tmp_path / "weights").rename(pack / "models" / "encoder.weights")
+    assert lost.returncode == 1 and "not the one that the pack was made with" in lost.stdout
+
+
+def test_the_library_holds_the_documents_words(pack):
+    library = Mapped(next((pack / "lib").iterdir()))
+    written, _ = planned(GRAPH, LANES, exact=False)
+    assert library.words(library.find("encoder")) == schedule_words(written[0].document, len(written[0].weights))
+    with pytest.raises(PackInvalid, match="holds no model"):
+        library.find("other")
