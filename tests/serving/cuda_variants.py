@@ -22,12 +22,14 @@ from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.cuda_packs import (
+    FUSED_FP32,
     GROUPED_FP32,
     GROUPED_HOPPER,
     KN_HOPPER,
     PICKS,
     PRODUCT_FP16,
     PRODUCT_FP32,
+    PRODUCT_TN_FP32,
     SIMT,
     Pick,
     build_pack,
@@ -51,8 +53,10 @@ MORE = {
     KN_HOPPER: ("stored",),
     GROUPED_HOPPER: ("grouped", "grouped_refusals"),
     GROUPED_FP32: ("grouped", "grouped_refusals"),
-    PRODUCT_FP16: ("products", "product_refusals", "product_faults"),
-    PRODUCT_FP32: ("products", "product_refusals", "product_faults"),
+    FUSED_FP32: ("fused", "fused_refusals"),
+    PRODUCT_FP16: ("products", "products_beside", "product_refusals", "product_faults"),
+    PRODUCT_FP32: ("products", "products_beside", "product_refusals", "product_faults"),
+    PRODUCT_TN_FP32: ("turned",),
 }
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
@@ -67,6 +71,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
     "drive_doors": DOORS_FLAGS,
     "drive_bound": DOORS_FLAGS,
     "drive_ffi": ("-rdynamic",),
+    "drive_fused": (),
     "drive_grouped": (),
     "drive_products": (),
 }
@@ -223,7 +228,9 @@ class Variants:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
             objects = {**self._objects, name: mutant}
-            for pick, scenarios in ({pick: full[pick] for pick in (SIMT, GROUPED_FP32)} if quick else full).items():
+            for pick, scenarios in (
+                {pick: full[pick] for pick in (SIMT, GROUPED_FP32, FUSED_FP32)} if quick else full
+            ).items():
                 for scenario in scenarios:
                     run = partial(self._served, made, objects, pick, scenario)
                     yield Step(f"{scenario} of {pick.op}", run)
@@ -234,6 +241,7 @@ class Variants:
         if source.parent == CLIB:
             yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
             yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
+            yield Step("drive_fused", partial(self._driven, made, source, FUSED_FP32, "fused"))
         if in_packs or source.parent == CLIB:
             for mode, pick in product(("bound", "ffi") if in_packs else ("bound",), (SIMT,) if quick else PICKS):
                 yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
@@ -293,12 +301,12 @@ class Variants:
         if key not in made:
             objects = self._watched | (changed if in_pack else {})
             made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
-        words: dict[str, list[str | Path]] = {one: [made[key], pick.op] for one in ("grouped", "ffi")}
+        words: dict[str, list[str | Path]] = {one: [made[key], pick.op] for one in ("grouped", "fused", "ffi")}
         words["products"] = [made[key]]
         if mode in ("doors", "bound"):
             words[mode] = [made[key], pick.op, self._host_with(made, changed if in_pack else {})]
         where = self._where(
-            pick, bare=mode not in ("grouped", "products", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, "")
+            pick, bare=mode not in ("grouped", "fused", "products", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, "")
         )
         return _ran([made[name], *words.get(mode, [mode, made[key], pick.op])], seconds, **where)
 
