@@ -72,7 +72,13 @@ def onnxruntime_call(model: bytes, arrays: Arrays, out: Any, threads: int) -> Ca
     for name in "qkv":
         binding.bind_input(name, "cpu", 0, np.float32, arrays[name].shape, arrays[name].ctypes.data)
     binding.bind_output("y", "cpu", 0, np.float32, out.shape, out.ctypes.data)
-    return lambda: session.run_with_iobinding(binding)
+    held = (arrays, out)  # what is bound lives as long as the call
+
+    def call() -> Any:
+        assert held
+        session.run_with_iobinding(binding)
+
+    return call
 
 
 def multi_head_arrays(arrays: Arrays) -> dict[str, Any]:
