@@ -52,13 +52,15 @@ def ops(draw: st.DrawFn) -> Op:
     if is_convolution(kind):
         return draw(convolutions(kind))
     static = draw(st.dictionaries(st.sampled_from(list(KINDS[kind].axes)), extents))
+    dtype = draw(st.sampled_from(sorted(DTYPE_BYTES)))
     return Op(
         kind=kind,
         static=tuple(draw(st.permutations(list(static.items())))),
-        dtype=draw(st.sampled_from(sorted(DTYPE_BYTES))),
+        dtype=dtype,
         options=tuple(
             (name, draw(st.sampled_from(option.choices or (option.default,))))
             for name, option in KINDS[kind].options.items()
+            if name != "in" or dtype == "int8"  # signed or not: a choice of bytes alone
         ),
         epilogue=tuple(draw(st.lists(st.sampled_from(sorted(fitting(kind))), unique=True))),
     )

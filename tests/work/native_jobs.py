@@ -115,7 +115,11 @@ def _library(folder: Path, mutation: Mapping[str, str], sources: Sequence[Path],
     """Headers in ``headers`` come before ours."""
     source, out = folder / "mutant.c", folder / "mutant.so"
     source.write_text(KERNEL_SOURCE.format(mr=MR, nr=NR, pw=PW, **{**SOUND, **mutation}))
-    runtime = [TIMING_SOURCES / "timing.c", TIMING_SOURCES / "watch.c", *(RUNTIME_SOURCES / name for name in DENSE_SERVING)]
+    runtime = [
+        TIMING_SOURCES / "timing.c",
+        TIMING_SOURCES / "watch.c",
+        *(RUNTIME_SOURCES / name for name in DENSE_SERVING if name.endswith(".c")),
+    ]
     toolchain().link([], [source, *runtime, *sources], [*headers, *TIMING_INCLUDES], out)
     return out
 
