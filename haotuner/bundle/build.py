@@ -18,6 +18,7 @@ from haotuner.scratch import scratch_folder
 
 PACKAGE = Path(haotuner.__file__).parent
 TESTS = ("contract", "standin", "emulator")  # what the driver suite imports
+TEST_FILES = ("__init__.py", "run_folder.py", "kept_objects.py")  # which these import
 DRIVER_SOURCE = "driver_kernels.cu"
 FOLDER = "gpu_bundle"  # of every file in the archive
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "README.md")
@@ -39,7 +40,8 @@ def assemble(
     shutil.copytree(PACKAGE, root / "project" / "haotuner", ignore=LEFT_OUT)  # follows the links of its siblings
     for name in TESTS:
         shutil.copytree(tests / name, root / "project" / "tests" / name, ignore=LEFT_OUT)
-    (root / "project" / "tests" / "__init__.py").touch()
+    for name in TEST_FILES:
+        shutil.copy(tests / name, root / "project" / "tests" / name)
     shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")
     source = (tests / "contract" / DRIVER_SOURCE).read_text()
     for arch in archs:
