@@ -112,6 +112,9 @@ def fused_refusals(path: str) -> None:
         refused(ValueError, "residual has extent 5 in axis 0, out has 4", served.out(5))
         refused(ValueError, "residual has last extent", device.empty((4, n + 1), served.dtype))
         refused(ValueError, "residual has the row stride", served.out(4, strides=(n + 8, 1)))
+        refused(ValueError, "residual has no data", _at(served, 0, 4))
+        empty = device.empty((0, served.op.k), served.dtype)
+        served.linear(empty, residual=_at(served, 0, 0), out=served.out(0), stream=served.stream)  # reads nothing
         both = served.out(5)
         refused(
             ValueError, "out shares some of its memory with residual", _behind(served, both, n), _behind(served, both, 0)
@@ -122,8 +125,11 @@ def fused_refusals(path: str) -> None:
 
 
 def _behind(served: Fused, tensor: Any, elements: int) -> Any:
-    size = np.dtype(served.dtype).itemsize
-    return tvm_ffi.from_dlpack(Capsule(tensor.data_ptr() + elements * size, (4, served.op.n), served.dtype, 0, None))
+    return _at(served, tensor.data_ptr() + elements * np.dtype(served.dtype).itemsize, 4)
+
+
+def _at(served: Fused, address: int, rows: int) -> Any:
+    return tvm_ffi.from_dlpack(Capsule(address, (rows, served.op.n), served.dtype, 0, None))
 
 
 def torch_fused(path: str) -> None:

@@ -77,7 +77,7 @@ static int check_residual(const ht_op* op, const DLTensor* t, const DLTensor* y,
   if (check_rows("residual", t, dense->n, view, error) != 0) return -1;
   if (out->extents[0] == 0) return 0;
   if (t->data == NULL) return ht_refuse(error, "ValueError", "residual has no data");
-  if (out->extents[0] > 1 && view->strides[0] != out->strides[0])
+  if (view->strides[0] != out->strides[0]) /* of several rows: that of one is n */
     return ht_refuse(error, "ValueError", "residual has the row stride %lld, out has %lld; they must be equal: pass contiguous ones",
                      (long long)view->strides[0], (long long)out->strides[0]);
   const int64_t bytes = ((out->extents[0] - 1) * out->strides[0] + dense->n) * ht_cuda_bytes(dense->dtype);
