@@ -138,7 +138,7 @@ def products_beside(path: str) -> None:
     """Scale, bias and mask in the launch of the products: for each matrix or for all, broadcast along any axis."""
     served = Products(path)
     device, k, driver = served.device, served.k or 13, Driver()
-    for b, m, n in (((2, 3), 33, 72), ((4,), 7, 7), ((), 40, 20)):
+    for b, m, n in (((2, 3), 33, 72), ((4,), 7, 7), ((2,), 9, 1), ((), 40, 20)):
         x, w = served.drawn(*b, m, k), served.factor(b, n, k)
         bias, shapes = served.drawn(n, seed=2), {(*b, m, n), (m, n), (*b, 1, n), (m, 1), (n,)}
         masks = [served.drawn(*shape, seed=3) for shape in shapes]
@@ -206,8 +206,10 @@ def product_refusals(path: str) -> None:
         ("scale", empty((3,), "float32"), ValueError, "scale has extent 3 in axis 0, where the output has 2"),
         ("scale", empty((2,), "int32"), TypeError, "scale has dtype code 0 .* expected float32"),
         ("scale", np.zeros(2, np.float32), ValueError, "scale lives on the CPU"),
+        ("scale", np.zeros((1,) * 9, np.float32), ValueError, "scale has rank 9, over the"),
         ("mask", empty((2, 4, 6), dtype), ValueError, "mask has extent 4 in axis 1, where the output has 5"),
         ("mask", empty((5, 6), "int32"), TypeError, "mask has dtype"),
+        ("mask", np.zeros((1, 1), np.float32), ValueError, "mask lives on the CPU"),
         ("mask", good[2], ValueError, "y shares memory with mask"),
         ("mask", [1.0], TypeError, "mask is a list; pass a tensor of the pack's device"),
     ):  # fmt: skip
