@@ -43,7 +43,7 @@ def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packe
         micro_kernels=tuple(kernels),
         tiles=tuple({**family.tile(k).extent, **family.tile(k).step} for k in kernels),
         plans=tuple(SlicedPlan(threads=count, grid=grid, entries=entries) for count in threads),
-        packed_floats=packed_floats(op, lanes),
+        packed_floats=packed_floats(op, lanes, ()),
     )
 
 
