@@ -50,8 +50,8 @@ _SLACK_ROWS, _SLACK_PANELS, _LINE = 16, 4, 16
 
 def packed_floats(op: Op, lanes: int, tiles: tuple[int, ...]) -> int:
     """Floats of the packed weight; ``ht_conv_packed`` counts the same."""
-    panels = -(-op["f"] // lanes) + _SLACK_PANELS
-    return plain_floats(op, lanes) + sum(points(tile) * panels * _apart(op["c"] * lanes) for tile in tiles)
+    panels = [points(tile) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles]
+    return plain_floats(op, lanes) + sum(panels) * _apart(op["c"] * lanes)
 
 
 def _apart(floats: int) -> int:

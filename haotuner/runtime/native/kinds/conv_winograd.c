@@ -73,7 +73,8 @@ typedef struct {
 } job;
 
 int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile) {
-  return (int64_t)(tile + 2) * (tile + 2) * (up(conv->features, conv->lanes) + SLACK_PANELS) * ht_conv_apart((int64_t)conv->channels * conv->lanes);
+  int64_t panels = (int64_t)(tile + 2) * (tile + 2) * up(conv->features, conv->lanes) + SLACK_PANELS;
+  return panels * ht_conv_apart((int64_t)conv->channels * conv->lanes);
 }
 
 static void points_of(int tile, const double* g, int step, double* out) {
@@ -90,7 +91,7 @@ static void points_of(int tile, const double* g, int step, double* out) {
 
 void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed) {
   const int side = tile + 2;
-  const int64_t lanes = conv->lanes, panel = ht_conv_apart(conv->channels * lanes), group = panel * (up(conv->features, lanes) + SLACK_PANELS);
+  const int64_t lanes = conv->lanes, panel = ht_conv_apart(conv->channels * lanes), group = panel * up(conv->features, lanes);
   for (int64_t f = 0; f < conv->features; ++f)
     for (int64_t c = 0; c < conv->channels; ++c, weight += 9) {
       double g[9], half[6 * 3], line[6];
@@ -283,7 +284,7 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
   j.across = up(call->q, j.tile);
   j.tiles = call->batch * j.down * j.across;
   j.panel = ht_conv_apart((int64_t)conv->channels * conv->lanes);
-  j.group = j.panel * (up(conv->features, conv->lanes) + SLACK_PANELS);
+  j.group = j.panel * up(conv->features, conv->lanes);
   atomic_init(&j.failed, 0);
   if (j.tiles == 0) return 0;
   if (cut(&j, share, threads) != 0) return -1;
