@@ -7,7 +7,8 @@ better half at more of them, until those that are left have been timed at all. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from haotuner.cost.features import features
 from haotuner.cost.machine import machine
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
@@ -61,10 +62,7 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     families = [one for one in families if one is family or beside(one, task)]
     clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
     found = _explored(task, lab, family, clock) if task.search else []
-    funnel = joined(
-        [select(task.op, one, lab.device, task.traffic, expectation(task, one, lab.device, model if one is family else None),
-                among=found if one is family else ()) for one in families]
-    )  # fmt: skip
+    funnel = joined(list(_funnels(task, lab.device, families, model, found)))
     clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
@@ -183,6 +181,7 @@ class Race:
         expected_of = [
             predicted_us(task, family, lab.device, model if place == 0 else None, some, self.shapes)
             for place, (family, some) in enumerate(zip(families, each, strict=True))
+            if some
         ]
         expected, hope = np.concatenate(expected_of), np.concatenate([_hope(one) for one in expected_of])
         turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
@@ -332,6 +331,17 @@ class Race:
 def beside(family: Family, task: Task) -> bool:
     """Whether a second family takes part: where times decide, and bits may depend on what serves a shape."""
     return task.budget_s > 0 and not task.one_order and not task.search
+
+
+def _funnels(
+    task: Task, device: Device, families: Sequence[Family], model: CostModel | None, among: Sequence[MicroKernel]
+) -> Iterator[Funnel]:
+    """Candidates of each family; of one beside the first perhaps none."""
+    score = expectation(task, families[0], device, model)
+    yield select(task.op, families[0], device, task.traffic, score, among=among)
+    for one in families[1:]:
+        with contextlib.suppress(NothingLegal):
+            yield select(task.op, one, device, task.traffic, expectation(task, one, device, None))
 
 
 def joined(funnels: Sequence[Funnel]) -> Funnel:

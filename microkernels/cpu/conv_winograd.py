@@ -28,6 +28,7 @@ from haotuner.words.law import Laws, Question
 from haotuner.words.op import Op
 
 UNROLL = 4
+LEAST_ROWS = 8  # of tiles one vector wide, for few features: sums enough to hide the latency of a multiply-add
 ADDS = 8.0  # flops of a point in the transforms on each side, twice since they wait for one another
 ROOM = {"points": 224 * 1024, "products": 96 * 1024}  # floats, as conv_winograd.c has it
 APART = 32  # floats that a row may be longer, so that rows do not meet in L1
@@ -58,7 +59,8 @@ class CpuConvWinograd(CpuConv):
         lanes, registers = device.wave_width, device.registers_per_thread
         for rows in range(1, MAX_TILE_ROWS + 1):
             for vectors in range(1, MAX_STREAMS + 1):
-                if LEAST_SHARE * registers <= rows * vectors < registers:
+                few = vectors == 1 and rows >= LEAST_ROWS
+                if few or LEAST_SHARE * registers <= rows * vectors < registers:
                     for tile in TILES:
                         yield self.filtering(op, (rows, vectors * lanes), lanes, tile)
 

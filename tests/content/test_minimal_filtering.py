@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from tests.judgement.cost_examples import BIG_CORE
 PADS = ((0, 0), (1, 1), (2, 3))
 
 
-def filtered(x, weight, before, out, tile, dtype):
+def filtered(x: Any, weight: Any, before: tuple[int, int], out: tuple[int, ...], tile: int, dtype: Any) -> Any:
     """The convolution by transforms, every operation in ``dtype``."""
     ahead, of_weight, back = (of.astype(dtype) for of in transforms(tile))
     down, across = (-(-extent // tile) for extent in out)
@@ -34,7 +36,7 @@ def filtered(x, weight, before, out, tile, dtype):
     return y[:, :, : out[0], : out[1]]
 
 
-def case(seed: int, channels: int, before: tuple[int, int], *, positive: bool = False):
+def case(seed: int, channels: int, before: tuple[int, int], *, positive: bool = False) -> tuple[Any, Any, Any]:
     draw = np.random.default_rng(seed)
     x, weight = draw.standard_normal((2, channels, 9, 11)), draw.standard_normal((3, channels, 3, 3))
     if positive:
