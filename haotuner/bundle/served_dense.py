@@ -11,7 +11,9 @@ from typing import Any
 
 import haotuner
 from haotuner.bundle.served_products import Wrong
+from haotuner.judge import EPILOGUE_ULPS
 from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.kind import sum_rounding
 from haotuner.words.op import Op
 
 CALLS = 400  # that a host queues while its cost is taken
@@ -50,10 +52,11 @@ class Served:
         return self.torch.randn(*size, device=self.device).to(self.dtype)
 
     def judge(self, y: Any, x: Any, what: str, residual: Any = None) -> None:
-        """Raise unless y is right: k products of normal numbers have a root of k, and y itself is rounded."""
+        """Raise unless y is right within the judge's tolerance: rounding of the sums, and of y itself."""
         torch, wide = self.torch, self.torch.float64
         matrix = self.weight.to(wide) if self.kn else self.weight.to(wide).T
         want = x.to(wide) @ matrix + self.bias.to(wide)
+        rounding = sum_rounding(self.op.k) * (x.to(wide).abs() @ matrix.abs() + self.bias.to(wide).abs())
         if residual is not None:
             want = want + residual.to(wide)
         act = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
@@ -61,7 +64,7 @@ class Served:
         for step in self.epilogue:
             want = act.get(step, lambda v: v)(want)
         kept = DTYPES[self.entry.output.dtype]
-        allowed = kept.eps * want.abs() + 8 * DTYPES["fp32"].eps * self.op.k**0.5 * 4 + kept.least
+        allowed = kept.eps * want.abs() + DTYPES["fp32"].eps * (rounding + EPILOGUE_ULPS * (1 + want.abs())) + kept.least
         wrong = ~((y.to(wide) - want).abs() <= allowed)
         if bool(wrong.any()):
             at = wrong.nonzero()[0].tolist()

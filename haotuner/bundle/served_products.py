@@ -8,6 +8,7 @@ from typing import Any
 
 import haotuner
 from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.kind import sum_rounding
 from haotuner.words.op import Op
 
 
@@ -29,7 +30,8 @@ def products(path: Path, device: str) -> Callable[[], None]:
         wide = torch.float64
         a = x.to(wide).transpose(-1, -2) if layout[0] == "t" else x.to(wide)
         want = a @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide))
-        allowed = kept.eps * want.abs() + 32 * DTYPES["fp32"].eps * k**0.5 + kept.least
+        off = a.abs() @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide)).abs()
+        allowed = kept.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(k) * off + kept.least
         wrong = int((~((y.to(wide) - want).abs() <= allowed)).sum())
         if wrong:
             raise Wrong(f"{what}: {wrong} wrong results")
@@ -81,7 +83,8 @@ def groups(path: Path, device: str) -> Callable[[], None]:
         first = 0
         for place, end in enumerate(ends.tolist()):
             want = x[first:end].double() @ weight[place].double().T
-            allowed = kept.eps * want.abs() + 32 * DTYPES["fp32"].eps * meant["k"] ** 0.5 + kept.least
+            off = x[first:end].double().abs() @ weight[place].double().abs().T
+            allowed = kept.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(meant["k"]) * off + kept.least
             wrong = int((~((y[first:end].double() - want).abs() <= allowed)).sum())
             if wrong:
                 raise Wrong(f"{what}: group {place} has {wrong} wrong results")
