@@ -36,7 +36,7 @@ from haotuner.words.shape import Shape
 NAME = "waves"
 SHAPES = 20  # of the traffic at which kernels are compared: a round of blocks more or less is seen between any two
 CANDIDATES = 96  # of each family: what is behind them by expectation has never been near the best
-BATCH = 8  # kernels a round: two builders, four each, are some ten seconds of nvcc
+BATCH = 4  # kernels a round of each builder: some ten seconds of nvcc
 EXPLORE = 0.25  # of a batch goes to kernels that no plan asks for: a model is only as good as its examples
 RANKED = 3  # kernels of each shape that are asked for, the best one first
 NEAR = 1.4  # a kernel is timed where it is expected within so many times the best...
@@ -139,7 +139,7 @@ class Search:
                 return "budget"
             if quiet >= effort.quiet_rounds and self._settled():
                 return "converged"
-            batch = self._batch(BATCH)
+            batch = self._batch(BATCH * self.lab.builders)
             if not batch:
                 return "exhausted"
             self._time(batch)

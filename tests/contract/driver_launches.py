@@ -141,7 +141,10 @@ def occupancy_is_told(case: Case) -> None:
 
 
 def a_tensor_map_is_checked(case: Case) -> None:
-    """Tensor Map Object Management, cuTensorMapEncodeTiled: alignment 16 of base and strides, boxes of at most 256."""
+    """Tensor Map Object Management, cuTensorMapEncodeTiled: alignment 16 of base and strides, boxes of at most 256.
+
+    The manual wants the map itself at 64 bytes. Driver 580 takes one at 32 without a word, so the stand-in alone insists.
+    """
     case.driver.open()
     base = case.driver.new("cuMemAlloc", 1 << 16)
     room = ctypes.create_string_buffer(256)
@@ -158,4 +161,3 @@ def a_tensor_map_is_checked(case: Case) -> None:
 
     assert encode() == 0
     assert encode(base=base + 8) == encode(pitch=264) == encode(box=257) == encode(width=0) == encode(step=9) == 1
-    assert encode(map_at=at + 32) == 1
