@@ -28,7 +28,7 @@ from haotuner.pack.write import write_pack
 from haotuner.plan_facts import plan_facts
 from haotuner.records import open_store
 from haotuner.request import Request, ops_asked
-from haotuner.runtime.host import missing_flags
+from haotuner.runtime.host import missing_flags, usable_cores
 from haotuner.scratch import scratch_folder
 from haotuner.trace import arrivals_of
 from haotuner.tuning import Tuned
@@ -42,6 +42,7 @@ VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shape
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hundred: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
+FEW_BUILDERS, MOST_BUILDERS = 2, 14  # a process holds some 0.5 GB
 SHORT_S = 10.0  # a run of less has one process that compiles
 _OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
@@ -186,16 +187,21 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
         lab = Lab(
             device, store, environment=environment, resume=request.resume, seed=request.seed, what=what,
-            builders=builders_for(request.budget_s),
+            builders=builders_for(request.budget_s, device, usable_cores()),
         )  # fmt: skip
         with closing(lab):
             lab.start()
             yield lab
 
 
-def builders_for(budget_s: float | None) -> int:
-    """Processes that compile: a second one starts for two seconds, which a short run never gets back."""
-    return 1 if budget_s is not None and budget_s < SHORT_S else 2
+def builders_for(budget_s: float | None, device: Device, cores: int) -> int:
+    """Processes that compile: a second one starts for two seconds, which a short run never gets back.
+
+    What compiles for another device than the CPU disturbs no measurement: all cores may but the tuner's and the timer's.
+    """
+    if budget_s is not None and budget_s < SHORT_S:
+        return 1
+    return FEW_BUILDERS if device.kind == "cpu" else max(FEW_BUILDERS, min(MOST_BUILDERS, cores - 2))
 
 
 @contextmanager

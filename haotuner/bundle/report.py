@@ -30,6 +30,7 @@ def gather(out: Path, state: State, inventory: Json) -> Json:
         "contract": read(out / "contract.jsonl"),
         "correctness": read(out / "correctness.jsonl"),
         "tuned": {path.parent.name: _tuned(path) for path in sorted(out.glob("packs/*/manifest.json"))},
+        "served": [one for path in sorted(out.glob("serve/*.jsonl")) for one in read(path)],
         "race": {path.stem: _race(path) for path in sorted(out.glob("race/*.json"))},
         "sanitized": {path.stem: path.read_text(errors="replace")[-800:] for path in sorted(out.glob("sanitize/*.txt"))},
     }
@@ -62,7 +63,7 @@ def _markdown(found: Json) -> str:
         left = [f"{name}: {_short(task['said']) or 'broken off'}" for name, task in tasks if task["status"] != "done"]
         lines.append(f"| {stage} | {', '.join(f'{n} {s}' for s, n in counts.items())} | {'; '.join(left)} |")
     lines += ["", *_contract(found["contract"]), "", *_correctness(found["correctness"]), "", *_tuning(found["tuned"])]
-    return "\n".join([*lines, "", *_races(found["race"])]) + "\n"
+    return "\n".join([*lines, "", *_served(found["served"]), "", *_races(found["race"])]) + "\n"
 
 
 def _contract(answers: list[Json]) -> list[str]:
@@ -87,6 +88,16 @@ def _tuning(packs: Json) -> list[str]:
         for op in pack["ops"]:
             seconds = pack["tuning"].get("seconds")
             lines.append(f"| {name} | {seconds} | {len(op['kernels'] or ())} | {op['measured']} |")
+    return lines
+
+
+def _served(answers: list[Json]) -> list[str]:
+    lines = ["## Serving", "", "| pack | right | left out | wrong |", "|---|---|---|---|"]
+    packs: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in answers:
+        packs[one["pack"]]["wrong" if one["failed"] else "left out" if "left_out" in one else "right"] += 1
+    lines += [f"| {pack} | {count['right']} | {count['left out']} | {count['wrong']} |" for pack, count in packs.items()]
+    lines += [f"- `{one['pack']}`, {one['check']}: {_short(one['failed'])}" for one in answers if one["failed"]]
     return lines
 
 

@@ -13,9 +13,9 @@ from haotuner.bundle.suites import Suite
 from haotuner.words.device import is_standin
 from haotuner.words.op import Op
 
-STAGES = ("inventory", "contract", "correctness", "tune", "race", "subsets", "sanitize", "export")
+STAGES = ("inventory", "contract", "correctness", "tune", "serve", "race", "subsets", "sanitize", "export")
 LIMIT_MINUTES = {"inventory": 4.0, "contract": 4.0, "correctness": 8.0, "export": 3.0}  # of whole stages; the others share
-SHARES = {"tune": 0.6, "race": 0.8, "subsets": 0.5, "sanitize": 1.0}  # of what is left when a stage begins
+SHARES = {"tune": 0.6, "serve": 0.3, "race": 0.8, "subsets": 0.5, "sanitize": 1.0}  # of what is left when a stage begins
 TUNE_EXTRA_S = 20.0  # beside its budget, a tuner starts its processes, builds a pack and checks it
 ROW_EXTRA_S = 2.0  # beside its time, a raced shape is prepared and checked
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -66,6 +66,9 @@ def tasks_of(stage: str, suite: Suite, place: Place, inventory: dict[str, Any]) 
     if stage == "tune":
         return [_haotuner(stage, work.name, makes=f"packs/{work.name}/manifest.json", right=(0, 3), least_s=suite.tune_s[0])
                 for work in suite.works]  # fmt: skip
+    if stage == "serve":
+        packs = [place.out / "packs" / work.name for work in suite.works]
+        return [_serve(place, pack, inventory) for pack in packs if pack.is_dir()]
     if stage == "race":
         tuned = [work for work in suite.works if (place.out / "packs" / work.name).is_dir()]
         return [_haotuner(stage, work.name, out=f"race/{work.name}.json", least_s=10.0, right=(0, 1)) for work in tuned]
@@ -141,6 +144,15 @@ def _correctness(place: Place, kernels: int) -> Task:
     return _task("correctness", "kernels", "haotuner.bundle.correctness", *words, right=(0, 1), makes="correctness.jsonl")
 
 
+def _serve(place: Place, pack: Path, inventory: dict[str, Any]) -> Task:
+    torch = inventory.get("torch")
+    if not isinstance(torch, list) or not torch[-1]:
+        return Task(stage="serve", name=pack.name, why_not="torch is not there, or sees no GPU")
+    answers = place.out / "serve" / f"{pack.name}.jsonl"
+    words = (str(pack), "--device", place.device, "--out", str(answers))
+    return _task("serve", pack.name, "haotuner.bundle.served", *words, right=(0, 1), makes=f"serve/{pack.name}.jsonl")
+
+
 def _sanitize(place: Place, name: str) -> Task:
     found = tool(SANITIZER)
     if found is None:
@@ -167,4 +179,4 @@ def code_cache(place: Place) -> Path:
 
 def folders(suite: Suite) -> Sequence[str]:
     """Folders of the results."""
-    return ("packs", "race", "records", "sanitize")
+    return ("packs", "serve", "race", "records", "sanitize")

@@ -51,7 +51,7 @@ class Lab:
         seed: int = 0,
         builders: int = 2,
     ) -> None:
-        self.device, self.store, self.seed = device, store, seed
+        self.device, self.store, self.seed, self.builders = device, store, seed, builders
         self.backend = backend = backend_for(device)
         self.policy = policy or Policy()
         self.fingerprint = backend.fingerprint(device, self.policy)

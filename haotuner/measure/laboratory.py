@@ -24,6 +24,7 @@ class Laboratory(Protocol):
     session: Session
     reused: int  # records of an earlier run that count in this one
     failures: dict[str, int]  # by reason
+    builders: int  # kernels that are compiled at a time
 
     def start(self) -> None:
         """Start what takes seconds and is no part of a budget."""

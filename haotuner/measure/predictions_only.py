@@ -22,6 +22,7 @@ class PredictionsOnly:
         self.fingerprint, self.reused = "", 0
         self.session = Session(id="", fingerprint="", started=0.0)
         self.failures: dict[str, int] = {}
+        self.builders = 1
         self._builder = backend.builder(environment)
 
     def start(self) -> None:

@@ -141,7 +141,10 @@ def occupancy_is_told(case: Case) -> None:
 
 
 def a_tensor_map_is_checked(case: Case) -> None:
-    """Tensor Map Object Management, cuTensorMapEncodeTiled: alignment 16 of base and strides, boxes of at most 256."""
+    """Tensor Map Object Management, cuTensorMapEncodeTiled: alignment 16 of base and strides, boxes of at most 256.
+
+    The manual wants the map itself at 64 bytes. Driver 580 takes one at 32 without a word, so the stand-in alone insists.
+    """
     case.driver.open()
     base = case.driver.new("cuMemAlloc", 1 << 16)
     room = ctypes.create_string_buffer(256)
@@ -157,5 +160,7 @@ def a_tensor_map_is_checked(case: Case) -> None:
         )
 
     assert encode() == 0
+    context = case.driver.new("cuCtxPopCurrent")
+    assert encode() == 201  # the manual does not say so; driver 580 does
+    case.driver.need("cuCtxPushCurrent", context)
     assert encode(base=base + 8) == encode(pitch=264) == encode(box=257) == encode(width=0) == encode(step=9) == 1
-    assert encode(map_at=at + 32) == 1

@@ -36,6 +36,7 @@ class FakeLab:
     ) -> None:
         self.device, self.noise, self.seed, self.fails, self.pause_s = device, noise, seed, fails, pause_s
         self.failures: dict[str, int] = {}
+        self.builders = 2
         self.prepared: list[str] = []
         self.measured: list[Trial] = []
         self.started: list[float] = []
