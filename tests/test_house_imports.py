@@ -46,15 +46,13 @@ def loads(name: str) -> frozenset[str]:
 def lacking(source: str, place: Path) -> list[str]:
     """Lines of one file of tests that fail to import where ``make test`` installed its packages and nothing else."""
     body = ast.parse(source).body
-    asked = {  # the package of each importorskip outside all functions, and its line
-        node.args[0].value.split(".")[0]: node.lineno
-        for statement in reversed(body)
-        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "pytest.importorskip"
-        and isinstance(node.args[0], ast.Constant)
-    }
+    asked: dict[str, int] = {}  # the package of each importorskip outside all functions, and its first line
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and (found := re.match(r"pytest\.importorskip\('(\w+)", ast.unparse(node))):
+                asked.setdefault(found[1], node.lineno)
 
     def needs(one: Import) -> set[str]:
         if one.module.split(".")[0] == "tests":
