@@ -48,7 +48,12 @@ int64_t ht_conv_phases(const ht_conv* conv);
 /* Phase `index` of outputs p x q, from the one before it; where p and q are 0 only its weight is described. */
 void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase);
 /* Extent of the output along an axis; below 1 where the window does not fit. */
-int64_t ht_conv_out(const ht_conv* conv, const ht_window* window, int64_t extent);
+static inline int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64_t extent) {
+  int64_t reach = (int64_t)w->dilation * (w->taps - 1);
+  if (conv->transposed) return (extent - 1) * w->stride - w->before - w->after + reach + w->more + 1;
+  int64_t room = extent + w->before + w->after - reach - 1;
+  return room < 0 ? 0 : room / w->stride + 1;
+}
 int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
 int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the transformed weights follow */
 int64_t ht_conv_apart(int64_t floats);       /* rounded up to an odd number of cache lines: such rows never meet in few sets of L1 */

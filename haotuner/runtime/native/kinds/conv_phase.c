@@ -11,13 +11,6 @@ static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 
-int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64_t extent) {
-  int64_t reach = (int64_t)w->dilation * (w->taps - 1);
-  if (conv->transposed) return (extent - 1) * w->stride - w->before - w->after + reach + w->more + 1;
-  int64_t room = extent + w->before + w->after - reach - 1;
-  return room < 0 ? 0 : room / w->stride + 1;
-}
-
 int64_t ht_conv_phases(const ht_conv* conv) {
   return conv->transposed ? (int64_t)conv->tall.stride * conv->wide.stride : 1;
 }
