@@ -117,6 +117,11 @@ def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "products", "products_beside", "product_refusals", "product_faults")
 
 
+@pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
+def test_products_on_a_second_device(folder, pick):
+    run(folder, pick, "products_elsewhere", more_devices=(pick.arch,))
+
+
 @pytest.mark.parametrize("pick", TURNED_PICKS, ids=lambda pick: pick.op)
 def test_a_first_factor_stored_the_other_way_is_served(folder, pick):
     run(folder, pick, "turned")
