@@ -134,13 +134,34 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         row = T.truncdiv(e, chunks * down) * down + T.truncdiv(T.truncmod(e, WARP), SIDE_BY_SIDE)
         return row, T.truncdiv(T.truncmod(e, chunks * down), WARP) * SIDE_BY_SIDE + T.truncmod(e, SIDE_BY_SIDE)
 
-    def shifted(index: Any, chunk: Any, height: int, unit: int) -> Any:
-        """Where row ``index`` (in units of rows) of a transposed tile lies in the k rows of one chunk.
+    def turned(chunk: Any, height: int, unit: int) -> Any:
+        """What moves a chunk's rows of a transposed tile, so that stores meet all banks, in units of rows.
 
-        It is moved so that stores meet all banks: a XOR below the power of two that divides the tile's height.
+        It is XORed to the index of a row, and is below the power of two that divides the tile's height.
         """
         turn = chunk if height >= BANKS else T.truncdiv(chunk, BANKS // height)
-        return T.bitwise_xor(index, T.truncdiv(T.truncmod(turn * chunk_lanes, min(BANKS, height & -height)), unit))
+        return T.truncdiv(T.truncmod(turn * chunk_lanes, turns(height)), unit)
+
+    def turns(height: int) -> int:
+        """A turn is less."""
+        return min(BANKS, height & -height)
+
+    # What of a XOR is known to the compiler is taken out of it: one address then serves many accesses, at fixed distances.
+    def stored_at(thread: Any, i: Any, height: int) -> Any:
+        """The chunk of the thread's i-th piece, and where its row lies in the chunk's rows of k."""
+        chunks = bk // v
+        if threads % (chunks if chunks <= SIDE_BY_SIDE else chunks * WARP // SIDE_BY_SIDE):
+            row, chunk = along_k(i * threads + thread, chunks)
+            return chunk, T.bitwise_xor(row, turned(chunk, height, 1))
+        row, chunk = along_k(thread, chunks)  # so are all its pieces, rows ahead
+        ahead = i * (threads // chunks)
+        near = T.truncmod(ahead, turns(height))
+        return chunk, T.bitwise_xor(row + near, turned(chunk, height, 1)) + (ahead - near)
+
+    def strip_of(first: Any, s: Any, chunk: Any, height: int, width: int, lanes: int, strips: int) -> Any:
+        """Where a thread's strip s lies: its first is at ``first``, whose bits for the strips are zero."""
+        turn, bits = turned(chunk, height, width), lanes * (strips - 1)
+        return T.bitwise_xor(first, turn - T.bitwise_and(turn, bits)) + T.bitwise_xor(s * lanes, T.bitwise_and(turn, bits))
 
     def row_of_k(chunk: Any, q: Any, height: int) -> Any:
         """Where the q-th row of k of a chunk lies: short ones share the banks, so neighbouring chunks begin with others."""
@@ -218,10 +239,10 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
             """Registers that hold rows of k into [k][row], shifted against bank conflicts."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
-                at = T.meta_var(along_k(e, bk // v))
+                at = T.meta_var(stored_at(thread, i, height))
                 if e < height * bk // v:
                     for q in T.unroll(v):
-                        shared[side, row_of_k(at[1], q, height), shifted(at[0], at[1], height, 1)] = held[i * v + q]
+                        shared[side, row_of_k(at[0], q, height), at[1]] = held[i * v + q]
 
         @T.inline
         def put_along(shared, side, held, loads, height):
@@ -257,13 +278,15 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
             for kk in T.unroll(bk):
                 k_row = T.meta_var(row_of_k(T.truncdiv(kk, v), T.truncmod(kk, v), bm) if bm < BANKS and not x_kn else kk)
                 for s in T.unroll(tm // row_strip):
-                    plain = T.meta_var(row + s * LANE_ROWS)
-                    strip = T.meta_var(plain if x_kn else shifted(plain, T.truncdiv(kk, v), bm, row_strip))
+                    chunk = T.meta_var(T.truncdiv(kk, v))
+                    across_k = T.meta_var(strip_of(row, s, chunk, bm, row_strip, LANE_ROWS, tm // row_strip))
+                    strip = T.meta_var(row + s * LANE_ROWS if x_kn else across_k)
                     for q in T.vectorized(row_strip):
                         xf[s * row_strip + q] = xs[T.truncmod(step, 2), k_row, strip * row_strip + q]
                 for s in T.unroll(tn // column_strip):
-                    plain = T.meta_var(column + s * LANE_COLUMNS)
-                    strip = T.meta_var(plain if kn else shifted(plain, T.truncdiv(kk, v), bn, column_strip))
+                    chunk = T.meta_var(T.truncdiv(kk, v))
+                    across_k = T.meta_var(strip_of(column, s, chunk, bn, column_strip, LANE_COLUMNS, tn // column_strip))
+                    strip = T.meta_var(column + s * LANE_COLUMNS if kn else across_k)
                     for q in T.vectorized(column_strip):
                         wr[s * column_strip + q] = ws[T.truncmod(step, 2), kk, strip * column_strip + q]
                 for i in T.unroll(tm):
