@@ -225,17 +225,13 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         @T.inline
         def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place):
             """One tile of global memory into registers, zeros outside the matrix; column0 counts chunks."""
-            own = T.meta_var(place(thread, 0, width // v))
-            left = T.meta_var(T.if_then_else((column0 + own[2]) * v < column_end, row_end - row0 - own[0], 0))
             for i in T.unroll(loads):
                 at = T.meta_var(place(thread, i, width // v))
-                inside = T.meta_var(at[1] < left)
-                T.evaluate(
-                    pieces.call(
-                        T, f"ht_fetch_floats<{v}>", held.ptr_to([i * v]),
-                        flat.ptr_to([(row0 + at[0] + at[1]) * pitch + (column0 + at[2]) * v]), inside,
-                    )
-                )  # fmt: skip
+                c = T.meta_var((column0 + at[2]) * v)
+                left = T.meta_var(T.if_then_else(c < column_end, row_end - row0 - at[0], 0))
+                inside = T.meta_var(T.And(i * threads + thread < height * width // v, at[1] < left))
+                source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
+                T.evaluate(pieces.call(T, f"ht_fetch_floats<{v}>", held.ptr_to([i * v]), source, inside))
 
         @T.inline
         def fetch_step(step):
