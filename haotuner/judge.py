@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
-from haotuner.ops.kind import Operand
+from haotuner.ops.kind import FILTERED, Operand
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 Array: TypeAlias = NDArray[Any]
+EXACTLY: Mapping[str, str] = MappingProxyType({})
 GUARD = 24  # elements around every row of an output that a call must leave alone
 SENTINEL = -7.25e30  # no result of the test data comes near it; as fp16 it is -inf, which none is either
 INTEGER_SENTINEL = 11.0  # above the least integer
@@ -115,14 +118,22 @@ def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
     return value if kept.eps else np.clip(np.rint(value), kept.low, kept.high)
 
 
-def tolerance(op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64]) -> NDArray[np.float64]:
+def computed_by(kernels: Iterable[str]) -> dict[str, str]:
+    """What ``check`` must know of the micro-kernels that may have computed a result: some trade exactness for speed."""
+    tiles = [dict(MicroKernel.parse(name).params).get("wt", 0) for name in kernels if "_winograd_" in name]
+    return {FILTERED: str(max(tiles))} if tiles else {}
+
+
+def tolerance(
+    op: Op, inputs: Mapping[str, Array], want: NDArray[np.float64], computed: Mapping[str, str] = EXACTLY
+) -> NDArray[np.float64]:
     """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself."""
     kept = DTYPES[op.dtype_of(op.meaning.output)]
     eps = kept.eps
     if not eps and not op.epilogue:
         return np.zeros(want.shape)  # sums of integers
     # Sums are kept in fp32 at least, whatever the operands' type.
-    units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), op.all_options())), np.float64)
+    units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), {**op.all_options(), **computed})), np.float64)
     value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
     # Sums of integers are exact, and rounded once where they become floats.
     allowed = DTYPES["fp32"].eps * (units if op.sums == "fp32" else np.abs(value))
@@ -158,12 +169,17 @@ def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64
     )
 
 
-def check(op: Op, inputs: Mapping[str, Array], found: Array, *, whole: bool = False) -> Verdict:
-    """The result of one call against the reference; ``whole`` numbers of a kind that is exact on them allow no error."""
+def check(
+    op: Op, inputs: Mapping[str, Array], found: Array, *, whole: bool = False, computed: Mapping[str, str] = EXACTLY
+) -> Verdict:
+    """The result of one call against the reference; ``whole`` numbers of a kind that is exact on them allow no error.
+
+    ``computed``: how, see ``computed_by``.
+    """
     want = reference(op, inputs)
     rounds = DTYPES[op.dtype_of(op.meaning.output)].eps > DTYPES["fp32"].eps
-    exact = whole and op.meaning.exact and not op.epilogue and not rounds
-    return compare(found, want, 0.0 if exact else tolerance(op, inputs, want))
+    exact = whole and op.meaning.exact and not op.epilogue and not rounds and not computed
+    return compare(found, want, 0.0 if exact else tolerance(op, inputs, want, computed))
 
 
 class Guarded:

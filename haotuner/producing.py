@@ -42,7 +42,7 @@ VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shape
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
 MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hundred: the model is checked as a whole, too
 SAID_MOST = 600  # letters of what a compiler says
-FEW_BUILDERS, MOST_BUILDERS = 2, 8  # a process holds some 0.5 GB; more than eight wait for each other's rounds
+FEW_BUILDERS, MOST_BUILDERS = 2, 14  # a process holds some 0.5 GB
 SHORT_S = 10.0  # a run of less has one process that compiles
 _OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 

@@ -7,6 +7,7 @@ from functools import cache
 from haotuner.errors import NothingLegal
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect
+from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.online import CpuOnline
@@ -28,6 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     *TYPED_PRODUCT_FAMILIES,
     CpuConvDirect(),
     CpuConv(),
+    CpuConvWinograd(),
     *TYPED_CONV_FAMILIES,
     *CUDA_FAMILIES,
     *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),

@@ -10,6 +10,7 @@ import numpy as np
 
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.modes import make_pool
+from haotuner.transfer.opinions import SHARES, Shares
 from haotuner.transfer.sources import learn_sources, own_forests
 from haotuner.transfer.target_scores import TargetScores
 
@@ -17,7 +18,9 @@ SUBSETS = 6  # sets of sources of one size that are tried: with four sources tha
 KEY = "best@10"
 
 
-def learning_curve(target: DeviceTable, tables: Sequence[DeviceTable], seed: int = 0) -> dict[str, list[float]]:
+def learning_curve(
+    target: DeviceTable, tables: Sequence[DeviceTable], seed: int = 0, shares: Shares = SHARES
+) -> dict[str, list[float]]:
     """Zero-shot best@10 by the number of sources, one value for each of at most ``SUBSETS`` sets of that size."""
     scores, rng = TargetScores.of(target), np.random.default_rng([seed, 9])
     forests = own_forests(tables, seed)
@@ -26,7 +29,7 @@ def learning_curve(target: DeviceTable, tables: Sequence[DeviceTable], seed: int
         for chosen in _subsets(len(tables), size, rng):
             part = [tables[at] for at in chosen]
             sources = learn_sources(part, target.device, seed=seed, forests=[forests[at] for at in chosen])
-            pool = make_pool(sources, part, target)
+            pool = make_pool(sources, part, target, shares=shares)
             found.setdefault(str(size), []).append(scores.score(pool.zero_shot())[KEY])
     return found
 

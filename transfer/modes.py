@@ -79,14 +79,19 @@ class Pool:
         The nearest profile, or whatever opinion is believed most, can be far off at the very top (W6600 from W7800: best@10
         0.48), and before any sample nothing tells.
         """
+        return self.zero_shots(seed, [self.shares.agreed])[0]
+
+    def zero_shots(self, seed: int, agreed: Sequence[float]) -> list[Scores]:
+        """The same for several shares of the head that go to what opinions agree on; the portfolio is drawn once."""
         said, opinions = self.sources.zero_shot(self.columns), self.opinions()
-        heads = []
+        heads: list[list[Rows]] = [[] for _ in agreed]
         for task in np.unique(self.tasks):
             rows = np.flatnonzero(self.tasks == task)
             part = [replace(one, said=one.said[rows]) for one in opinions]
-            head = self.portfolio(part, [seed, 2], rows).best(HEAD)
-            heads.append(rows[shared_head(agreement(part), head, self.shares.agreed)])
-        return with_heads(said, heads)
+            best, common = self.portfolio(part, [seed, 2], rows).best(HEAD), agreement(part)
+            for share, found in zip(agreed, heads, strict=True):
+                found.append(rows[shared_head(common, best, share)])
+        return [with_heads(said, found) for found in heads]
 
     def copy(self) -> Scores:
         """The sources' own measurements; rows that no source measured come last, in zero-shot order."""

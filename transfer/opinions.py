@@ -30,10 +30,7 @@ class Shares:
     together: float = 0.25  # of each model of all sources together: their mean, the joint forest, the plain one
     learnt: float = 0.5  # of each model that learnt from samples, before it is held against what it had not seen
     doubt: float = 0.1  # share of the belief that nobody is right
-    # Of the zero-shot head, what goes to ``agreement``; the portfolio has the rest. Nine rows in ten and none, best@10, two
-    # seeds: convolution 0.983 and 0.928, architecture out 0.985 and 0.950, vendor out 0.974 and 0.936, dedispersion from two
-    # sources 0.958 and 0.937, GEMM level. Five in ten 0.925, 0.926, 0.918 and 0.954: what is best is seventh to ninth there.
-    agreed: float = 0.9
+    agreed: float = 0.0  # of the zero-shot head, the share that goes to ``agreement``; the portfolio has the rest
 
 
 SHARES = Shares()

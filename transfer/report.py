@@ -30,7 +30,7 @@ from haotuner.transfer.evaluate import (
     without_relatives,
 )
 from haotuner.transfer.learning_curve import learning_curve
-from haotuner.transfer.opinions import SHARES
+from haotuner.transfer.opinions import SHARES, Shares
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
 
@@ -56,8 +56,26 @@ class SeedsOfTarget:
         """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
         asked = self.evaluation
         counts, seeds = (",".join(map(str, numbers)) for numbers in (asked.counts, self.seeds))
-        shares = ",".join(f"{value:g}" for value in asdict(asked.shares or SHARES).values())
+        shares = _told(asked.shares or SHARES)
         return f"simulate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds} shares {shares}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveOfTarget:
+    """The learning curve of one target of one family."""
+
+    family: str
+    target: str
+    shares: Shares
+
+    @property
+    def key(self) -> str:
+        """As of ``SeedsOfTarget``."""
+        return f"learning curve {self.family} {self.target} shares {_told(self.shares)}"
+
+
+def _told(shares: Shares) -> str:
+    return ",".join(f"{value:g}" for value in asdict(shares).values())
 
 
 def report(
@@ -102,7 +120,7 @@ def report(
     jobs = {job.key: job for job in todo}
     answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
     curves = {
-        f"learning curve {t.family} {t.device.id}": (t.family, t.device.id) for name in shared for t in _ranked(read, name)
+        job.key: job for name in shared for job in _curves(read, name, next(s for s in SPLITS if s in splits), settings)
     }
     learnt = answers_of(_curve, read, curves, processes=processes, tell=tell, kept=kept, keep=keep)
     runs: dict[tuple[str, str, str], list[SimulatedRun]] = {}
@@ -126,8 +144,8 @@ def report(
             split: across_devices({target: runs[family, split, target] for target in reports}, reports)
             for split, reports in facts["splits"].items()
         }
-    for key, (family, target) in curves.items():
-        document["families"][family].setdefault("learning_curves", {})[target] = learnt[key]["found"]
+    for key, curve in curves.items():
+        document["families"][curve.family].setdefault("learning_curves", {})[curve.target] = learnt[key]["found"]
     work = sum(answer["seconds"] for answer in (*answers.values(), *learnt.values()))
     return document | {"work_s": work, "jobs": processes}
 
@@ -188,8 +206,14 @@ def _ranked(read: DeviceTables, family: str) -> list[DeviceTable]:
     return sorted((table for table in read.of(family) if table.groups()), key=len, reverse=True)
 
 
-def _curve(read: DeviceTables, job: tuple[str, str]) -> dict[str, list[float]]:
-    return learning_curve(*table_of(read, *job))
+def _curves(read: DeviceTables, family: str, split: str, settings: Settings) -> Iterator[CurveOfTarget]:
+    """By the settings that folds chose for the target under that split."""
+    for target in (table.device.id for table in _ranked(read, family)):
+        yield CurveOfTarget(family=family, target=target, shares=settings[target, split].shares)
+
+
+def _curve(read: DeviceTables, job: CurveOfTarget) -> dict[str, list[float]]:
+    return learning_curve(*table_of(read, job.family, job.target), shares=job.shares)
 
 
 def _settings(read: DeviceTables, families: Sequence[str], splits: Sequence[str], **working: Any) -> Settings:

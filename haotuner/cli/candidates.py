@@ -15,6 +15,7 @@ from haotuner.cli.output import say
 from haotuner.cli.requested import Json, Quiet, Verbose
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
 from haotuner.request import ops_of
 from haotuner.select.funnel import Funnel, select
@@ -84,7 +85,8 @@ def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funne
     """A funnel of each family with a legal point, and why the others have none; NothingLegal if no family has one."""
     found: dict[str, Funnel] = {}
     without: dict[str, str] = {}
-    for family in families_for(op, "cpu" if device.kind == "cpu" else "cuda"):
+    families = conv_families(op) if device.kind != "cpu" else ()
+    for family in families or families_for(op, "cpu" if device.kind == "cpu" else "cuda"):
         try:
             found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic))
         except NothingLegal as error:

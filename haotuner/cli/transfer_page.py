@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from haotuner.cli.markdown import markdown_table
+from haotuner.cli.transfer_summary import in_short
 from haotuner.transfer.modes import GUIDED, MODES, STARTED
 from haotuner.transfer.target_scores import KEYS
 
@@ -31,7 +32,7 @@ Plots = Mapping[tuple[str, str], str]  # the link of the picture of each (family
 
 def page(document: Mapping[str, Any], command: str) -> str:
     """Markdown of what ``report`` found; ``command`` says how it was made."""
-    lines = [*header(document, command)]
+    lines = [*header(document, command), *in_short(document)]
     for family, facts in document["families"].items():
         lines += family_page(family, facts, document["counts"])
     return "\n".join(lines) + "\n"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from haotuner.cli.devices import columns
+from haotuner.cli.markdown import markdown_table
 from haotuner.transfer.across_devices import KEY, SCRATCH
 from haotuner.transfer.modes import GUIDED
 
@@ -16,23 +18,46 @@ _HEAD = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table with its title; the first row is its head."""
+
+    title: str
+    rows: list[tuple[str, ...]]
+    notes: list[str]
+
+
 def summary(document: Mapping[str, Any]) -> str:
     """Lines of text: a table a family and split, then the learning curves."""
-    return "\n".join(_lines(document))
+    lines = [what(document)]
+    for part in parts(document):
+        lines += ["", part.title, columns(part.rows), *part.notes]
+    return "\n".join(lines)
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+def in_short(document: Mapping[str, Any]) -> Iterator[str]:
+    """The same as a section of a page of Markdown."""
+    yield from ("## In short", "", f"{what(document)}.", "")
+    for part in parts(document):
+        yield from (f"### {part.title}", "", *markdown_table(part.rows[0], part.rows[1:]))
+        for note in part.notes:
+            yield from (f"{note[0].upper()}{note[1:]}.", "")
+
+
+def what(document: Mapping[str, Any]) -> str:
+    """What the figures are."""
+    return f"{KEY}: means over {document['seeds']} seeds; in brackets 90 % intervals of the mean over targets"
+
+
+def parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    """A table a family and split, and the learning curves of each family."""
     counts = [str(count) for count in document["counts"]]
-    yield f"{KEY}: means over {document['seeds']} seeds; in brackets 90 % intervals of the mean over targets"
     for family, facts in document["families"].items():
         for split, reports in facts["splits"].items():
-            yield ""
-            yield f"{family}, {_HEAD[split]}"
-            yield columns([*_rows(reports, facts["across"][split], counts)])
-            yield from _settings(reports)
-        yield ""
-        yield f"{family}, zero-shot by the number of source devices (mean over sets of sources)"
-        yield columns([*_curves(facts.get("learning_curves", {}))])
+            rows = [*_rows(reports, facts["across"][split], counts)]
+            yield Part(f"{family}, {_HEAD[split]}", rows, [*_settings(reports)])
+        title = f"{family}, zero-shot by the number of source devices (mean over sets of sources)"
+        yield Part(title, [*_curves(facts.get("learning_curves", {}))], [])
 
 
 def _rows(reports: Mapping[str, Any], across: Mapping[str, Any], counts: list[str]) -> Iterator[tuple[str, ...]]:

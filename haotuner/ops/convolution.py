@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from haotuner.ops.kind import Arrays, Extents, Operand, OpKind, Option, Options, plain, sum_rounding
+from haotuner.ops import minimal_filtering
+from haotuner.ops.kind import FILTERED, Arrays, Extents, Operand, OpKind, Option, Options, plain, sum_rounding
 from haotuner.ops.product_options import PRODUCT_OPTIONS
 
 MOST = 1 << 20  # a stride, pad or dilation: beyond any image, and products of two stay far inside 64 bits
@@ -119,7 +120,12 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
         x, weight = np.abs(inputs["x"]), np.abs(inputs["weight"])
         depth = int(np.prod(weight.shape)) // max(1, weight.shape[1 if transposed else 0])
         y = convolve(*images(x, weight, options), int(options["groups"]))
-        return sum_rounding(depth) * (y[:, :, 0] if flat else y)
+        units, tile = sum_rounding(depth) * (y[:, :, 0] if flat else y), int(options.get(FILTERED, 0))
+        if not tile:
+            return units
+        of = images(x, weight, options)[2]
+        pads = (of["h"].before, of["w"].before)
+        return np.maximum(units, minimal_filtering.tolerance(x, weight, pads, (y.shape[2], y.shape[3]), tile))
 
     def flops(extents: Extents) -> int:
         deep, taps = ("fg", "c") if transposed else ("cg", "f"), extents.get("r", 1) * extents["s"]

@@ -164,6 +164,9 @@ def plain(name: str, role: OperandRole, *axes: str, dtype: str | None = None) ->
     return Operand(name=name, role=role, layouts={"".join(axes): axes}, dtype=dtype)
 
 
+FILTERED = "filtered"  # of a result, beside its op's options: the tile of the minimal filtering that computed it
+
+
 def sum_rounding(depth: int) -> float:
     """Units of roundoff that a sum of ``depth`` terms may be off, times the sum of their magnitudes.
 

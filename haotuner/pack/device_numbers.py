@@ -11,6 +11,8 @@ import numpy as np
 
 from haotuner import judge
 from haotuner.errors import EnvironmentMissing
+from haotuner.ops.convolution import is_convolution
+from haotuner.pack.device_convolutions import check_convolution
 from haotuner.pack.device_products import check_product
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
@@ -86,6 +88,8 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         return [f"{op.name}: numpy has no {meaning.dtype} here, so its numbers cannot be checked; pip install ml_dtypes"]
     if op.kind == "batch_matmul":
         return check_product(pack, op, memory, rng, most_flops)
+    if is_convolution(op.kind):
+        return check_convolution(pack, op, memory, rng, most_flops)
     rows = _shapes(op, meaning, rng, most_flops)
     constants = judge.draw(meaning, Shape.of(m=1), rng)
     weight, bias = constants["weight"], constants.get("bias")

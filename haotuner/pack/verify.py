@@ -213,7 +213,7 @@ def _check_op(pack: Pack, op: PackOp, threads: int, rng: np.random.Generator, mo
         apart = {o.name: inputs[o.name] if o.compact else judge.spaced(inputs[o.name], 3) for o in op.inputs}
         out = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
         call(apart, out.inner)
-        verdict = judge.check(meaning, inputs, out.inner)
+        verdict = judge.check(meaning, inputs, out.inner, computed=judge.computed_by(op.kernels))
         where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())} threads={threads}"
         if verdict.wrong:
             problems.append(f"{where}: {verdict}")

@@ -95,7 +95,7 @@ class ConvBound:
             call=call,
             setting=setting,
             packed=tvm_ffi.from_dlpack(packed),
-            unpack=_unpacking(packed, values.shape, _packing(pack, op))
+            unpack=_unpacking(packed, values.shape, op.operands[1].packed, _packing(pack, op))
             if values.dtype == np.float32
             else _keeping(values, op),
             constants={name: tvm_ffi.from_dlpack(row) for name, row in rows.items()},
@@ -281,8 +281,11 @@ def _packing(pack: Pack, op: PackOp) -> Callable[[NDArray[Any], NDArray[np.float
     return into
 
 
-def _unpacking(packed: Any, shape: tuple[int, ...], packed_of: Callable[[Any, Any], None]) -> Callable[[], NDArray[Any]]:
-    return lambda: unpacked(packed, shape, packed_of)
+def _unpacking(
+    packed: Any, shape: tuple[int, ...], facts: Mapping[str, Any], packed_of: Callable[[Any, Any], None]
+) -> Callable[[], NDArray[Any]]:
+    plain = int(facts.get("plain", packed.size))  # transformed copies follow
+    return lambda: unpacked(packed, shape, plain, packed_of)
 
 
 def _keeping(values: NDArray[Any], op: PackOp) -> Callable[[], NDArray[Any]]:
@@ -302,12 +305,13 @@ def weight_shape(op: Op) -> tuple[int, ...]:
 
 
 def unpacked(
-    packed: NDArray[np.float32], shape: tuple[int, ...], packed_of: Callable[[Any, Any], None]
+    packed: NDArray[np.float32], shape: tuple[int, ...], plain: int, packed_of: Callable[[Any, Any], None]
 ) -> NDArray[np.float32]:
-    """The weight out of its packed form: what numbers are packed where tells where each lies."""
+    """The weight out of the first ``plain`` floats of its packed form: numbers packed alike tell where each lies."""
     count = int(np.prod(shape))
     places = np.zeros(packed.size, np.float32)
     packed_of(np.arange(1, count + 1, dtype=np.int32).view(np.float32).reshape(shape), places)
-    found, kept = np.zeros(count, np.float32), places.view(np.int32) > 0
-    found[places.view(np.int32)[kept] - 1] = packed[kept]
+    places = places[:plain].view(np.int32)
+    found, kept = np.zeros(count, np.float32), places > 0
+    found[places[kept] - 1] = packed[:plain][kept]
     return found.reshape(shape)

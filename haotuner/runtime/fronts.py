@@ -11,6 +11,7 @@ from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
+from haotuner.runtime.placed_convolution import PlacedConvOp
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 
@@ -23,6 +24,7 @@ PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a dev
     "dense": PlacedOp,
     "grouped": GroupedOp,
     "batch_matmul": PlacedProductOp,
+    **{kind.name: PlacedConvOp for kind in CONVOLUTIONS if "transpose" not in kind.name},
 }
 
 

@@ -7,7 +7,9 @@ better half at more of them, until those that are left have been timed at all. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +19,14 @@ from haotuner.cost.features import features
 from haotuner.cost.machine import machine
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
 from haotuner.search.clock import Clock, now
 from haotuner.search.explore import Explorable, explored
 from haotuner.search.task import Task, Tuned, Watch
-from haotuner.select.funnel import select
+from haotuner.select.funnel import Funnel, select
 from haotuner.words.composition import SERIAL, Composition
 from haotuner.words.demand import Expectation
 from haotuner.words.device import Device
@@ -57,12 +59,12 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
 def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
+    families = [one for one in families if one is family or beside(one, task)]
     clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
     found = _explored(task, lab, family, clock) if task.search else []
-    score = expectation(task, family, lab.device, model)
-    funnel = select(task.op, family, lab.device, task.traffic, score, among=found)
+    funnel = joined(list(_funnels(task, lab.device, families, model, found)))
     clock.move(begin + task.budget_s * effort.confirm_share)
-    race = Race(task, lab, family, [c.kernel for c in funnel.kept], model, clock)
+    race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
     kept, regret = race.keep()
     clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
@@ -165,19 +167,26 @@ class Race:
         self,
         task: Task,
         lab: Laboratory,
-        family: Family,
+        families: Sequence[Family],
         candidates: Sequence[MicroKernel],
         model: CostModel | None,
         clock: Clock,
     ) -> None:
         self.task, self.lab, self.clock = task, lab, clock
-        self._shared = bool(getattr(family, "shares_programs", False))
+        self._shared = bool(getattr(families[0], "shares_programs", False))
         self.shapes = compared(task, lab.device, SHAPES)
         self.shares = self._shares()
-        expected = predicted_us(task, family, lab.device, model, list(candidates), self.shapes)
-        hope = expected <= HOPELESS * expected.min(axis=0)
-        hope[np.argsort(np.log(expected).mean(axis=1), kind="stable")[:ALWAYS]] = True
-        tried = [(kernel, at) for at, kernel in enumerate(candidates) if hope[at].any()]
+        candidates = [one for family in families for one in candidates if one.family == family.name]
+        each = [[one for one in candidates if one.family == family.name] for family in families]
+        expected_of = [
+            predicted_us(task, family, lab.device, model if place == 0 else None, some, self.shapes)
+            for place, (family, some) in enumerate(zip(families, each, strict=True))
+            if some
+        ]
+        expected, hope = np.concatenate(expected_of), np.concatenate([_hope(one) for one in expected_of])
+        turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
+        order = sorted(range(len(candidates)), key=lambda at: turns[at])
+        tried = [(candidates[at], at) for at in order if hope[at].any()]
         self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel, _ in tried}
         self._expected = {Composition.of(kernel.name, share=SERIAL): expected[at] for kernel, at in tried}
         self._hopeless = {
@@ -317,6 +326,44 @@ class Race:
             found |= {c: self.us[c][shape] for c in shared if complete}
             times[shape] = found
         return cell_table(threads, self.task.op.dynamic, _comparable(times), self.shares)
+
+
+def beside(family: Family, task: Task) -> bool:
+    """Whether a second family takes part: where times decide, and bits may depend on what serves a shape."""
+    return task.budget_s > 0 and not task.one_order and not task.search
+
+
+def _funnels(
+    task: Task, device: Device, families: Sequence[Family], model: CostModel | None, among: Sequence[MicroKernel]
+) -> Iterator[Funnel]:
+    """Candidates of each family; of one beside the first perhaps none."""
+    score = expectation(task, families[0], device, model)
+    yield select(task.op, families[0], device, task.traffic, score, among=among)
+    for one in families[1:]:
+        with contextlib.suppress(NothingLegal):
+            yield select(task.op, one, device, task.traffic, expectation(task, one, device, None))
+
+
+def joined(funnels: Sequence[Funnel]) -> Funnel:
+    """The candidates of several families, those of the first ahead."""
+    first, *others = funnels
+    refused = dict(first.refused)
+    for one in others:
+        refused |= {law: refused.get(law, 0) + count for law, count in one.refused.items()}
+    return replace(
+        first,
+        points=sum(one.points for one in funnels),
+        legal=sum(one.legal for one in funnels),
+        kept=tuple(candidate for one in funnels for candidate in one.kept),
+        refused=refused,
+    )
+
+
+def _hope(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which kernels of a family are worth timing at which shapes, by what is expected of them."""
+    hope = np.asarray(expected <= HOPELESS * expected.min(axis=0), np.bool_)
+    hope[np.argsort(np.log(expected).mean(axis=1), kind="stable")[:ALWAYS]] = True
+    return hope
 
 
 def _comparable(times: Mapping[Shape, Mapping[Composition, float]]) -> dict[Shape, Mapping[Composition, float]]:

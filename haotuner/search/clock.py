@@ -27,10 +27,10 @@ class Clock:
             self.given_up = True
         return not self.given_up
 
-    def goes_on(self, record: Record | None = None) -> bool:
-        """Whether there is time left and nobody asked to stop."""
+    def goes_on(self, record: Record | None = None, *, needing: float = 0.0) -> bool:
+        """Whether there is time left, so many seconds if the next step needs them, and nobody asked to stop."""
         self.not_given_up(record)
-        late = now() >= self._until
+        late = now() + needing >= self._until
         self.expired |= late
         return not (late or self.given_up)
 

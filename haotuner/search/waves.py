@@ -41,6 +41,7 @@ EXPLORE = 0.25  # of a batch goes to kernels that no plan asks for: a model is o
 RANKED = 3  # kernels of each shape that are asked for, the best one first
 NEAR = 1.4  # a kernel is timed where it is expected within so many times the best...
 FEWEST, MOST = 3, 8  # ...at so many shapes
+SEARCHING = 0.8  # of the time before the plan is weighed: what decides in the end are compositions timed cell by cell
 
 
 def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
@@ -56,7 +57,7 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort = now(), task.effort
     funnel, of = _selected(task, lab.device, families, model)
-    clock = Clock(begin + task.budget_s * effort.confirm_share, watch)
+    clock = Clock(begin + task.budget_s * effort.confirm_share * SEARCHING, watch)
     search = Search(task, lab, of, model, clock)
     stopped = search.run()
     kept, regret = search.keep()
@@ -127,15 +128,16 @@ class Search:
 
     def run(self) -> str:
         """Rounds until nothing better is found; "converged", "exhausted" or "budget"."""
-        effort, quiet, best = self.task.effort, 0, np.inf
+        effort, quiet, best, took = self.task.effort, 0, np.inf, 0.0
         batch = self._batch(effort.least_kernels)
         self._time(batch, whatever=True)  # so that a plan rests on something, however short the time
         while True:
+            began = now()
             self.surface.learn()
             value = self._value()
             quiet = quiet + 1 if value > best * (1 - effort.better) else 0
             best = min(best, value)
-            if self.clock.given_up or not self.clock.goes_on():
+            if self.clock.given_up or not self.clock.goes_on(needing=took):
                 return "budget"
             if quiet >= effort.quiet_rounds and self._settled():
                 return "converged"
@@ -143,6 +145,7 @@ class Search:
             if not batch:
                 return "exhausted"
             self._time(batch)
+            took = now() - began
 
     def _keys(self, name: str, extent: int) -> list[Key]:
         grid = self.grids[name]

@@ -23,7 +23,7 @@ from haotuner.words.record import Timed, Trial
 from haotuner.words.shape import Shape
 
 ONE, TWO, PARTS = "one region", "two regions", "sum in parts"
-SAMPLES = 48  # cells whose compositions are timed
+SAMPLES = 96  # cells whose compositions are timed, as far as the time goes
 CONTENDERS = 4  # of a cell, the best first
 WORTH = 1.1  # the best of another way contends, too, where it is expected within so many times the best
 TIE = 0.015  # a smaller gain is noise: fewer launches win

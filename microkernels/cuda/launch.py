@@ -46,6 +46,11 @@ class Launch:
     across: bool = False  # x is stored (k, m), and then w (k, n)
 
 
+def unfold_symbol(dtype: str) -> str:
+    """Name of the kernel that lays out image columns of a dtype, in units with kernels of batches."""
+    return f"haotuner_unfold_{dtype}"
+
+
 def reduce_symbol(dtype: str) -> str:
     """Name of the kernel that adds up partial sums and writes Y of a dtype."""
     return f"haotuner_reduce_{dtype}"

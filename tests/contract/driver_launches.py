@@ -160,4 +160,7 @@ def a_tensor_map_is_checked(case: Case) -> None:
         )
 
     assert encode() == 0
+    context = case.driver.new("cuCtxPopCurrent")
+    assert encode() == 201  # the manual does not say so; driver 580 does
+    case.driver.need("cuCtxPushCurrent", context)
     assert encode(base=base + 8) == encode(pitch=264) == encode(box=257) == encode(width=0) == encode(step=9) == 1

@@ -158,6 +158,33 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
     assert told.code == 0 and "one launch" in told.out and "m 0..2" in told.out, told.err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "op", "shapes"),
+    [
+        ("sm_80", "conv2d:c=8,f=24,r=3,s=3,pad=1,dtype=fp16,epilogue=bias+relu", "b=1..3;h=4..9;w=h"),
+        (
+            "sm_90a",
+            "conv2d:c=6,f=10,r=3,s=2,pad=1.2,stride=2.1,dilation=1.2,groups=2,layout=nhwc,dtype=bf16",
+            "b=1..3;h=4..9;w=4..9",
+        ),
+        ("sm_80", "conv1d:c=5,f=8,s=3,pad=2,dilation=2", "b=1..3;w=8..40"),
+    ],
+)
+def test_convolutions_are_tuned_packed_verified_and_explained(
+    device: str, op: str, shapes: str, cache: Path, images: Path, tmp_path: Path
+) -> None:
+    host = Host(cache, images, device)
+    answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
+    assert answer.code == 0, answer.err
+    (made,) = answer.json()["ops"]
+    assert made["measured"] >= 1 and all("cuda_batched_" in kernel for kernel in made["kernels"])
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+    axes = [part.partition("=")[0] for part in shapes.split(";")]
+    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
+    assert told.code == 0 and "cuda_batched_" in told.out, told.err
+
+
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
     host, _, _ = ampere
     db = tmp_path / "pack.records.db"

@@ -45,6 +45,17 @@ def test_a_page_has_the_scores_of_every_mode_on_every_target(two: DeviceTables) 
     assert len([line for line in text.splitlines() if line.startswith("|")]) > 60 and "nan" not in text
 
 
+def test_a_page_begins_with_what_was_found_chosen_and_reached_by_the_number_of_sources(two: DeviceTables) -> None:
+    document = report(two, counts=(0, 16), seeds=1)
+    short = page(document, "haotuner transfer report").partition("## In short")[2].partition("\n## ")[0]
+    family = document["families"][two.families()[0]]
+    mean = family["across"]["device"]["chosen"]["16"]["mean"]
+    assert f"| mean | {family['across']['device']['chosen']['0']['mean']:.3f}" in short and f"| {mean:.3f} [" in short
+    assert "Settings chosen inside, halving" in short and "oracle of opinions" in short
+    (curve,) = family["learning_curves"]["wide"].values()
+    assert f"| wide | {curve[0]:.3f} |" in short.partition("by the number of source devices")[2]
+
+
 def _scaled(factor: float, job: int) -> float:
     if job < 0:
         raise ValueError("a negative job")

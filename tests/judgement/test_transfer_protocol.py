@@ -10,7 +10,7 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.hw_profiles.find import find_device
-from haotuner.transfer.calibrate import CANDIDATES, Fold, chosen, folds_for
+from haotuner.transfer.calibrate import AGREED, CANDIDATES, Fold, chosen, folds_for
 from haotuner.transfer.evaluate import Evaluation, evaluate_family, without_relatives
 from haotuner.transfer.learning_curve import SUBSETS, learning_curve
 from haotuner.transfer.opinions import SHARES, best_single
@@ -93,15 +93,18 @@ def test_folds_never_see_the_outer_target_nor_with_its_architecture_out_a_relati
     }  # fmt: skip
 
 
-def test_the_settings_that_the_folds_prove_are_chosen_and_told() -> None:
+def test_folds_choose_the_best_share_and_other_weights_only_if_these_are_proved_better() -> None:
     folds = [Fold(family=FAMILY, target=name, sources=("other",)) for name in ("one", "two")]
     level = [0.9] * len(CANDIDATES)
-    better = [*level[:-1], 0.95]
-    assert chosen({folds[0]: level, folds[1]: better}).shares == CANDIDATES[-1]
-    assert chosen({fold: level for fold in folds}).shares == chosen({}).shares == SHARES, "unless proved, the default"
-    assert chosen({folds[0]: level, folds[1]: [*level[:-1], 0.901]}).shares == SHARES
-    told = chosen({fold: better for fold in folds}).told()
-    assert told["folds"] == {f"{FAMILY} one": 0.95, f"{FAMILY} two": 0.95} and "halving" in told["chosen"]
+    last = len(AGREED) - 1
+    better = [*level[:last], 0.903, *level[last + 1 :]]
+    assert chosen({folds[0]: level, folds[1]: better}).shares == CANDIDATES[last], "no share has a lead to begin with"
+    assert chosen({fold: level for fold in folds}).shares == chosen({}).shares == SHARES, "where none can tell, the default"
+    weighed = [*better[:-1], 0.92]
+    assert chosen({folds[0]: level, folds[1]: weighed}).shares == CANDIDATES[-1]
+    assert chosen({folds[0]: level, folds[1]: [*better[:-1], 0.91]}).shares == CANDIDATES[last]
+    told = chosen({fold: weighed for fold in folds}).told()
+    assert told["folds"] == {f"{FAMILY} one": 0.92, f"{FAMILY} two": 0.92} and "halving" in told["chosen"]
 
 
 def test_a_report_names_what_was_chosen_on_which_folds(document: dict[str, Any]) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from haotuner.backends.cpu.conv_source import packed_floats
+from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
 from haotuner.microkernels.cpu.conv import CpuConv
+from haotuner.microkernels.cpu.conv_winograd import CpuConvWinograd
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import typed_params
 from haotuner.microkernels.cpu.typed_conv import CpuTypedConv
-from haotuner.microkernels.index import families_for
+from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.judgement.cost_examples import BIG_CORE
@@ -22,6 +23,17 @@ from tests.serving.native_builds import c_pack
 BOUNDS = (6, 12)  # the largest w of each cell; the last goes on
 SHARES = (None, "q", "f")
 TILES = ((3, 1), (5, 2), (1, 1))  # rows and vectors of a kernel's tile, one for each cell
+
+
+def filtering_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
+    """Cells along w: minimal filtering of two and of four outputs each way, and image columns."""
+    op, family = Op.parse(spec), CpuConvWinograd()
+    kernels = [
+        family.filtering(op, (3, 2 * lanes), lanes, 2),
+        family.filtering(op, (5, lanes), lanes, 4),
+        CpuConv().kernel(op, 3, lanes, 1, lanes),
+    ]
+    return with_kernels(op, kernels, lanes, threads)
 
 
 def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> PackedConv:
@@ -35,15 +47,21 @@ def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packe
         kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
     else:
         kernels = list(family.points(op, replace(BIG_CORE, wave_width=lanes)))
+    return with_kernels(op, kernels, lanes, threads)
+
+
+def with_kernels(op: Op, kernels: Sequence[MicroKernel], lanes: int, threads: Sequence[int]) -> PackedConv:
+    """Each of the kernels in a cell of its own, the last one in those that are left."""
+    tiles = [family_named(kernel.family).tile(kernel) for kernel in kernels]
     entries = [SlicedEntry(kernel=min(at, len(kernels) - 1), axis=SHARES[at]) for at in range(len(TILES))]
     grid = {axis: (*BOUNDS, 24) if axis == "w" else 1 for axis in op.dynamic}
     return PackedConv(
         op=op,
         ranges={axis: (1, 24) for axis in op.dynamic},
         micro_kernels=tuple(kernels),
-        tiles=tuple({**family.tile(k).extent, **family.tile(k).step} for k in kernels),
+        tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
         plans=tuple(SlicedPlan(threads=count, grid=grid, entries=entries) for count in threads),
-        packed_floats=packed_floats(op, lanes),
+        packed_floats=packed_floats(op, lanes, transformed(kernels)),
     )
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from haotuner.backends.cpu.pack_op import axes_of
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -152,6 +154,20 @@ PRODUCT_TN_FP32 = Pick(
     dtype="float32",
 )
 PRODUCT_PICKS = (PRODUCT_FP16, PRODUCT_FP32, PRODUCT_BF16)
+_MMA_TILE = {"bm": 32, "bn": 64, "bk": 32, "wm": 1, "wn": 2, "st": 3}
+CONV_FIRST = Pick(  # channels first: a product an image, rows are features
+    arch="sm_80",
+    op=Op.parse("conv2d:c=8,f=8,r=3,s=3,pad=1,dtype=fp16,epilogue=bias+relu").name,
+    kernels=(_BATCHED["cuda_batched_mma_fp16"].kernel(**_MMA_TILE, v=8),),  # type: ignore[attr-defined]
+    dtype="float16",
+)
+CONV_LAST = Pick(  # channels last, in groups: a product a group, rows are pixels of all images
+    arch="sm_90a",
+    op=Op.parse("conv2d:c=6,f=10,r=3,s=3,pad=1,groups=2,layout=nhwc,dtype=bf16").name,
+    kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=1),),  # type: ignore[attr-defined]
+    dtype="bfloat16",
+)
+CONV_PICKS = (CONV_FIRST, CONV_LAST)
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
@@ -173,10 +189,12 @@ def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[i
     )
 
 
-def packed(pick: Pick) -> PackedCudaDense | PackedCudaProduct:
+def packed(pick: Pick) -> PackedOnDevice:
     """The op of a pick, with the plan of its kind."""
     if Op.parse(pick.op).kind == "batch_matmul":
         return packed_product(pick.op, pick.kernels)
+    if Op.parse(pick.op).kind == "conv2d":
+        return packed_conv(pick.op, pick.kernels)
     return packed_op(pick.op, pick.kernels, pick.cells)
 
 
@@ -190,6 +208,21 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
         operands=placed_operands(op),
         kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
+        launches=[family(one).launch(one) for one in kernels],
+    )
+
+
+def packed_conv(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaConv:
+    """A convolution with one plan by its first dynamic axis: the first kernel everywhere."""
+    op = Op.parse(name)
+    tiles = [conv_families(op)[0].tile(one) for one in kernels]
+    return PackedCudaConv(
+        op=op,
+        ranges=dict.fromkeys(op.dynamic, (1, 24)),
+        micro_kernels=tuple(kernels),
+        tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
+        plans=(SlicedPlan(threads=1, grid={op.dynamic[0]: (2, 24)}, entries=[SlicedEntry(kernel=0)] * 2),),
+        packed_floats=1,
         launches=[family(one).launch(one) for one in kernels],
     )
 

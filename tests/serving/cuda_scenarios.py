@@ -19,6 +19,7 @@ from tvm_ffi.core import DLTensorTestWrapper
 import haotuner
 from haotuner.errors import PackClosed
 from tests.serving.cuda_bad_inputs import captures, extents, lost
+from tests.serving.cuda_convolutions import convolution_refusals, convolutions
 from tests.serving.cuda_doors import (
     crowd,
     early,
@@ -357,6 +358,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
         fused, fused_refusals, torch_fused,
+        convolutions, convolution_refusals,
         torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,
         other_major, other_minor, other_shared, other_driver, misuses, settings, extents, lost, captures,

@@ -13,13 +13,13 @@ import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.timed_libraries import Libraries
-from haotuner.backends.cpu.timer_conv import ConvTimer
+from haotuner.backends.cpu.timer_conv import ConvTimer, conv_facts
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.run_folder import toolchain
-from tests.serving.conv_packs import packed_conv
+from tests.serving.conv_packs import filtering_conv, packed_conv
 from tests.serving.packs import LANES, best_level, document
 
 SPECS = (
@@ -109,12 +109,13 @@ def test_candidates_are_verified_with_their_epilogue(tmp_path):
     from haotuner.backends.cpu.measuring import measuring_library
 
     level = best_level()
-    for spec in (SPECS[1], SPECS[2]):
-        packed = packed_conv(spec, LANES[level])
+    lanes = LANES[level]
+    by_transforms = filtering_conv("conv2d:c=16,f=20,r=3,s=3,pad=1,epilogue=bias+relu", lanes)
+    for packed in (packed_conv(SPECS[1], lanes), packed_conv(SPECS[2], lanes), by_transforms):
         kernel = packed.micro_kernels[0]
         out = tmp_path / f"{packed.kind}{kernel.family}.so"
         measuring_library([kernel], level, toolchain(), out)
-        job = {"library": str(out), "op": packed.name, "tile": {"q": kernel["nr"]}, "seed": 0, "lanes": kernel["vl"],
+        job = {"library": str(out), "op": packed.name, "tile": {"q": kernel["nr"]}, "seed": 0, **conv_facts(kernel),
                "kernel": 0, "sample_ns": 10_000, "limit_ns": 500_000, "least": 2, "most": 4, "cold_bytes": 0,
                "shape": {"b": 1, "h": 5, "w": 6}, "axis": 255, "threads": 1}  # fmt: skip
         timer = ConvTimer(Libraries())

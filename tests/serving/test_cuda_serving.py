@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.serving.cuda_packs import (
+    CONV_PICKS,
     FUSED_PICKS,
     GROUPED_HOPPER,
     GROUPED_PICKS,
@@ -120,6 +121,11 @@ def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_on_a_second_device(folder, pick):
     run(folder, pick, "products_elsewhere", more_devices=(pick.arch,))
+
+
+@pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
+def test_convolutions_are_served_in_two_launches(folder, pick):
+    run(folder, pick, "several", "convolutions", "convolution_refusals")
 
 
 @pytest.mark.parametrize("pick", TURNED_PICKS, ids=lambda pick: pick.op)

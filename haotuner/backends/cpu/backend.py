@@ -50,8 +50,8 @@ _MEASURING = (
 )
 _TYPED = ("typed_vectors.h", "typed_program.h", "typed_store.h")
 _KERNELS = ("dense.py", "dense_sums.py", "generated.py", "generated_program.py", "online.py", "vector_math.py", "conv.py",
-            "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py", "typed_source.py",
-            "typed_conv.py", "typed_product.py")  # fmt: skip
+            "conv_winograd.py", "product.py", "product_tile.py", "epilogue.py", "epilogue_math.py", "typed.py",
+            "typed_source.py", "typed_conv.py", "typed_product.py")  # fmt: skip
 
 
 def _shareable(op: Op) -> tuple[str, ...]:
@@ -74,8 +74,9 @@ class CpuBackend:
         return families_for(op, self.name)
 
     def searched(self, op: Op, device: Device) -> tuple[Family, ...]:
-        """The best one."""
-        return self.families(op)[:1]
+        """The best one, and beside it those whose sums are cheaper but less exact; measurements choose."""
+        first, *others = self.families(op)
+        return (first, *(family for family in others if getattr(family, "own_order", False)))
 
     def family_of(self, kernel: MicroKernel) -> Family:
         """The family of a micro-kernel."""

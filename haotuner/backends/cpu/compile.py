@@ -88,6 +88,7 @@ def _table_row(kernel: MicroKernel) -> str:
         function = f"(ht_kernel_fn)(void (*)(void)){program_of(kernel).name}"
     words = [f'"{kernel.name}"', function, kernel["mr"], kernel["nr"], kernel["pw"], tail, last_tile(kernel)]
     words += [f"__tvm_ffi_{epilogue.symbol_of(kernel)}", kernel["vl"]] if epilogue.symbol_of(kernel) else ["NULL", 0]
+    words += [dict(kernel.params)["wt"]] if "wt" in dict(kernel.params) else []
     return f"  {{{', '.join(map(str, words))}}},"
 
 

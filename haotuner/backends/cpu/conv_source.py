@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.microkernels.cpu.typed import WORDS
 from haotuner.ops.convolution import Window, windows
+from haotuner.ops.minimal_filtering import points
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 
 _POINT = Window(taps=1, stride=1, dilation=1, before=0, after=0)  # of a flat image's height
@@ -15,22 +19,27 @@ def is_flat(op: Op) -> bool:
     return "h" not in op.axes
 
 
-def words(op: Op, lanes: int) -> list[int]:
-    """The fields of ``ht_conv`` in their order, but for its kernels."""
+def transformed(kernels: Iterable[MicroKernel]) -> tuple[int, ...]:
+    """Tiles that weights are transformed for (``conv_winograd.c``)."""
+    return tuple(sorted({dict(kernel.params).get("wt", 0) for kernel in kernels} - {0}))
+
+
+def words(op: Op, lanes: int, tiles: tuple[int, ...]) -> list[int]:
+    """The fields of ``ht_conv`` in their order, but for its kernels; ``tiles`` as ``transformed`` says them."""
     found = windows(op.kind, dict(op.static), op.all_options())
     tall, wide = found.get("h", _POINT), found["w"]
     last = op.option("layout") in ("nhwc", "nwc")
     flags = (wide.transposed, last, is_flat(op))
-    return [op["c"], op["f"], int(op.option("groups")), *_window(tall), *_window(wide), *map(int, flags), lanes]
+    return [op["c"], op["f"], int(op.option("groups")), *_window(tall), *_window(wide), *map(int, flags), sum(tiles), lanes]
 
 
 def _window(w: Window) -> list[int]:
     return [w.taps, w.stride, w.dilation, w.before, w.after, w.more]
 
 
-def initializer(op: Op, lanes: int, kernels: str, typed: str) -> str:
+def initializer(op: Op, lanes: int, tiles: tuple[int, ...], kernels: str, typed: str) -> str:
     """The C initializer of the op's ``ht_conv``; ``kernels``: the name of its table; ``typed``: of its types, or NULL."""
-    found = [str(word) for word in words(op, lanes)]
+    found = [str(word) for word in words(op, lanes, tiles)]
     head, tall, wide, rest = found[:3], found[3:9], found[9:15], found[15:]
     return f"{{{', '.join(head)}, {{{', '.join(tall)}}}, {{{', '.join(wide)}}}, {', '.join(rest)}, {kernels}, {typed}}}"
 
@@ -39,19 +48,26 @@ def initializer(op: Op, lanes: int, kernels: str, typed: str) -> str:
 _SLACK_ROWS, _SLACK_PANELS, _LINE = 16, 4, 16
 
 
-def packed_floats(op: Op, lanes: int) -> int:
+def packed_floats(op: Op, lanes: int, tiles: tuple[int, ...]) -> int:
     """Floats of the packed weight; ``ht_conv_packed`` counts the same."""
+    panels = [points(tile) * -(-op["f"] // lanes) + _SLACK_PANELS for tile in tiles]
+    return plain_floats(op, lanes) + sum(panels) * _apart(op["c"] * lanes)
+
+
+def _apart(floats: int) -> int:
+    return (-(-floats // _LINE) | 1) * _LINE
+
+
+def plain_floats(op: Op, lanes: int) -> int:
+    """Floats of the weight as products of image columns read it, the first part of the packed one."""
     found = windows(op.kind, dict(op.static), op.all_options())
     tall, wide = found.get("h", _POINT), found["w"]
     last, groups = op.option("layout") in ("nhwc", "nwc"), int(op.option("groups"))
     channels, features = op["c"] // groups, op["f"] // groups
 
-    def apart(floats: int) -> int:
-        return (-(-floats // _LINE) | 1) * _LINE
-
     if is_direct(op):
         taps = tall.taps * wide.taps
-        return op["f"] * (taps if last else apart(taps))
+        return op["f"] * (taps if last else _apart(taps))
     total, word = 0, WORDS.get(op.dtype)
     signed = op.dtype_of(op.meaning.operands[0]) == "int8"
     for rows in _taps(tall):
@@ -59,10 +75,10 @@ def packed_floats(op: Op, lanes: int) -> int:
             depth = channels * rows * columns
             panels = -(-features // lanes) + _SLACK_PANELS
             if word is not None:
-                total += groups * panels * (apart(word.depth(depth) * word.floats(lanes)) + signed * lanes)
+                total += groups * panels * (_apart(word.depth(depth) * word.floats(lanes)) + signed * lanes)
                 continue
-            total += groups * (apart(depth * lanes) * panels if last else apart(depth) * features)
-    return total + (0 if last or word is not None else _SLACK_ROWS * apart(channels * tall.taps * wide.taps))
+            total += groups * (_apart(depth * lanes) * panels if last else _apart(depth) * features)
+    return total + (0 if last or word is not None else _SLACK_ROWS * _apart(channels * tall.taps * wide.taps))
 
 
 def _taps(side: Window) -> list[int]:

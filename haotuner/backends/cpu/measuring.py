@@ -34,11 +34,14 @@ PRODUCT_SERVING = (
     "pool.c",
     "check.c",
     *(f"kinds/product{part}" for part in ("_after.c", "_check.c", "_pack.c", "_run.c", "_typed.c", ".h")),
+    "kinds/turn.h",
     *TYPED_SERVING,
 )
 _TYPED_CONV_PARTS = ("_typed.c", "_typed_direct.c", "_typed_finish.c", "_typed_image.c", "_typed_pack.c")
-_CONV_PARTS = (*_TYPED_CONV_PARTS, "_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
-CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS), *TYPED_SERVING)
+_WINOGRAD_PARTS = ("_tiles.c", "_winograd.c", "_winograd.h")
+_PLAIN_PARTS = ("_run.c", "_phase.c", "_image.c", "_image.h", "_direct.c", "_direct.h", "_finish.c", ".h")
+_CONV_PARTS = (*_TYPED_CONV_PARTS, *_PLAIN_PARTS, *_WINOGRAD_PARTS)
+CONV_SERVING = ("pool.c", *(f"kinds/conv{part}" for part in _CONV_PARTS), "kinds/turn.h", *TYPED_SERVING)
 
 
 def is_dense(kernel: MicroKernel) -> bool:

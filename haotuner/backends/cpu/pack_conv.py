@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.backends.cpu.compile import kernel_table
-from haotuner.backends.cpu.conv_source import initializer, is_flat
+from haotuner.backends.cpu.conv_source import initializer, is_flat, plain_floats, transformed
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, entry_of, operands_of
 from haotuner.backends.cpu.pack_sliced import SlicedPlan, plan_tables
 from haotuner.backends.cpu.typed_library import types_of
@@ -96,18 +96,23 @@ class PackedConv:
         found["operands"][1] |= {
             "dtype": self.op.dtype_of(weight),
             "dims": list(weight.axes(options)),
-            "packed": {"floats": self.packed_floats},
+            "packed": {"floats": self.packed_floats, **self._plain()},
         }
         return found
 
+    def _plain(self) -> dict[str, int]:
+        """How much of the packed weight is no transformed copy, where there are such copies."""
+        some = bool(transformed(self.micro_kernels))
+        return {"plain": plain_floats(self.op, self.micro_kernels[0]["vl"])} if some else {}
+
     def tables(self, index: int) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``."""
-        lanes = self.micro_kernels[0]["vl"]
+        lanes, tiles = self.micro_kernels[0]["vl"], transformed(self.micro_kernels)
         text = kernel_table(self.micro_kernels, f"kernels_{index}", "static ").splitlines()
         typed = "NULL"
         if word_of(self.micro_kernels[0]) is not None:
             text.append(types_of(self.micro_kernels[0], f"typed_{index}"))
             typed = f"&typed_{index}"
-        text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, f'kernels_{index}', typed)};")
+        text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, tiles, f'kernels_{index}', typed)};")
         places = {axis: place for place, axis in enumerate(PLACES)}
         return text + plan_tables(index, self.plans, places)

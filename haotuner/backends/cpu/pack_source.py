@@ -24,6 +24,8 @@ CONV = tuple(
         "_image",
         "_direct",
         "_finish",
+        "_tiles",
+        "_winograd",
         *(f"_typed{part}" for part in ("", "_direct", "_finish", "_image", "_pack")),
     )
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from haotuner.backends.backend import Choice
-from haotuner.backends.cpu.conv_source import packed_floats
+from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.measuring import is_convolution, is_dense, is_product
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_dense import PackedOp, PackedPlan
@@ -16,6 +16,7 @@ from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.setting import Setting
 from haotuner.microkernels.cpu.generated import joins_of
+from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import RowTable
@@ -37,7 +38,9 @@ def packed_ratio(choice: Choice, device: Device) -> float:
     if is_convolution(choice.kernels[0]):
         op, weight = choice.op, choice.op.meaning.operands[1]
         extents = op.meaning.complete({**dict(op.static), **{axis: 1 for axis in op.dynamic}}, op.all_options())
-        return packed_floats(op, choice.kernels[0]["vl"]) / prod(weight.shape(extents, op.all_options()))
+        return packed_floats(op, choice.kernels[0]["vl"], transformed(choice.kernels)) / prod(
+            weight.shape(extents, op.all_options())
+        )
     if not is_dense(choice.kernels[0]):
         return 1.0
     setting = Setting.of(choice.op, choice.kernels, device)
@@ -102,12 +105,12 @@ def cell_plans(choice: Choice) -> list[SlicedPlan]:
 
 
 def _conv(choice: Choice) -> PackedConv:
-    tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
+    tiles = [family_named(kernel.family).tile(kernel) for kernel in choice.kernels]
     return PackedConv(
         op=choice.op,
         ranges=choice.ranges,
         micro_kernels=tuple(choice.kernels),
         tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
         plans=tuple(cell_plans(choice)),
-        packed_floats=packed_floats(choice.op, choice.kernels[0]["vl"]),
+        packed_floats=packed_floats(choice.op, choice.kernels[0]["vl"], transformed(choice.kernels)),
     )

@@ -13,6 +13,7 @@ from haotuner.backends.cpu.drift import Pace, undisturbed
 from haotuner.backends.cpu.measuring import is_convolution, is_dense
 from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.setting import Setting
+from haotuner.backends.cpu.timer_conv import conv_facts
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
@@ -83,7 +84,7 @@ class CpuTimer:
         of_op["folded"] = list(joins_of(self._family_of(kernel), op))
         base = {**self._base(place.library), **of_op, "kernel": place.index, "seed": self._seed}
         if is_convolution(kernel):
-            return {**base, "do": "verify_conv", "lanes": kernel["vl"]}
+            return {**base, "do": "verify_conv", **conv_facts(kernel)}
         return {**base, "do": "verify_sliced"}
 
     def time(
@@ -130,7 +131,7 @@ class CpuTimer:
         place, alone = places[composition.parts[0].kernel], composition.share == SERIAL
         kernel, axes, conv = MicroKernel.parse(composition.parts[0].kernel), op.axes, {}
         if is_convolution(kernel):
-            axes, conv = PLACES, {"do": "time_conv", "lanes": kernel["vl"]}
+            axes, conv = PLACES, {"do": "time_conv", **conv_facts(kernel)}
         return {
             **self._base(place.library),
             "do": "time_sliced",

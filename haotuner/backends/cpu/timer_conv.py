@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cpu.conv_source import words
+from haotuner.backends.cpu.conv_source import transformed, words
 from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
 from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_EXTRA
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -67,7 +68,7 @@ class ConvTimer:
                 asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
                 self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
                 found = out.inner - (_along(op, bias) if bias.size else 0)
-                verdict = judge.check(op, inputs, found, whole=whole)
+                verdict = judge.check(op, inputs, found, whole=whole, computed=job["computed"])
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{shape}, shared along {share}: {verdict}")
                 if out.touched():
@@ -77,7 +78,7 @@ class ConvTimer:
 
     def _packed(self, job: Job, op: Op, weight: NDArray[Any]) -> NDArray[np.float32]:
         """The weight as the loops read it; of no weight an array of its size."""
-        fields, function = np.array(words(op, int(job["lanes"])), np.int64), "ht_pack_conv"
+        fields, function = np.array(_words(job, op), np.int64), "ht_pack_conv"
         pack = self._libraries.function(job["library"], function)
         out = np.zeros(int(pack(fields, NONE, NONE)), np.float32)
         if weight.size:
@@ -104,7 +105,7 @@ class ConvTimer:
             *(extents.get(axis, 1) for axis in "bhwpq"),
             *(strides[0].get(axis, 0) for axis in "bchw"),
             *(strides[1].get(axis, 0) for axis in "bfpq"),
-            *words(op, int(job["lanes"])),
+            *_words(job, op),
             *_extra_words(op, extents),
         ]
         values = np.concatenate([*extra.values(), np.zeros(1, np.float32)])
@@ -121,6 +122,15 @@ class ConvTimer:
             drawn = np.random.default_rng(0).standard_normal(min(max(count, 1), 1 << 20), dtype=np.float32)
             self._flat[name] = np.resize(numbers(drawn, dtype), count)
         return self._flat[name][:count].reshape(shape)
+
+
+def conv_facts(kernel: MicroKernel) -> Job:
+    """What a job says of the kernel, for the native side and for the judge."""
+    return {"lanes": kernel["vl"], "tiles": transformed([kernel]), "computed": judge.computed_by([kernel.name])}
+
+
+def _words(job: Job, op: Op) -> list[int]:
+    return words(op, int(job["lanes"]), tuple(map(int, job["tiles"])))
 
 
 def _strides(op: Op, operand: Any, array: NDArray[Any]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileObject, Follow
 from haotuner.backends.cuda import ways
+from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
@@ -22,8 +23,10 @@ from haotuner.hw_profiles.driver import driver_version, query_driver
 from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.isolate.child import Child
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.fused import IN_WORDS, fused
 from haotuner.microkernels.index import families_for, family_named
+from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
 from haotuner.words.cold import GPU_CACHES
 from haotuner.words.cuda_arch import CudaArch, runs
@@ -68,11 +71,23 @@ class CudaBackend:
                 f"{op.name}: on {self.name} devices an epilogue is {IN_WORDS}, in this order, any of them left out; "
                 "leave out what is none of these"
             )
+        if is_convolution(op.kind):
+            return self._convolutions(op)
         found = families_for(op, self.name)
         if op.dynamic != ("m",) and op.kind != "batch_matmul":
             raise NothingLegal(
                 f"{op.name} leaves {', '.join(op.dynamic)} to run time; on {self.name} devices plans of {op.kind} are by m "
                 "alone: give every other axis an extent, as in dense:n=2304,k=768,dtype=fp16"
+            )
+        return found
+
+    def _convolutions(self, op: Op) -> tuple[Family, ...]:
+        found = conv_families(op)
+        if not found:
+            raise NothingLegal(
+                f"{op.name}: on {self.name} devices convolutions are conv1d and conv2d in fp32, fp16 or bf16, with an "
+                "epilogue of bias, then one of relu, gelu, gelutanh, silu, or none; write for example "
+                "conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
             )
         return found
 
@@ -176,6 +191,8 @@ class CudaBackend:
 
     def packed(self, choice: Choice, device: Device) -> PackedOnDevice:
         """Regions and parts of the sum by cells of m; of products whose factors both come with a call a kernel a cell."""
+        if is_convolution(choice.op.kind):
+            return PackedCudaConv.chosen(choice)
         return PackedCudaProduct.chosen(choice) if choice.op.kind == "batch_matmul" else PackedCudaDense.of(choice)
 
     def packed_ratio(self, choice: Choice, device: Device) -> float:

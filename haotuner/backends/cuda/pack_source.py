@@ -11,21 +11,24 @@ from haotuner.backends.backend import CompileObject
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_op import head, row
 from haotuner.backends.cuda.cubin import read_cubin
+from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cuda.launch import Launch, reduce_symbol
+from haotuner.microkernels.cuda.launch import Launch, reduce_symbol, unfold_symbol
 from haotuner.words.cuda_arch import cuda_arch, needed_driver
 from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
-KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "product_check.c")
+KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "cuda_conv.c", "product_check.c")
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
-TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind"}
+CONVOLVED = ("conv1d", "conv2d")
+TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind",
+          **{kind: "ht_cuda_conv_kind" for kind in CONVOLVED}}  # fmt: skip
 QUEUES = {"batch_matmul": "ht_ffi_queue_all"}  # the door of kinds that bind nothing
-PackedOnDevice = PackedCudaDense | PackedCudaProduct
+PackedOnDevice = PackedCudaDense | PackedCudaProduct | PackedCudaConv
 
 
 def needs(cubin: bytes, arch: str) -> int:
@@ -49,7 +52,9 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
     kernels = {kernel.name: (kernel, launch, op) for op in ops
                for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
     places = {name: place for place, name in enumerate(kernels)}
-    text = [f'#include "{name}"' for name in ("ht_pack.h", "kinds/cuda_dense.h", "kinds/cuda_product.h")]
+    text = [
+        f'#include "{name}"' for name in ("ht_pack.h", "kinds/cuda_dense.h", "kinds/cuda_product.h", "kinds/cuda_conv.h")
+    ]
     text += _image(cubin)
     text.append("static const ht_cuda_kernel kernels[] = {")
     text += [_kernel(*one) for one in kernels.values()]
@@ -57,9 +62,11 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
     code = cuda_arch(arch)
     sums = reduced(ops)
     symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
+    laid_out = {op.dtype for op in ops if op.kind in CONVOLVED}
+    unfolds = ", ".join(f'"{unfold_symbol(dtype)}"' if dtype in laid_out else "NULL" for dtype in DTYPES)
     text.append(
         f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {code.major}, {code.minor}, {int(code.exact)}, '
-        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}}};"
+        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}, {{{unfolds}}}}};"
     )
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.placed_tables(index, places)]

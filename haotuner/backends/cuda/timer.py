@@ -9,6 +9,8 @@ from haotuner.backends.backend import Facts, Place
 from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
+from haotuner.microkernels.cuda.conv import product_of, product_shape
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import WHOLE, Composition, sum_parts
 from haotuner.words.device import Device
@@ -20,6 +22,11 @@ VERIFY_LIMIT_S = 60.0  # a few small products and rows of a large one, and the l
 TIME_LIMIT_S = 60.0  # a trial lasts milliseconds; a kernel that needs seconds more than its arithmetic asks for hangs
 SLOWEST_GFLOPS = 50.0
 TRIAL_CALLS = 64  # of a call that is longer than a sample: warm-up, sizing, samples over all weights
+
+
+def _timed(op: Op) -> Op:
+    """What is verified and timed: of a convolution the product that it is; all kernels read the same image columns."""
+    return product_of(op) if is_convolution(op.kind) else op
 
 
 class CudaTimer:
@@ -48,7 +55,13 @@ class CudaTimer:
         """The largest error of a kernel as a share of the tolerance; looked at once a kernel and op."""
         key = kernel.name, op.name
         if key not in self._verified:
-            request = {"do": "verify", "op": op.name, "kernel": kernel.name, "library": place.library, "seed": self._seed}
+            request = {
+                "do": "verify",
+                "op": _timed(op).name,
+                "kernel": kernel.name,
+                "library": place.library,
+                "seed": self._seed,
+            }
             try:
                 self._verified[key] = float(self._process.ask(request, VERIFY_LIMIT_S)["max_error"])
             except Unanswered as error:
@@ -66,7 +79,7 @@ class CudaTimer:
             parts.append([name, places[name].library, tiles if left else WHOLE])  # the last region takes what is left
         request = {
             "do": "time",
-            "op": op.name,
+            "op": _timed(op).name,
             "m": extent,
             "parts": parts,
             "splits": sum_parts(composition.share),
@@ -78,6 +91,8 @@ class CudaTimer:
         }
         if op.kind == "batch_matmul":  # several axes may be dynamic
             request["extents"] = dict(op.extents(trial.shape))
+        if is_convolution(op.kind):
+            request["extents"] = dict(_timed(op).extents(product_shape(op, trial.shape)))
         limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
         try:
             answer = self._process.ask(request, limit_s)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
-from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol
+from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL_TWICE
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
 
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_args.h"
@@ -68,6 +69,11 @@ def device_unit(
     parts[0], parts[1] = _types_first(parts[1], parts[0])
     if programs:
         parts += _generated(programs, bounds)
+    # Products of a batch are those of convolutions, too, whose other factor is laid out first.
+    unfolded = sorted({family.dtype for family in families if family.batched})
+    if unfolded:
+        parts.append(_device_text("unfold"))
+        parts += [_unfolding(dtype) for dtype in unfolded]
     if reduces:
         parts.append(_device_text("reduce"))
         parts += [_reduction(dtype) for dtype in reduces]
@@ -189,6 +195,14 @@ def _batched_kernel(symbol: str, parameters: str, passed: str, limits: str, body
 
 def _own_types(text: str) -> str:
     return re.sub(rf"\b({'|'.join(OWN_TYPES)})\b", lambda name: OWN_TYPES[name[0]], text)
+
+
+def _unfolding(dtype: str) -> str:
+    return (
+        f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {unfold_symbol(dtype)}'
+        f"(const __grid_constant__ ht_cuda_unfold ht_args) {{\n"
+        f"  ht_unfold<{'unsigned int' if DTYPE_BYTES[dtype] == 4 else 'unsigned short'}>(ht_args);\n}}\n"
+    )
 
 
 def _reduction(dtype: str) -> str:

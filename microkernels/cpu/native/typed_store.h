@@ -5,13 +5,16 @@
   for (int64_t r = 0; r < rows; ++r) {                                                                                \
     const char* from = (const char*)sums + r * stride * 4;                                                            \
     char* row = to + r * to_stride;                                                                                   \
-    int64_t at = 0;                                                                                                   \
-    for (; at + HT_LANES <= columns; at += HT_LANES) body(row + at * (bytes), loadi(from + at * 4));                  \
-    if (at < columns) {                                                                                               \
+    if (columns >= HT_LANES) { /* the last vector overlaps; it is read before others are written, perhaps in place */  \
+      int64_t at = 0;                                                                                                 \
+      const vi end = loadi(from + (columns - HT_LANES) * 4);                                                          \
+      for (; at + HT_LANES < columns; at += HT_LANES) body(row + at * (bytes), loadi(from + at * 4));                 \
+      body(row + (columns - HT_LANES) * (bytes), end);                                                                \
+    } else {                                                                                                          \
       char last[HT_LANES * 4] = {0}, made[HT_LANES * 4];                                                              \
-      memcpy(last, from + at * 4, (size_t)(columns - at) * 4);                                                        \
+      memcpy(last, from, (size_t)columns * 4);                                                                        \
       body(made, loadi(last));                                                                                        \
-      memcpy(row + at * (bytes), made, (size_t)((columns - at) * (bytes)));                                           \
+      memcpy(row, made, (size_t)(columns * (bytes)));                                                                 \
     }                                                                                                                 \
   }
 
@@ -86,35 +89,73 @@ HT_STORES(int8, 1)
 HT_STORES(int32, 4)
 HT_STORES(floats, 4)
 
-/* Taps of a depthwise convolution: one vector of sums at a time stays in a register for all of them. */
+/* Taps of a depthwise convolution: a few vectors of sums stay in registers for all of them. The last vector begins before the end
+ * of those before it, and computes what they share once more, from the same sums: it is read before and written after them. */
 #define HT_TAPS(type, size, vector, load, step)                                                                             \
-  static void HT_NAME(taps_##type)(void* sums, int64_t count, const char* const* x, const float* const* w, int64_t w_step,  \
+  HT_INLINE vector HT_NAME(factor_##type)(const float* w, int64_t w_step) {                                                 \
+    vi factor = w_step ? loadi(w) : asi(splatf(*w));                                                                        \
+    vector found;                                                                                                           \
+    memcpy(&found, &factor, sizeof found);                                                                                  \
+    return found;                                                                                                           \
+  }                                                                                                                         \
+  HT_INLINE vector HT_NAME(summed_##type)(const char* sums, int64_t at, const char* const* x, const float* const* w,        \
+                                          int64_t w_step, int64_t taps) {                                                   \
+    vector sum;                                                                                                             \
+    memcpy(&sum, sums + at * 4, sizeof sum);                                                                                \
+    for (int64_t tap = 0; tap < taps; ++tap)                                                                                \
+      sum = step(load(x[tap] + at * (size)), HT_NAME(factor_##type)(w[tap] + at * w_step, w_step), sum);                    \
+    return sum;                                                                                                             \
+  }                                                                                                                         \
+  HT_INLINE void HT_NAME(few_##type)(char* sums, int64_t count, const char* const* x, const float* const* w, int64_t w_step, \
+                                     int64_t taps) { /* less than a vector */                                               \
+    char last[HT_LANES * 4] = {0}, of_x[HT_LANES * 4] = {0};                                                                \
+    float of_w[HT_LANES] = {0};                                                                                             \
+    vector sum;                                                                                                             \
+    memcpy(last, sums, (size_t)count * 4);                                                                                  \
+    memcpy(&sum, last, sizeof sum);                                                                                         \
+    for (int64_t tap = 0; tap < taps; ++tap) {                                                                              \
+      for (int64_t i = 0; i < count * (size); ++i) of_x[i] = x[tap][i];                                                     \
+      for (int64_t i = 0; i < count; ++i) memcpy(&of_w[i], &w[tap][i * w_step], 4);                                         \
+      sum = step(load(of_x), HT_NAME(factor_##type)(of_w, 1), sum);                                                         \
+    }                                                                                                                       \
+    memcpy(last, &sum, sizeof sum);                                                                                         \
+    memcpy(sums, last, (size_t)count * 4);                                                                                  \
+  }                                                                                                                         \
+  static void HT_NAME(taps_##type)(void* given, int64_t count, const char* const* x, const float* const* w, int64_t w_step, \
                                    int64_t taps) {                                                                          \
-    for (int64_t at = 0; at < count; at += HT_LANES) {                                                                      \
-      const int64_t some = count - at < HT_LANES ? count - at : HT_LANES;                                                   \
-      char last[HT_LANES * 4] = {0};                                                                                        \
-      float weights[HT_LANES] = {0};                                                                                        \
-      vector sum;                                                                                                           \
-      memcpy(last, (char*)sums + at * 4, (size_t)some * 4);                                                                 \
-      memcpy(&sum, last, sizeof sum);                                                                                       \
+    char* sums = given;                                                                                                     \
+    if (count < HT_LANES) {                                                                                                 \
+      HT_NAME(few_##type)(sums, count, x, w, w_step, taps);                                                                 \
+      return;                                                                                                               \
+    }                                                                                                                       \
+    vector end = HT_NAME(summed_##type)(sums, count - HT_LANES, x, w, w_step, taps);                                        \
+    int64_t at = 0;                                                                                                         \
+    for (; at + 4 * HT_LANES < count; at += 4 * HT_LANES) {                                                                 \
+      vector a, b, c, d;                                                                                                    \
+      memcpy(&a, sums + at * 4, sizeof a);                                                                                  \
+      memcpy(&b, sums + (at + HT_LANES) * 4, sizeof a);                                                                     \
+      memcpy(&c, sums + (at + 2 * HT_LANES) * 4, sizeof a);                                                                 \
+      memcpy(&d, sums + (at + 3 * HT_LANES) * 4, sizeof a);                                                                 \
       for (int64_t tap = 0; tap < taps; ++tap) {                                                                            \
         const char* from = x[tap] + at * (size);                                                                            \
         const float* of_w = w[tap] + at * w_step;                                                                           \
-        if (some < HT_LANES) {                                                                                              \
-          memcpy(last, from, (size_t)(some * (size)));                                                                      \
-          from = last;                                                                                                      \
-        }                                                                                                                   \
-        if (some < HT_LANES && w_step) {                                                                                    \
-          memcpy(weights, of_w, (size_t)some * 4);                                                                          \
-          of_w = weights;                                                                                                   \
-        }                                                                                                                   \
-        vi factor = w_step ? loadi(of_w) : asi(splatf(*of_w));                                                              \
-        sum = step(load(from), factor, sum);                                                                                \
+        a = step(load(from), HT_NAME(factor_##type)(of_w, w_step), a);                                                      \
+        b = step(load(from + HT_LANES * (size)), HT_NAME(factor_##type)(of_w + HT_LANES * w_step, w_step), b);              \
+        c = step(load(from + 2 * HT_LANES * (size)), HT_NAME(factor_##type)(of_w + 2 * HT_LANES * w_step, w_step), c);      \
+        d = step(load(from + 3 * HT_LANES * (size)), HT_NAME(factor_##type)(of_w + 3 * HT_LANES * w_step, w_step), d);      \
       }                                                                                                                     \
-      memcpy((char*)sums + at * 4, &sum, (size_t)some * 4);                                                                 \
+      memcpy(sums + at * 4, &a, sizeof a);                                                                                  \
+      memcpy(sums + (at + HT_LANES) * 4, &b, sizeof a);                                                                     \
+      memcpy(sums + (at + 2 * HT_LANES) * 4, &c, sizeof a);                                                                 \
+      memcpy(sums + (at + 3 * HT_LANES) * 4, &d, sizeof a);                                                                 \
     }                                                                                                                       \
+    for (; at + HT_LANES < count; at += HT_LANES) {                                                                         \
+      vector one = HT_NAME(summed_##type)(sums, at, x, w, w_step, taps);                                                    \
+      memcpy(sums + at * 4, &one, sizeof one);                                                                              \
+    }                                                                                                                       \
+    memcpy(sums + (count - HT_LANES) * 4, &end, sizeof end);                                                                \
   }
-HT_INLINE vf HT_NAME(add_floats)(vf x, vi w, vf sum) { return madd(x, asf(w), sum); }
+HT_INLINE vf HT_NAME(add_floats)(vf x, vf w, vf sum) { return madd(x, w, sum); }
 /* Bytes are in the low halves of words; what is above them counts nothing. */
 HT_INLINE vi HT_NAME(add_words)(vi x, vi w, vi sum) { return V(add, epi32)(sum, V(madd, epi16)(and_(x, splat(0xffff)), w)); }
 HT_INLINE vi HT_NAME(plain)(const void* p) { return from_bytes(p, 0); }

@@ -9,7 +9,7 @@ STANDIN_API CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataTyp
                                             const cuuint64_t* extent, const cuuint64_t* pitch, const cuuint32_t* box,
                                             const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                             CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-    ENTER("cuTensorMapEncodeTiled", nothing);
+    ENTER("cuTensorMapEncodeTiled", context);
     if (!map || !base || !extent || !box || !steps || rank < 1 || rank > 5 || (rank > 1 && !pitch)) return CUDA_ERROR_INVALID_VALUE;
     if (reinterpret_cast<uintptr_t>(map) % 64) return CUDA_ERROR_INVALID_VALUE;
     for (cuuint32_t i = 0; i < rank; i++) {

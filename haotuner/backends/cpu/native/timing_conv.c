@@ -11,7 +11,7 @@ enum { /* the job: one int64 vector */
   JOB_EXTENTS,                     /* b, h, w, p, q */
   JOB_STRIDES = JOB_EXTENTS + 5,   /* of x: b, c, h, w; of y: b, f, h, w */
   JOB_CONV = JOB_STRIDES + 8,      /* the fields of ht_conv but for its kernels (conv_source.py) */
-  JOB_EXTRAS = JOB_CONV + 19,                /* how many the epilogue reads, then of each where it begins and its strides b, f, h, w */
+  JOB_EXTRAS = JOB_CONV + 20,                /* how many the epilogue reads, then of each where it begins and its strides b, f, h, w */
   JOB_WORDS = JOB_EXTRAS + 1 + 5 * HT_MAX_EXTRA
 };
 
@@ -30,7 +30,7 @@ static ht_window window_of(const int64_t* w) {
 
 static ht_conv conv_of(const int64_t* w) {
   return (ht_conv){(int32_t)w[0], (int32_t)w[1], (int32_t)w[2], window_of(w + 3), window_of(w + 9),
-                   (uint8_t)w[15], (uint8_t)w[16], (uint8_t)w[17], (int32_t)w[18], ht_kernels, ht_kernels_typed};
+                   (uint8_t)w[15], (uint8_t)w[16], (uint8_t)w[17], (uint8_t)w[18], (int32_t)w[19], ht_kernels, ht_kernels_typed};
 }
 
 static int call_conv(void* arg, int64_t copy) {

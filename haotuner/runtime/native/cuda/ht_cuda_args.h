@@ -20,6 +20,16 @@ typedef struct {
     int32_t ldw;          /* of kernels of a batch: the row stride of w, which need not be compact; others ignore it */
 } ht_cuda_args;
 
+/* Of haotuner_unfold_DTYPE, which lays out what the windows of a convolution see: columns[group][pixel][term], a term being
+ * (channel of the group, tap), zeros outside the image. x has any strides, in elements. */
+typedef struct {
+    const void* x;
+    void* columns;
+    int64_t xb, xc, xh, xw, pixels; /* pixels: of all images, b * p * q */
+    int32_t h, w, p, q, channels, groups, r, s; /* channels of a group */
+    int32_t down, right, above, before, dilation_down, dilation_right; /* strides of the window, pads ahead, dilations */
+} ht_cuda_unfold;
+
 /* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th
  * of `count` matrices W and biases, one after the other. Ends that go back or lie outside X are moved to what is possible; rows
  * behind the last end are left alone. `ends` lies on the device. */

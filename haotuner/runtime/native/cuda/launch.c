@@ -115,3 +115,13 @@ int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_c
                             stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the sum of the parts");
 }
+
+int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, CUstream stream, ht_error* error) {
+  enum { MOST = 1 << 20 }; /* blocks; each thread goes on where they are fewer than the elements */
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  const int64_t blocks = up(unfold->pixels * unfold->groups * unfold->channels * unfold->r * unfold->s, HT_CUDA_REDUCE_THREADS);
+  void* params[1] = {(void*)unfold};
+  const CUresult result = cu->LaunchKernel(function, (unsigned)(blocks > MOST ? MOST : blocks), 1, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the layout of image columns");
+}

@@ -15,6 +15,7 @@ typedef struct {
   int32_t kernel_count;
   const ht_cuda_kernel* kernels;
   const char* reduces[HT_CUDA_DTYPES]; /* symbols; NULL: no kernel of the dtype splits k */
+  const char* unfolds[HT_CUDA_DTYPES]; /* the same; NULL: the pack has no convolution of the dtype */
 } ht_cuda_code;
 
 extern const ht_cuda_code ht_cuda_pack_code; /* in pack_data.c */
@@ -22,7 +23,7 @@ extern const ht_cuda_code ht_cuda_pack_code; /* in pack_data.c */
 typedef struct {
   const ht_cuda_device* device;
   CUfunction* functions; /* of each kernel */
-  CUfunction reduces[HT_CUDA_DTYPES];
+  CUfunction reduces[HT_CUDA_DTYPES], unfolds[HT_CUDA_DTYPES];
 } ht_cuda_loaded;
 
 /* The code on device `ordinal`, loaded at the first call: not for a call under capture. NULL with *error filled. */

@@ -23,6 +23,7 @@ typedef struct {
   int32_t channels, features, groups;
   ht_window tall, wide;
   uint8_t transposed, last, flat; /* last: channels are the innermost axis; flat: images have no height */
+  uint8_t winograd;               /* tiles that the weight is transformed for, 2 and 4, added; 0: none */
   int32_t lanes;                  /* columns of a panel of the packed weight */
   const ht_kernel* kernels;       /* channels first: `tail` is the program of the last `nt` features of a group */
   const ht_typed* typed;          /* NULL: fp32. Else rows are pixels and columns features whatever the layout (conv_typed.c) */
@@ -47,10 +48,33 @@ int64_t ht_conv_phases(const ht_conv* conv);
 /* Phase `index` of outputs p x q, from the one before it; where p and q are 0 only its weight is described. */
 void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase);
 /* Extent of the output along an axis; below 1 where the window does not fit. */
-int64_t ht_conv_out(const ht_conv* conv, const ht_window* window, int64_t extent);
+static inline int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64_t extent) {
+  int64_t reach = (int64_t)w->dilation * (w->taps - 1);
+  if (conv->transposed) return (extent - 1) * w->stride - w->before - w->after + reach + w->more + 1;
+  int64_t room = extent + w->before + w->after - reach - 1;
+  return room < 0 ? 0 : room / w->stride + 1;
+}
 int64_t ht_conv_packed(const ht_conv* conv); /* floats of the packed weight */
+int64_t ht_conv_plain(const ht_conv* conv);  /* of these what products of image columns read; the transformed weights follow */
+int64_t ht_conv_apart(int64_t floats);       /* rounded up to an odd number of cache lines: such rows never meet in few sets of L1 */
 /* `weight` as torch stores it, (f, c/groups, r, s), transposed (c, f/groups, r, s), contiguous. */
 void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed);
+
+/* conv_tiles.c: `tiles` row tiles times `groups` tiles of columns, added to y where `add` says so; 0, or -1 where the kernel refused. */
+typedef struct {
+  const float *x, *w;
+  float* y;
+  int64_t ldx, w_stride, ldy, depth, tiles, groups, add;
+} ht_conv_tile;
+int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_conv_tile* c);
+/* `count` columns from panels of `lanes`; those beyond the last whole tile by its program, or by one that computes more. */
+int ht_conv_across(const ht_kernel* kernel, int lanes, ht_conv_tile c, int64_t count);
+
+/* conv_winograd.c: 3x3 windows that move by one, by the minimal filtering of Winograd (Lavin & Gray, CVPR 2016): `tile` outputs each
+ * way from (tile + 2)^2 products. The weight is laid out as [point][panel][channel][lanes] of each tile that conv->winograd has, behind one another. */
+int64_t ht_conv_winograd_packed(const ht_conv* conv, int tile);
+void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, float* packed);
+int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads);
 
 /* conv_direct.c: one channel makes each feature. Its kernels have no program: `mr` output rows, or pixels, are computed at a time. */
 int ht_conv_is_direct(const ht_conv* conv);

@@ -11,13 +11,6 @@ static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 
-int64_t ht_conv_out(const ht_conv* conv, const ht_window* w, int64_t extent) {
-  int64_t reach = (int64_t)w->dilation * (w->taps - 1);
-  if (conv->transposed) return (extent - 1) * w->stride - w->before - w->after + reach + w->more + 1;
-  int64_t room = extent + w->before + w->after - reach - 1;
-  return room < 0 ? 0 : room / w->stride + 1;
-}
-
 int64_t ht_conv_phases(const ht_conv* conv) {
   return conv->transposed ? (int64_t)conv->tall.stride * conv->wide.stride : 1;
 }
@@ -39,8 +32,7 @@ static void side_of(const ht_conv* conv, const ht_window* w, int64_t phase, int6
 
 static int64_t per_group(int64_t all, const ht_conv* conv) { return all / conv->groups; }
 
-/* Rows and panels whose starts are an odd number of cache lines apart never meet in the same few sets of L1. */
-static int64_t apart(int64_t floats) {
+int64_t ht_conv_apart(int64_t floats) {
   int64_t lines = up(floats, LINE);
   return (lines | 1) * LINE;
 }
@@ -50,12 +42,12 @@ static void weight_of(const ht_conv* conv, ht_phase* phase) {
   phase->depth = per_group(conv->channels, conv) * phase->tall.taps * phase->wide.taps;
   if (conv->typed != NULL) {
     int64_t panels = up(features, conv->lanes) + SLACK_PANELS;
-    phase->stride = apart(ht_typed_depth(conv->typed, phase->depth) * (conv->lanes * conv->typed->column / 4));
+    phase->stride = ht_conv_apart(ht_typed_depth(conv->typed, phase->depth) * (conv->lanes * conv->typed->column / 4));
     phase->first = phase->stride * panels;
     phase->group = phase->first + (ht_typed_signed(conv->typed) ? panels * conv->lanes : 0);
     return;
   }
-  phase->stride = apart(conv->last ? phase->depth * conv->lanes : phase->depth);
+  phase->stride = ht_conv_apart(conv->last ? phase->depth * conv->lanes : phase->depth);
   phase->group = phase->stride * (conv->last ? up(features, conv->lanes) + SLACK_PANELS : features);
 }
 
@@ -75,7 +67,7 @@ int ht_conv_is_direct(const ht_conv* conv) {
   return small && !conv->transposed && conv->groups == conv->channels && (!conv->last || conv->features == conv->channels);
 }
 
-int64_t ht_conv_direct_stride(const ht_conv* conv) { return apart((int64_t)conv->tall.taps * conv->wide.taps); }
+int64_t ht_conv_direct_stride(const ht_conv* conv) { return ht_conv_apart((int64_t)conv->tall.taps * conv->wide.taps); }
 
 static void pack_direct(const ht_conv* conv, const float* weight, float* packed) {
   int64_t taps = (int64_t)conv->tall.taps * conv->wide.taps, stride = ht_conv_direct_stride(conv);
@@ -83,13 +75,29 @@ static void pack_direct(const ht_conv* conv, const float* weight, float* packed)
     for (int64_t tap = 0; tap < taps; ++tap) packed[conv->last ? tap * conv->features + f : f * stride + tap] = weight[f * taps + tap];
 }
 
-int64_t ht_conv_packed(const ht_conv* conv) {
+int64_t ht_conv_plain(const ht_conv* conv) {
   if (ht_conv_is_direct(conv))
     return conv->features * (conv->last ? (int64_t)conv->tall.taps * conv->wide.taps : ht_conv_direct_stride(conv));
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);
-  int64_t longest = apart(per_group(conv->channels, conv) * (int64_t)conv->tall.taps * conv->wide.taps);
+  int64_t longest = ht_conv_apart(per_group(conv->channels, conv) * (int64_t)conv->tall.taps * conv->wide.taps);
   return phase.offset + phase.group * conv->groups + (conv->last || conv->typed != NULL ? 0 : SLACK_ROWS * longest);
+}
+
+int64_t ht_conv_packed(const ht_conv* conv) {
+  int64_t floats = ht_conv_plain(conv);
+  for (int tile = 2; tile <= 4; tile += 2)
+    if ((conv->winograd & tile) != 0) floats += ht_conv_winograd_packed(conv, tile);
+  return floats;
+}
+
+static void pack_transformed(const ht_conv* conv, const float* weight, float* packed) {
+  packed += ht_conv_plain(conv);
+  for (int tile = 2; tile <= 4; tile += 2) {
+    if ((conv->winograd & tile) == 0) continue;
+    ht_conv_winograd_pack(conv, tile, weight, packed);
+    packed += ht_conv_winograd_packed(conv, tile);
+  }
 }
 
 void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
@@ -104,6 +112,7 @@ void ht_conv_pack(const ht_conv* conv, const float* weight, float* packed) {
     pack_direct(conv, weight, packed);
     return;
   }
+  pack_transformed(conv, weight, packed);
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
     ht_conv_phase(conv, index, 0, 0, &phase);

@@ -27,36 +27,7 @@ typedef struct {
   atomic_int failed;
 } job;
 
-typedef struct { /* arguments of a micro-kernel */
-  const float *x, *w;
-  float* y;
-  int64_t ldx, w_stride, ldy, depth, tiles, groups, add;
-} tile_call;
-
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int run_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const tile_call* c) {
-  int64_t x_shape[2] = {c->tiles * mr, c->depth}, x_strides[2] = {c->ldx, 1};
-  int64_t w_shape[3] = {c->groups * up(nr, pw), c->depth, pw}, w_strides[3] = {c->w_stride, pw, 1};
-  int64_t y_shape[2] = {c->tiles * mr, c->groups * nr}, y_strides[2] = {c->ldy, 1};
-  const DLDevice cpu = {kDLCPU, 0};
-  const DLDataType fp32 = {kDLFloat, 32, 1};
-  DLTensor tx = {(void*)c->x, cpu, 2, fp32, x_shape, x_strides, 0};
-  DLTensor tw = {(void*)c->w, cpu, 3, fp32, w_shape, w_strides, 0};
-  DLTensor ty = {c->y, cpu, 2, fp32, y_shape, y_strides, 0};
-  TVMFFIAny args[6], result;
-  memset(args, 0, sizeof args);
-  memset(&result, 0, sizeof result);
-  args[0].type_index = args[1].type_index = args[2].type_index = kTVMFFIDLTensorPtr;
-  args[0].v_ptr = &tx;
-  args[1].v_ptr = &tw;
-  args[2].v_ptr = &ty;
-  args[3].type_index = args[4].type_index = args[5].type_index = kTVMFFIInt;
-  args[3].v_int64 = c->tiles;
-  args[4].v_int64 = c->groups;
-  args[5].v_int64 = c->add;
-  return fn(NULL, args, 6, &result);
-}
 
 /* Where a pixel's first feature of a group lies in y. */
 static float* place(const job* j, int64_t feature, int64_t pixel) {
@@ -123,7 +94,7 @@ static void add_bias(const job* j, float* y, int64_t stride, int64_t feature, in
 }
 
 /* Channels first: features [first, first + count) of a group at `pixels` pixels, whose image columns lie in `image`. */
-static int features_down(const job* j, tile_call c, int64_t group, int64_t first, int64_t count, int64_t from, float* y, int64_t ldy) {
+static int features_down(const job* j, ht_conv_tile c, int64_t group, int64_t first, int64_t count, int64_t from, float* y, int64_t ldy) {
   const ht_kernel* k = j->kernel;
   c.x = j->call->weight + j->phase.offset + group * j->phase.group + first * j->phase.stride + from;
   c.ldx = j->phase.stride;
@@ -131,12 +102,12 @@ static int features_down(const job* j, tile_call c, int64_t group, int64_t first
   c.ldy = ldy;
   c.tiles = count / k->mr;
   int64_t rest = count - c.tiles * k->mr;
-  int rc = c.tiles > 0 ? run_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
+  int rc = c.tiles > 0 ? ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
   if (rc != 0 || rest == 0) return rc;
   c.x += c.tiles * k->mr * c.ldx;
   c.y += c.tiles * k->mr * ldy;
   c.tiles = 1;
-  if (k->tail != NULL && rest == k->nt) return run_tiles(k->tail, k->nt, k->nr, k->pw, &c);
+  if (k->tail != NULL && rest == k->nt) return ht_conv_tiles(k->tail, k->nt, k->nr, k->pw, &c);
   /* A whole tile into scratch memory: what is beyond the features that there are is dropped. */
   float scratch[HT_MAX_TILE];
   int64_t groups = c.groups;
@@ -147,7 +118,7 @@ static int features_down(const job* j, tile_call c, int64_t group, int64_t first
     c.ldy = k->nr;
     for (int64_t i = 0; i < rest && c.add; ++i) memcpy(scratch + i * k->nr, to + i * ldy + g * k->nr, (size_t)k->nr * sizeof *to);
     for (int64_t i = rest * k->nr; i < k->mr * k->nr && c.add; ++i) scratch[i] = 0;
-    rc = run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
+    rc = ht_conv_tiles(k->fn, k->mr, k->nr, k->pw, &c);
     for (int64_t i = 0; i < rest; ++i) memcpy(to + i * ldy + g * k->nr, scratch + i * k->nr, (size_t)k->nr * sizeof *to);
     c.y = to;
   }
@@ -171,7 +142,7 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
         ht_image image = {j->conv, j->call, &j->phase, group * j->channels, pixel, pixels, from, depth, k->nr};
         ht_conv_image(&image, j->conv->lanes, image_memory);
       }
-      tile_call c = {.w = image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
+      ht_conv_tile c = {.w = image_memory, .w_stride = depth * k->nr, .depth = depth, .groups = panels, .add = from > 0};
       rc = features_down(j, c, group, f, last - f, from, y, ldy);
     }
     if (j->phase.depth == 0)
@@ -181,19 +152,6 @@ static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int
     if (rc == 0) rc = finish(j, all + f, last - f, pixel, pixels);
   }
   return (int)rc;
-}
-
-/* Channels last: `count` features of row tiles; those beyond the last whole tile by its program, or by one that computes more. */
-static int features_across(const job* j, tile_call c, int64_t count) {
-  const ht_kernel* k = j->kernel;
-  int64_t whole = count / k->nr, rest = count - whole * k->nr;
-  c.groups = whole;
-  int rc = whole > 0 ? run_tiles(k->fn, k->mr, k->nr, k->pw, &c) : 0;
-  if (rc != 0 || rest == 0) return rc;
-  c.w += whole * k->nr / j->conv->lanes * j->phase.stride;
-  c.y += whole * k->nr;
-  c.groups = 1;
-  return k->tail != NULL && rest <= k->nt ? run_tiles(k->tail, k->mr, k->nt, k->pw, &c) : run_tiles(k->fn, k->mr, k->nr, k->pw, &c);
 }
 
 /* Whether windows of `count` pixels from one on lie evenly spaced in the image, so that their rows are read where they are: terms
@@ -212,7 +170,7 @@ static int64_t run_in_place(const job* j, int64_t pixel, int64_t count) {
 }
 
 /* The sums of row tiles from the image itself, a run of terms at a time. */
-static int rows_in_place(const job* j, tile_call c, int64_t run, int64_t group, int64_t pixel, int64_t count) {
+static int rows_in_place(const job* j, ht_conv_tile c, int64_t run, int64_t group, int64_t pixel, int64_t count) {
   const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
   const ht_conv_call* call = j->call;
   int64_t row = pixel / wide->count, b = row / tall->count, y0 = row % tall->count * tall->move + tall->at;
@@ -228,7 +186,7 @@ static int rows_in_place(const job* j, tile_call c, int64_t run, int64_t group, 
       c.depth = run - from < j->part ? run - from : j->part;
       c.x = x + from;
       c.w = weight + (k + from) * j->conv->lanes;
-      rc = features_across(j, c, count);
+      rc = ht_conv_across(j->kernel, j->conv->lanes, c, count);
     }
   }
   return c.add ? (int)rc : 1; /* 1: no tap lies inside the image */
@@ -249,7 +207,7 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
     float* y = direct ? place(j, all + first, row) : result_memory;
     int64_t ldy = direct ? j->call->yw : wide;
     const float* weight = j->call->weight + j->phase.offset + group * j->phase.group + first / j->conv->lanes * j->phase.stride;
-    tile_call c = {.w = weight, .w_stride = j->phase.stride, .y = y, .ldy = ldy, .tiles = now};
+    ht_conv_tile c = {.w = weight, .w_stride = j->phase.stride, .y = y, .ldy = ldy, .tiles = now};
     int empty = j->phase.depth == 0;
     if (run > 0) {
       rc = rows_in_place(j, c, run, group, row, count);
@@ -264,7 +222,7 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
       c.x = image_memory;
       c.w = weight + from * j->conv->lanes;
       c.add = from > 0;
-      rc = features_across(j, c, count);
+      rc = ht_conv_across(j->kernel, j->conv->lanes, c, count);
     }
     for (int64_t i = 0; i < rows && empty; ++i) memset(y + i * ldy, 0, (size_t)count * sizeof *y);
     if (j->call->bias != NULL) add_bias(j, y, ldy, all + first, count, rows);
@@ -328,6 +286,7 @@ int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call
     return ht_conv_run_direct(conv, kernel, call, threads);
   }
   if (threads == 1) share = HT_WHOLE;
+  if (kernel->tile > 0) return ht_conv_run_winograd(conv, kernel, call, share, threads);
   atomic_init(&j.failed, 0);
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) {
     ht_conv_phase(conv, index, call->p, call->q, &j.phase);

@@ -30,12 +30,16 @@ static void add(const job* j, taps* found, void* sums, int64_t count, int64_t w_
   found->count = 0;
 }
 
-/* Channels last: features [first, first + count) of one pixel. */
-static void sum_pixel(const job* j, int64_t pixel, int64_t first, int64_t count, float* sums) {
+/* Channels last: features [first, first + count) of a pixel, and of as many behind it in its row as see the same taps, at most
+ * `most`. How many those are. */
+static int64_t sum_pixels(const job* j, int64_t pixel, int64_t most, int64_t first, int64_t count, float* sums, int64_t stride) {
   const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
   const ht_conv_call* call = j->call;
-  const int64_t size = j->conv->typed->x.bits / 8, row = pixel / wide->count, b = row / tall->count;
+  const int64_t size = j->conv->typed->x.bits / 8, row = pixel / wide->count, b = row / tall->count, step = wide->move * call->xw * size;
   const int64_t y0 = row % tall->count * tall->move + tall->at, x0 = pixel % wide->count * wide->move + wide->at;
+  const int64_t reach = (wide->taps - 1) * wide->by, left = wide->count - pixel % wide->count;
+  int64_t pixels = 1;
+  if (x0 >= 0 && x0 + reach < call->w) pixels = least((call->w - 1 - reach - x0) / wide->move + 1, least(left, most));
   taps found = {.count = 0};
   for (int64_t t = 0; t < tall->taps; ++t)
     for (int64_t u = 0; u < wide->taps; ++u) {
@@ -43,9 +47,16 @@ static void sum_pixel(const job* j, int64_t pixel, int64_t first, int64_t count,
       if (y < 0 || y >= call->h || x < 0 || x >= call->w) continue;
       found.x[found.count] = (const char*)call->x + (b * call->xb + y * call->xh + x * call->xw + first) * size;
       found.w[found.count++] = call->weight + (t * wide->taps + u) * j->conv->features + first;
-      if (found.count == TAPS) add(j, &found, sums, count, 1);
+      if (found.count < TAPS) continue;
+      pixels = 1; /* a window of several calls: pixel by pixel */
+      add(j, &found, sums, count, 1);
     }
+  for (int64_t i = 1; i < pixels && found.count > 0; ++i, sums += stride) {
+    j->conv->typed->taps(sums, count, found.x, found.w, 1, found.count);
+    for (int64_t tap = 0; tap < found.count; ++tap) found.x[tap] += step;
+  }
   add(j, &found, sums, count, 1);
+  return pixels;
 }
 
 static int run_last(const job* j, int64_t pixel, int64_t end) {
@@ -55,7 +66,7 @@ static int run_last(const job* j, int64_t pixel, int64_t end) {
     for (int64_t first = 0; first < features; first += strip) {
       const int64_t pixels = least(some, end - pixel), count = least(strip, features - first);
       memset(sums, 0, (size_t)(pixels * strip) * sizeof *sums);
-      for (int64_t i = 0; i < pixels; ++i) sum_pixel(j, pixel + i, first, count, sums + i * strip);
+      for (int64_t i = 0; i < pixels;) i += sum_pixels(j, pixel + i, pixels - i, first, count, sums + i * strip, strip);
       if (ht_conv_finish_typed(j->conv, j->kernel, j->call, &j->phase, sums, strip, first, count, pixel, pixels) != 0) return -1;
     }
   return 0;

@@ -173,8 +173,17 @@ static int check_constants(const ht_op* op, const DLTensor* weight, const DLTens
   return 0;
 }
 
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
+static int bind_kernel(const ht_op* op, ht_cuda_bound* bound, int place, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
+  const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[dense->kernels[place]];
+  const ht_cuda_args args = {.w = bound->w, .m = 1, .n = (int32_t)dense->n, .k = (int32_t)dense->k, .ldx = (int32_t)dense->k};
+  CUtensorMap* map = &bound->maps[place];
+  if (ht_cuda_fits(kernel, &args, error) != 0) return -1;
+  memset(map, 0, sizeof *map);
+  return kernel->maps ? ht_cuda_encode_w(map, kernel, bound->w, stack(dense), dense->n, dense->k, error) : 0;
+}
+
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
   ht_cuda_bound* bound = memory;
   if ((uintptr_t)memory % HT_BOUND_ALIGNMENT != 0) return ht_refuse(error, "ValueError", "bound must be aligned to %d bytes", HT_BOUND_ALIGNMENT);
   bound->mark = 0;
@@ -183,13 +192,12 @@ static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, v
   if (loaded == NULL) return -1;
   bound->w = ht_data(weight);
   bound->bias = bias == NULL ? NULL : ht_data(bias);
-  for (int i = 0; i < op->kernel_count; ++i) {
-    const ht_cuda_kernel* kernel = &ht_cuda_pack_code.kernels[dense->kernels[i]];
-    const ht_cuda_args args = {.w = bound->w, .m = 1, .n = (int32_t)dense->n, .k = (int32_t)dense->k, .ldx = (int32_t)dense->k};
-    if (ht_cuda_fits(kernel, &args, error) != 0) return -1;
-    memset(&bound->maps[i], 0, sizeof bound->maps[i]);
-    if (kernel->maps && ht_cuda_encode_w(&bound->maps[i], kernel, bound->w, stack(dense), dense->n, dense->k, error) != 0) return -1;
-  }
+  ht_cuda_scope scope; /* a map is encoded for the current context: the driver refuses where there is none */
+  if (ht_cuda_enter(loaded->device, &scope, error) != 0) return -1;
+  int rc = 0;
+  for (int i = 0; rc == 0 && i < op->kernel_count; ++i) rc = bind_kernel(op, bound, i, error);
+  ht_cuda_leave(&scope);
+  if (rc != 0) return -1;
   bound->op = op;
   bound->loaded = loaded;
   bound->mark = MARK;

@@ -84,7 +84,7 @@ static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, h
 }
 
 /* Whether a kernel's wide loads reach every matrix of the batch. */
-static int fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error) {
+int ht_cuda_product_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error) {
   if (ht_cuda_fits(kernel, args, error) != 0) return -1;
   for (int i = 0; i < HT_CUDA_BATCH_AXES; ++i)
     if (batch->x[i] % kernel->vector != 0 || batch->w[i] % kernel->vector != 0)
@@ -116,11 +116,11 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   if (described(op, call, &args, &batch, error) != 0) return -1;
   int chosen = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
-  if (fits(&kernels[data->kernels[chosen]], &args, &batch, error) != 0) { /* another of the op's takes them, perhaps */
+  if (ht_cuda_product_fits(&kernels[data->kernels[chosen]], &args, &batch, error) != 0) { /* another of the op's takes them, perhaps */
     ht_error other;
     int found = -1;
     for (int i = 0; i < op->kernel_count && found < 0; ++i)
-      if (fits(&kernels[data->kernels[i]], &args, &batch, &other) == 0) found = i;
+      if (ht_cuda_product_fits(&kernels[data->kernels[i]], &args, &batch, &other) == 0) found = i;
     if (found < 0) return -1;
     chosen = found;
     queue->fallback = 1;

@@ -13,6 +13,9 @@ typedef struct {
 
 int ht_cuda_product_type(const ht_op* op, const char* name, const DLTensor* t, ht_error* error);
 
+/* Whether a kernel's wide loads reach every matrix of the batch; *error says which does not. */
+int ht_cuda_product_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error);
+
 extern const ht_kind ht_cuda_product_kind; /* its call takes x, w and out, behind them bias, scale and mask where they are wanted */
 
 #endif /* HT_CUDA_PRODUCT_H_ */

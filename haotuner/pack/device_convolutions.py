@@ -1,0 +1,75 @@
+"""Numbers of a convolution of a pack for a device against float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from haotuner import judge
+from haotuner.ops.convolution import windows
+from haotuner.pack.op import PackOp
+from haotuner.runtime.device_memory import DeviceMemory
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+DRAWN = 10  # shapes, with a fixed seed, beside the smallest
+
+
+def check_convolution(
+    pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float
+) -> list[str]:
+    """Every wrong number and every write outside an output."""
+    meaning, problems = Op.parse(op.name), []
+    dtype = judge.numpy_dtype(meaning.dtype)
+    shapes = _shapes(op, meaning, rng, most_flops)
+    constants = judge.draw(meaning, shapes[0], rng)
+    constants = {name: constants[name].astype(dtype) for name in ("weight", "bias") if name in constants}
+    placed = {
+        name: memory.tensor(memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1], meaning.dtype)
+        for name, value in constants.items()
+    }
+    served = pack.op(op.name).bind(placed["weight"], placed.get("bias"))
+    served.prepare(memory.stream)
+    for shape in shapes:
+        drawn = judge.draw(meaning, shape, rng) | constants
+        output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), meaning.dtype)
+        apart = judge.spaced(drawn["x"], 3)  # NaN between rows
+        room = np.ascontiguousarray(apart.base if apart.base is not None else apart)
+        x = memory.tensor(memory.put(room), drawn["x"].shape, room.shape[-1], meaning.dtype)
+        whole = np.ascontiguousarray(output.inner)  # pixels must lie evenly: what is around them is watched behind the last
+        sentinels = output.outer.reshape(-1)[: judge.GUARD]
+        edge = np.concatenate([whole.reshape(-1), sentinels])
+        y = memory.put(edge)
+        served(x, out=memory.tensor(y, whole.shape, whole.shape[-1], meaning.dtype), stream=memory.stream)
+        memory.get(y, edge)
+        found = edge[: whole.size].reshape(whole.shape)
+        verdict = judge.check(meaning, drawn, found)
+        where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
+        if verdict.wrong:
+            problems.append(f"{where}: {verdict}")
+        if not np.array_equal(edge[whole.size :], sentinels):
+            problems.append(f"{where}: wrote outside the output")
+    return problems
+
+
+def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[Shape]:
+    """The smallest image that leaves something, and drawn ones of the range; all small enough for a reference."""
+    sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
+    least = {axis: next(n for n in range(1, 1 << 21) if side.out(n) >= 1) for axis, side in sides.items()}
+    smallest = {axis.name: least.get(axis.name, 1) for axis in op.dynamic}  # type: ignore[call-overload]
+    found = [Shape.of(smallest)]
+    for _ in range(DRAWN):
+        extents = {}
+        for axis in op.dynamic:
+            low, high = smallest[axis.name], max(axis.last, smallest[axis.name])
+            extents[axis.name] = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
+        one = Shape.of(extents)
+        while meaning.flops(one) > most_flops / DRAWN and one != found[0]:
+            extents = {axis: max(smallest[axis], extent // 2) for axis, extent in extents.items()}
+            one = Shape.of(extents)
+        found.append(one)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,266 @@
+/* See cuda_conv.h. */
+#include "cuda_conv.h"
+
+#include <string.h>
+
+#include "cuda/workspace.h"
+#include "cuda_dense.h"
+#include "cuda_product.h"
+#include "door.h"
+
+#define MARK 0x68612d636f6e7631u /* of a filled bound weight */
+#define COLUMN_BYTES (64 << 20)  /* of a workspace, unless one image needs more: what is laid out should still lie in L2 when it is read */
+
+typedef struct {
+  uint64_t mark;
+  const ht_op* op;
+  const ht_cuda_loaded* loaded;
+  const void *w, *bias;
+} bound_conv;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t terms(const ht_conv* conv) { return conv->channels / conv->groups * (int64_t)conv->tall.taps * conv->wide.taps; }
+
+static int64_t image_bytes(const ht_cuda_conv* data, int64_t p, int64_t q) {
+  return p * q * data->conv.groups * terms(&data->conv) * ht_cuda_bytes(data->dtype);
+}
+
+static int64_t at_once(const ht_cuda_conv* data, int64_t batch, int64_t p, int64_t q) {
+  const int64_t bytes = image_bytes(data, p, q), most = bytes > 0 ? COLUMN_BYTES / bytes : batch;
+  return least(most > 1 ? most : 1, batch);
+}
+
+static int64_t bound_bytes(const ht_op* op) {
+  (void)op;
+  return (int64_t)sizeof(bound_conv);
+}
+
+/* An image (or several) of `channels`: where each axis lies, in elements. `strides`: b, channel, h, w. */
+static int image_of(const ht_op* op, const char* name, const DLTensor* t, int device, int64_t channels, int64_t extents[3], int64_t strides[4],
+                    ht_error* error) {
+  const ht_conv* conv = &((const ht_cuda_conv*)op->data)->conv;
+  const int rank = conv->flat ? 3 : 4, lead = t != NULL && t->ndim == rank - 1 ? 1 : 0; /* an image without the axis b is one */
+  if (ht_cuda_check_tensor(op, name, t, device, error) != 0) return -1;
+  if (t->ndim != rank - lead) return ht_refuse(error, "ValueError", "%s has rank %d; expected %d, or %d for one image", name, (int)t->ndim, rank, rank - 1);
+  int64_t shape[4] = {1, 1, 1, 1}, steps[4] = {0, 0, 0, 0}, next = 1;
+  for (int i = t->ndim - 1; i >= 0; --i) {
+    shape[i + lead] = t->shape[i];
+    steps[i + lead] = t->strides != NULL ? t->strides[i] : next;
+    next *= t->shape[i];
+    if (t->shape[i] < 0 || t->shape[i] > HT_EXTENT_LIMIT) return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d", name, (long long)t->shape[i], i);
+    if (t->shape[i] > 1 && steps[i + lead] < 0)
+      return ht_refuse(error, "ValueError", "%s has stride %lld in axis %d; expected none below 0: pass a contiguous copy", name,
+                       (long long)steps[i + lead], i);
+  }
+  const int c = conv->last ? rank - 1 : 1, w = conv->last ? rank - 2 : rank - 1;
+  if (shape[c] != channels)
+    return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d; expected %lld", name, (long long)shape[c], c - lead, (long long)channels);
+  extents[0] = shape[0], extents[1] = conv->flat ? 1 : shape[w - 1], extents[2] = shape[w];
+  strides[0] = steps[0], strides[1] = steps[c], strides[2] = conv->flat ? 0 : steps[w - 1], strides[3] = steps[w];
+  for (int i = 0; i < 3; ++i) /* the stride of an axis of one element says nothing */
+    if (extents[i] == 1) strides[i == 0 ? 0 : i + 1] = 0;
+  if (channels == 1) strides[1] = 0;
+  return 0;
+}
+
+/* Bytes from the first element to the last. */
+static int64_t span(const int64_t extents[3], const int64_t strides[4], int64_t channels, int64_t element) {
+  return ((extents[0] - 1) * strides[0] + (channels - 1) * strides[1] + (extents[1] - 1) * strides[2] + (extents[2] - 1) * strides[3] + 1) * element;
+}
+
+static int meets(const void* y, int64_t y_bytes, const void* other, int64_t bytes) {
+  const uintptr_t a = (uintptr_t)y, b = (uintptr_t)other;
+  return other != NULL && a < b + (uintptr_t)bytes && b < a + (uintptr_t)y_bytes;
+}
+
+/* Pixels of an image side by side (channels first), or pixels of all images evenly apart (channels last): what one product writes. */
+static int check_out(const ht_conv* conv, const int64_t e[3], const int64_t s[4], ht_error* error) {
+  const int rows = e[1] > 1, columns = e[2] > 1, images = e[0] > 1, many = conv->features > 1;
+  int even;
+  if (!conv->last) even = (!columns || s[3] == 1) && (!rows || s[2] == e[2]) && (!many || s[1] >= e[1] * e[2]);
+  else {
+    const int64_t step = columns ? s[3] : rows ? s[2] : images ? s[0] : conv->features;
+    even = (!many || s[1] == 1) && (!rows || s[2] == e[2] * step) && (!images || s[0] == e[1] * e[2] * step) && step >= conv->features;
+  }
+  if (even && (!images || conv->last || s[0] >= (conv->features - 1) * s[1] + e[1] * e[2])) return 0;
+  return ht_refuse(error, "ValueError", "out has its pixels unevenly apart, or overlapping; pass a contiguous out");
+}
+
+static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  if (count != 3) return ht_refuse(error, "TypeError", "expected x, a bound weight, and out");
+  const DLTensor* w = tensors[1];
+  if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) || w->data == NULL ||
+      ((const bound_conv*)ht_data(w))->mark != MARK || ((const bound_conv*)ht_data(w))->op != op)
+    return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
+  const bound_conv* bound = (const bound_conv*)ht_data(w);
+  const int device = bound->loaded->device->ordinal;
+  int64_t x[3], xs[4], y[3], ys[4];
+  if (image_of(op, "x", tensors[0], device, conv->channels, x, xs, error) != 0 || image_of(op, "out", tensors[2], device, conv->features, y, ys, error) != 0)
+    return -1;
+  if (x[1] < 1 || x[2] < 1)
+    return ht_refuse(error, "ValueError", "x is an image of %lld x %lld; expected at least one element each way", (long long)x[1], (long long)x[2]);
+  const int64_t p = conv->flat ? 1 : ht_conv_out(conv, &conv->tall, x[1]), q = ht_conv_out(conv, &conv->wide, x[2]);
+  if (p < 1 || q < 1)
+    return ht_refuse(error, "ValueError", "x is an image of %lld x %lld, with its pads smaller than the window: nothing is left", (long long)x[1],
+                     (long long)x[2]);
+  if (y[0] != x[0] || y[1] != p || y[2] != q)
+    return ht_refuse(error, "ValueError", "out is %lld images of %lld x %lld; expected %lld of %lld x %lld", (long long)y[0], (long long)y[1],
+                     (long long)y[2], (long long)x[0], (long long)p, (long long)q);
+  if (p * q > HT_EXTENT_LIMIT) return ht_refuse(error, "ValueError", "the output has %lld pixels; an image may have 2^31-1", (long long)(p * q));
+  memset(call->extents, 0, sizeof call->extents);
+  const int64_t all[HT_CONV_AXES] = {x[0], x[1], x[2], p, q, conv->channels, conv->features, 0};
+  memcpy(call->extents, all, sizeof all);
+  call->empty = x[0] == 0;
+  call->conv = (ht_conv_call){.x = (const float*)ht_data(tensors[0]), .weight = (const float*)(const void*)bound, .y = (float*)ht_data(tensors[2]),
+                              .batch = x[0], .h = x[1], .w = x[2], .p = p, .q = q, .xb = xs[0], .xc = xs[1], .xh = xs[2], .xw = xs[3],
+                              .yb = ys[0], .yf = ys[1], .yh = ys[2], .yw = ys[3]};
+  if (call->empty) return 0;
+  if (tensors[0]->data == NULL || tensors[2]->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", tensors[0]->data == NULL ? "x" : "out");
+  if (check_out(conv, y, ys, error) != 0) return -1;
+  const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, element);
+  if (meets(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
+    return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
+  if (meets(call->conv.y, y_bytes, bound->w, conv->features * terms(conv) * element) || meets(call->conv.y, y_bytes, bound->bias, conv->features * element))
+    return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
+  return 0;
+}
+
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  bound_conv* bound = memory;
+  const int rank = conv->flat ? 3 : 4;
+  const int64_t wanted[4] = {conv->features, conv->channels / conv->groups, conv->flat ? conv->wide.taps : conv->tall.taps, conv->wide.taps};
+  bound->mark = 0;
+  if (ht_cuda_check_tensor(op, "weight", weight, -1, error) != 0) return -1;
+  if (weight->ndim != rank || memcmp(weight->shape, wanted, (size_t)rank * sizeof *wanted) != 0 || weight->data == NULL || !ht_contiguous(weight))
+    return ht_refuse(error, "ValueError", "weight must be contiguous, of the axes %lld x %lld x %lld%s: it is not copied", (long long)wanted[0],
+                     (long long)wanted[1], (long long)wanted[2], conv->flat ? "" : " x the window's width");
+  if (data->fused && (bias != NULL) != data->bias)
+    return ht_refuse(error, "ValueError", bias == NULL ? "its epilogue adds a bias: bind one" : "its epilogue adds no bias: bind the weight alone");
+  if (bias != NULL) {
+    if (ht_cuda_check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
+    if (bias->ndim != 1 || bias->shape[0] != conv->features || bias->data == NULL || !ht_contiguous(bias))
+      return ht_refuse(error, "ValueError", "bias must be contiguous, of one axis of %d", (int)conv->features);
+  }
+  const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);
+  if (loaded == NULL) return -1;
+  *bound = (bound_conv){0, op, loaded, ht_data(weight), bias == NULL ? NULL : ht_data(bias)};
+  bound->mark = MARK;
+  return 0;
+}
+
+/* Columns of as many images as are laid out at a time, at the largest sizes that plans know. */
+static int64_t most_columns(const ht_op* op) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  int64_t largest[3];
+  for (int i = 0; i < 3; ++i) largest[i] = op->axes[HT_CONV_B + i].extent > 0 ? op->axes[HT_CONV_B + i].extent : op->axes[HT_CONV_B + i].last;
+  const int64_t p = conv->flat ? 1 : ht_conv_out(conv, &conv->tall, largest[1]), q = ht_conv_out(conv, &conv->wide, largest[2]);
+  return p < 1 || q < 1 ? 0 : at_once(data, largest[0], p, q) * image_bytes(data, p, q);
+}
+
+static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* error) {
+  const bound_conv* bound = memory;
+  ht_cuda_scope scope;
+  if (bound->mark != MARK || bound->op != op) return ht_refuse(error, "ValueError", "the weight was not bound by this pack: bind it again");
+  if (ht_cuda_open(bound->loaded->device->ordinal, error) == NULL || ht_cuda_enter(bound->loaded->device, &scope, error) != 0) return -1;
+  int rc = ht_cuda_workspace_prepare(bound->loaded->device, stream, most_columns(op), error);
+  ht_cuda_leave(&scope);
+  return rc;
+}
+
+/* The products of `images` images from the first on, whose columns are laid out. */
+static void products_of(const ht_op* op, const ht_conv_call* c, const bound_conv* bound, const void* columns, int64_t first, int64_t images,
+                        ht_cuda_args* args, ht_cuda_batch* batch) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  const int64_t k = terms(conv), features = conv->features / conv->groups, plane = c->p * c->q, pixels = images * plane;
+  char* y = (char*)c->y + first * c->yb * ht_cuda_bytes(data->dtype);
+  memset(batch, 0, sizeof *batch);
+  batch->factor = 1;
+  batch->mask = bound->bias; /* of every feature, broadcast along the pixels */
+  batch->extents[0] = 1, batch->extents[1] = conv->last ? 1 : (int32_t)images, batch->extents[2] = conv->groups;
+  batch->mask_apart[2] = features;
+  const ht_cuda_args both = {.y = y, .k = (int32_t)k, .ldx = (int32_t)k, .ldw = (int32_t)k, .splits = 1, .act = data->act};
+  *args = both;
+  if (conv->last) {
+    const int64_t step = c->q > 1 ? c->yw : c->p > 1 ? c->yh : c->batch > 1 ? c->yb : conv->features;
+    args->x = columns, args->w = bound->w, args->m = (int32_t)pixels, args->n = (int32_t)features, args->ldy = (int32_t)step;
+    batch->x[2] = pixels * k, batch->w[2] = features * k, batch->y[2] = features;
+    batch->mask_right = 1;
+    return;
+  }
+  args->x = bound->w, args->w = columns, args->m = (int32_t)features, args->n = (int32_t)plane;
+  args->ldy = (int32_t)(conv->features > 1 ? c->yf : plane);
+  batch->x[2] = features * k, batch->w[1] = plane * k, batch->w[2] = pixels * k, batch->y[1] = c->yb, batch->y[2] = features * c->yf;
+  batch->mask_down = 1;
+}
+
+static int launch_images(const ht_op* op, int planned, const ht_call* call, int64_t first, int64_t images, void* columns, ht_queue* queue, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  const ht_conv_call* c = &call->conv;
+  const bound_conv* bound = (const bound_conv*)(const void*)c->weight;
+  const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
+  ht_cuda_unfold unfold = {.x = (const char*)c->x + first * c->xb * ht_cuda_bytes(data->dtype), .columns = columns, .xb = c->xb, .xc = c->xc,
+                           .xh = c->xh, .xw = c->xw, .pixels = images * c->p * c->q, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p,
+                           .q = (int32_t)c->q, .channels = conv->channels / conv->groups, .groups = conv->groups, .r = conv->tall.taps,
+                           .s = conv->wide.taps, .down = conv->tall.stride, .right = conv->wide.stride, .above = conv->tall.before,
+                           .before = conv->wide.before, .dilation_down = conv->tall.dilation, .dilation_right = conv->wide.dilation};
+  ht_cuda_args args;
+  ht_cuda_batch batch;
+  products_of(op, c, bound, columns, first, images, &args, &batch);
+  int chosen = planned;
+  if (ht_cuda_product_fits(&kernels[data->kernels[chosen]], &args, &batch, error) != 0) { /* another of the op's takes them, perhaps */
+    ht_error other;
+    for (chosen = 0; chosen < op->kernel_count && ht_cuda_product_fits(&kernels[data->kernels[chosen]], &args, &batch, &other) != 0;) ++chosen;
+    if (chosen == op->kernel_count) return -1;
+    queue->fallback = 1;
+  }
+  const int place = data->kernels[chosen];
+  const int64_t matrices = (int64_t)batch.extents[1] * batch.extents[2];
+  if (ht_cuda_launch_unfold(bound->loaded->unfolds[data->dtype], &unfold, queue->stream, error) != 0) return -1;
+  return ht_cuda_launch_batch(&kernels[place], bound->loaded->functions[place], &args, &batch, matrices, queue->stream, error);
+}
+
+static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv_call* c = &call->conv;
+  const ht_cuda_device* device = ((const bound_conv*)(const void*)c->weight)->loaded->device;
+  const int planned = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
+  const int64_t each = at_once(data, c->batch, c->p, c->q);
+  ht_cuda_scope scope;
+  ht_cuda_workspace workspace = {NULL, NULL};
+  if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */
+  if (ht_cuda_enter(device, &scope, error) != 0) return -1;
+  int rc = ht_cuda_workspace_take(device, queue->stream, each * image_bytes(data, c->p, c->q), &workspace);
+  if (rc != 0)
+    rc = ht_refuse(error, "RuntimeError", "no memory for %lld bytes of image columns on this stream: call prepare(stream) of the bound weight first, which has "
+                   "room for the shapes that were tuned", (long long)(each * image_bytes(data, c->p, c->q)));
+  for (int64_t first = 0; first < c->batch && rc == 0; first += each)
+    rc = launch_images(op, planned, call, first, least(each, c->batch - first), workspace.data, queue, error);
+  ht_cuda_workspace_done(&workspace);
+  ht_cuda_leave(&scope);
+  return rc;
+}
+
+static int no_run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) { /* it is launched instead */
+  (void)op, (void)plan, (void)call, (void)threads;
+  return -1;
+}
+
+static const char* kernel_name(const ht_op* op, int32_t index) {
+  return ht_cuda_pack_code.kernels[((const ht_cuda_conv*)op->data)->kernels[index]].name;
+}
+
+static void describe(const ht_op* op, ht_door_op* out) { out->n = ((const ht_cuda_conv*)op->data)->conv.features; }
+
+static int open_device(int device, ht_error* error) { return ht_cuda_load(device, error) == NULL ? -1 : 0; }
+
+static const ht_placed placed = {open_device, bound_bytes, bind, prepare, launch};
+
+const ht_kind ht_cuda_conv_kind = {.name = "conv", .check = check, .run = no_run, .kernel_name = kernel_name, .describe = describe, .placed = &placed};

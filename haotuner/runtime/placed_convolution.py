@@ -1,0 +1,94 @@
+"""A convolution of a pack on a device: its weight stays where its owner has it, calls are queued on the caller's stream."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from haotuner.errors import UsageError
+from haotuner.ops.convolution import windows
+from haotuner.pack.op import PackOp
+from haotuner.runtime.convolution import AFTER
+from haotuner.runtime.placed import PlacedBound, PlacedLinear
+from haotuner.runtime.refusal import REFUSED
+from haotuner.runtime.streams import kind_of, still
+from haotuner.words.op import Op
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+
+class PlacedConvOp:
+    """One convolution of a pack that was opened for a device."""
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self.entry = pack, op
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self.entry.name
+
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> PlacedConvolution:
+        """Serve a weight (f, c/groups, r, s) and a bias (f,) that lie on the pack's device; nothing is copied.
+
+        Later changes to them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
+        """
+        if threads is not None:
+            raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
+        made = PlacedConvolution(PlacedBound.of(self._pack, self.entry, weight, bias))
+        self._pack.own(made)
+        return made
+
+
+class PlacedConvolution(PlacedLinear):
+    """``y = convolution(x)`` or ``convolution(x, out=y)``; x is (b, c, h, w) of the op's type, or as its layout says.
+
+    Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. x may have any strides.
+    A call wants memory for image columns: torch gives it; with others ``prepare(stream)`` it once.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
+        """The convolution; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
+        call, record, setting = self._state
+        if stream is None:
+            stream = self._stream_of(x)
+        if kind_of(type(x)).lazy:
+            self._check_lazy(x)
+        if out is None:
+            out = self._empty(x)
+        try:
+            call(still(x, stream), record, still(out, stream), setting, stream)
+        except REFUSED as error:
+            raise self._explained(error, x, out) from error
+        return out
+
+    def warm(self) -> None:
+        """Have memory ready for calls on the current stream."""
+        self.prepare()
+
+    def serve(self, bound: PlacedBound) -> None:
+        """Serve later calls from ``bound``; calls that run now finish as they began."""
+        self._bound, self._n = bound, bound.op.axis("f").extent or 0
+        self._state = bound.call, bound.record, bound.setting
+
+    def _empty(self, x: Any) -> Any:
+        op = self._bound.op
+        meaning, dims, shape = Op.parse(op.name), op.operands[0].dims, getattr(x, "shape", None)
+        if shape is None or len(shape) < len(dims) - 1:
+            raise TypeError(
+                f"{op.name}: x must be a tensor ({', '.join(dims)}) of the pack's device, got {type(x).__name__}"
+            )
+        split = len(shape) - len(dims) + 1
+        extents = dict(zip(dims[1:], (int(n) for n in shape[split:]), strict=True))
+        sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
+        known = {"f": meaning["f"], **{after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}}
+        size = (*shape[:split], *(max(0, known[axis]) for axis in op.output.dims[1:]))
+        if hasattr(x, "new_empty"):
+            return x.new_empty(size)
+        cupy = sys.modules.get("cupy")
+        if cupy is not None and isinstance(x, cupy.ndarray):
+            return cupy.empty(size, dtype=x.dtype)
+        raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")

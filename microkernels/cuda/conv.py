@@ -1,0 +1,137 @@
+"""Convolutions on CUDA devices: the kernels of products side by side, on image columns that are laid out ahead of them.
+
+A convolution is a batch_matmul of its weight, as torch stores it, and what each output's window sees, a row a pixel
+(``runtime/native/kinds/cuda_conv.c``). Kernels, cubins and times are those of that product: what is laid out is the same
+for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
+from haotuner.microkernels.cuda.fused import fused
+from haotuner.ops.convolution import is_convolution
+from haotuner.words.demand import Asked, Demand, Expectation, Work
+from haotuner.words.device import Device
+from haotuner.words.family import Layout
+from haotuner.words.kernel import Footprint, MicroKernel, Tile
+from haotuner.words.law import Law, Laws, Question
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
+
+
+def channels_last(op: Op) -> bool:
+    """Whether rows of the product are pixels, as channels are the innermost axis; else rows are features."""
+    return op.option("layout") in ("nhwc", "nwc")
+
+
+def product_of(op: Op) -> Op:
+    """The batch_matmul that a convolution is, once its image columns are laid out."""
+    groups, taps = int(op.option("groups")), dict(op.static).get("r", 1) * op["s"]
+    known = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups},k={op['c'] // groups * taps}"
+    return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype}")
+
+
+def product_extents(op: Op, extents: Mapping[str, Any]) -> dict[str, Any]:
+    """Extents of that product from those of the convolution: numbers, or columns of them."""
+    groups, taps = int(op.option("groups")), extents.get("r", 1) * extents["s"]
+    plane, k = extents.get("p", 1) * extents["q"], extents["c"] // groups * taps
+    if channels_last(op):
+        return {"b": groups, "m": extents["b"] * plane, "n": extents["f"] // groups, "k": k}
+    return {"b": extents["b"] * groups, "m": extents["f"] // groups, "n": plane, "k": k}
+
+
+def product_shape(op: Op, shape: Shape) -> Shape:
+    """The same of one shape."""
+    found = product_extents(op, op.extents(shape))
+    return Shape.of({axis: int(found[axis]) for axis in product_of(op).dynamic})
+
+
+class CudaConv:
+    """One family of batched products as that of one convolution; kernels keep that family's name."""
+
+    backend = "cuda"
+
+    def __init__(self, op: Op, inner: CudaDense) -> None:
+        self._op, self._inner, self._product = op, inner, product_of(op)
+        self.name, self.frontier = inner.name, inner.frontier
+
+    def serves(self, op: Op) -> bool:
+        """Its own convolution."""
+        return op == self._op
+
+    def suits(self, device: Device) -> bool:
+        """As the product's family."""
+        return self._inner.suits(device)
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Those of the product."""
+        return self._inner.points(self._product, device)
+
+    def tile(self, kernel: MicroKernel) -> Tile:
+        """Features and pixels, which are numbered through rows and, channels last, images."""
+        pixels, features = ("bm", "bn") if channels_last(self._op) else ("bn", "bm")
+        return Tile(extent={"q": kernel[pixels], "f": kernel[features]}, edge={}, step={"c": kernel["bk"]})
+
+    def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
+        """Whole tiles of features; of a row's pixels those that there are, since tiles go on in the next row."""
+        size = self.tile(kernel).extent["f"]
+        return -(-extent // size) * size if axis == "f" else extent
+
+    def layout(self, kernel: MicroKernel) -> Layout:
+        """The weight is read as it is stored."""
+        return ()
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """As the product's."""
+        return self._inner.footprint(kernel)
+
+    def laws(self, op: Op, device: Device) -> Laws:
+        """Those of the product's family, asked of the product."""
+
+        def of_product(law: Law) -> Law:
+            def asked(q: Question) -> tuple[float, float] | None:
+                most = product_shape(op, Shape.of({axis: q.most[axis] for axis in op.dynamic}))
+                return law(replace(q, op=self._product, tile=self._inner.tile(q.kernel), most=most.as_dict()))
+
+            return asked
+
+        return tuple((name, of_product(law)) for name, law in self._inner.laws(self._product, device))
+
+    def demand(self, asked: Asked) -> Demand:
+        """The product's, and image columns that are written and read once more."""
+        one = np.ones_like(asked.extents["b"])
+        found = {axis: one * value for axis, value in product_extents(self._op, asked.extents).items()}
+        product = self._inner.demand(replace(asked, extents=found))
+        pixels = asked.extents["b"] * asked.extents.get("p", one) * asked.extents["q"]
+        columns = asked.element_bytes * pixels * found["k"] * int(self._op.option("groups"))
+        return replace(product, work=product.work + Work.streamed(0 * columns, columns))
+
+    def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
+        """None: the cost model's."""
+        return None
+
+    def fuses(self, step: str) -> bool:
+        """A bias and an activation."""
+        return step != "residual" and fused((step,)) is not None
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """The product's program."""
+        return self._inner.schedule(kernel, symbol)
+
+
+def conv_families(op: Op) -> tuple[CudaConv, ...]:
+    """The families that compute a convolution; none where its type, epilogue or kind is none of theirs."""
+    found = fused(op.epilogue)
+    if not is_convolution(op.kind) or "transpose" in op.kind or found is None or found.residual or not op.dynamic:
+        return ()
+    if op.option("out") != "own" or op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:
+        return ()
+    return tuple(CudaConv(op, family) for family in BATCHED_FAMILIES if family.serves(product_of(op)))

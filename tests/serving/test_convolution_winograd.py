@@ -1,0 +1,100 @@
+"""Convolutions by minimal filtering in a pack: right at every shape, layout, pad and share, and within their own bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner import judge
+from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.pack.verify import verify
+from haotuner.pack.write import write_pack
+from haotuner.runtime.host import missing_flags
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
+from tests.serving.conv_packs import filtering_conv
+from tests.serving.native_builds import c_pack
+from tests.serving.packs import LANES, best_level, document
+
+SPECS = (
+    "conv2d:c=6,f=10,r=3,s=3,pad=1",
+    "conv2d:c=17,f=40,r=3,s=3,pad=1",
+    "conv2d:c=6,f=9,r=3,s=3,pad=1,layout=nhwc",
+    "conv2d:c=16,f=32,r=3,s=3,layout=nhwc",
+    "conv2d:c=5,f=7,r=3,s=3,pad=0.3.2.1",
+)
+FUSED = (
+    "conv2d:c=16,f=20,r=3,s=3,pad=1,epilogue=bias+relu",
+    "conv2d:c=9,f=16,r=3,s=3,layout=nhwc,epilogue=bias+residual+silu",
+)
+HERE = [lanes for level, lanes in LANES.items() if not missing_flags(level)]
+
+
+@pytest.fixture(scope="module", params=sorted(set(HERE)))
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ops = [filtering_conv(spec, request.param) for spec in SPECS]
+    return c_pack(tmp_path_factory.mktemp("conv") / "pack", ops, "-O2")
+
+
+@pytest.fixture(params=[1, 3])
+def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with haotuner.load(path, threads=request.param) as opened:
+        yield opened
+
+
+def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
+    """Of each cell along w, and far beyond one block of tiles."""
+    drawn = [(int(draw.integers(1, 3)), int(draw.integers(3, 20)), w) for w in (3, 5, 6, 7, 9, 12, 13)]
+    return [Shape.of({"b": b, "h": h, "w": w}) for b, h, w in [*drawn, (2, 66, 12), (3, 70, 6)]]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_shape_is_right(pack, spec):
+    op, draw = Op.parse(spec), np.random.default_rng(0)
+    for place, shape in enumerate(sizes(op, draw)):
+        inputs = judge.draw(op, shape, draw)
+        bias = draw.standard_normal(op["f"]).astype(np.float32) if place % 2 else None
+        bound = pack.op(op.name).bind(inputs["weight"], bias)
+        assert np.array_equal(bound.weight(), inputs["weight"])
+        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+        bound(judge.spaced(inputs["x"], 3), out=out.inner)
+        assert not out.touched(), shape
+        axes = op.meaning.output.axes(op.all_options())
+        after = 0 if bias is None else bias.reshape([-1 if axis == "f" else 1 for axis in axes])
+        verdict = judge.compare(
+            out.inner,
+            judge.reference(op, inputs) + after,
+            judge.tolerance(op, inputs, judge.reference(op, inputs), {"filtered": "4"}) + 1e-6 * np.abs(after),
+        )
+        assert not verdict.wrong, (shape, str(verdict))
+        assert np.array_equal(bound(inputs["x"]), out.inner)
+
+
+def test_two_outputs_each_way_are_exact_on_whole_numbers(pack):
+    op, draw = Op.parse(SPECS[1]), np.random.default_rng(1)
+    shape = Shape.of({"b": 2, "h": 9, "w": 6})  # the first cell
+    inputs = judge.draw(op, shape, draw, whole=True)
+    assert np.array_equal(pack.op(op.name).bind(inputs["weight"])(inputs["x"]), judge.reference(op, inputs))
+
+
+def test_a_pack_verifies_and_says_what_it_holds(path):
+    assert verify(path) == []
+    with haotuner.load(path) as pack:
+        entry = pack.op(Op.parse(SPECS[0]).name).entry
+        packed = entry.operands[1].packed
+        assert 0 < packed["plain"] < packed["floats"]
+        assert judge.computed_by(entry.kernels) == {"filtered": "4"}
+
+
+def test_epilogues_follow(tmp_path):
+    level = best_level()
+    ops = [filtering_conv(spec, LANES[level]) for spec in FUSED]
+    pack_library(ops, level, toolchain(), tmp_path / "library.so")
+    write_pack(tmp_path / "pack", tmp_path / "library.so", document(ops, level), lambda _: None)
+    assert verify(tmp_path / "pack") == []
