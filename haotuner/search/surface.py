@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from haotuner.cost.families import demand
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel, Opinionated
 from haotuner.cost.parts import adding_us, in_parts_of
-from haotuner.cost.roofline import least_us
+from haotuner.cost.roofline import roofline_us
 from haotuner.search.head import head
 from haotuner.words.device import Device
 from haotuner.words.family import Family
@@ -143,9 +142,7 @@ class Surface:
                 extent = tiles * self.rows[kernel]
                 pairs.append((self._kernels[kernel], shapes.setdefault(extent, Shape.of({self.axis: extent}))))
             frame = features(self.device, family, problem, pairs, weights=cache)
-            # The least time of the units that the kernel uses: that of tensor cores would be a gain to kernels without them.
-            wanted = demand(self.device, family, problem, pairs, weights=cache)
-            roof = np.asarray(least_us(self.device, wanted), np.float64)
+            roof = np.asarray(roofline_us(self.device, problem, [shape for _, shape in pairs]), np.float64)
             extra = [adding_us(self.op, self.device, shape, parts) for _, shape in pairs]
             self._row_of.update({key: len(self._roof) + place for place, key in enumerate(group)})
             self._frames.append(frame)
