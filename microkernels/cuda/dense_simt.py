@@ -252,7 +252,7 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
                 at = T.meta_var(along_k(thread, i, bk // v))
                 if e < height * bk // v:
                     for q in T.unroll(v):
-                        shared[side, row_of_k(at[2], q, height), stored_at(*at, height)] = held[i * v + q]
+                        shared[side, row_of_k(at[2], q, height), stored_at(at[0], at[1], at[2], height)] = held[i * v + q]
 
         @T.inline
         def put_along(shared, side, held, loads, height):
