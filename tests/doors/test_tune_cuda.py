@@ -219,7 +219,6 @@ def test_a_pack_for_an_absent_device_comes_from_predictions(cache: Path, tmp_pat
     document = json.loads(done.stdout)
     assert document["unverified"] and document["device"] == "h200" and document["ops"][0]["kernels"]
     assert "runs sm_90a" in document["verification"]["why"]
-    assert 'device="cuda:0")' in done.stderr, "how it is served"
 
 
 def test_thread_counts_are_refused(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
