@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from haotuner.graph.data_sizes import nonzero
 from haotuner.graph.extents import Extent
 from haotuner.importing.call import Call, Rule
 from haotuner.importing.lengths import new_dimension
 from haotuner.importing.types import dtype_of_onnx
+from haotuner.ops.host_steps import nonzero
 
 _SEEDS = 1 << 32
 
@@ -25,7 +26,7 @@ def _nonzero(c: Call) -> str:
 
 def _random(c: Call, law: str, shape: Sequence[Extent], dtype: str) -> str:
     low, high = ("mean", "scale") if law == "normal" else ("low", "high")
-    told = {"low": float(c.attribute(low, 0.0)), "high": float(c.attribute(high, 1.0))}
+    told: dict[str, Any] = {"low": float(c.attribute(low, 0.0)), "high": float(c.attribute(high, 1.0))}
     number = sum(node.primitive == "random" for node in c.g.nodes)
     if "seed" in c.attributes:  # a float whose bits are the seed
         told["seed"] = int(np.float32(c.attributes["seed"]).view(np.uint32)) % _SEEDS

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import sympy
 
 from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, same, smallest
 from haotuner.graph.types import broadcast
