@@ -20,9 +20,7 @@ DRAWN = 12  # shapes, with a fixed seed
 BOUNDS = 6  # of each axis's cells, evenly
 
 
-def check_operator(
-    pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float
-) -> list[str]:
+def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
     """Every wrong number and every write outside an output; operands by turns without gaps and with rows apart."""
     meaning, problems = Op.parse(op.name), []
     for place, shape in enumerate(_shapes(op, meaning, rng, most_flops)):

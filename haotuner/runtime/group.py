@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
-from haotuner.runtime.operator import Operator
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, merges, planned
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, merges
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline

@@ -41,7 +41,8 @@ def spread(loop: Loop, first: str, step: str, *, apart: bool) -> list[str]:
     """A loop that writes, its rounds shared: every ``step``-th one from ``first`` on.
 
     Where its body is nothing but further such loops, all their rounds are numbered through and shared together: few rows of
-    many columns keep a GPU busy. What they have in common is computed in each round. ``apart``: no loop reads what one wrote.
+    many columns keep a GPU busy. What they have in common is computed in each round.
+    ``apart``: no loop reads what another wrote.
     """
     flat = _flat(loop) if apart else _leaf(loop)
     at = f"f{loop.variable}"

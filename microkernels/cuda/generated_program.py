@@ -1,8 +1,8 @@
 """A machine that writes a generated program as CUDA C++: the lanes of its vectors are threads, a *group* of them.
 
 A group is a warp, a part of one (short rows) or a block (long rows). Every group takes points of the outermost loops that
-write; what is one number for all lanes every lane computes, and the first one stores. Folds over lanes are joined by shuffles
-and, in a block, through its memory, in a fixed order. The unit includes nothing: nvcc and NVRTC compile it as it is.
+write; what is one number for all lanes every lane computes, and the first one stores. Folds over lanes are joined by
+shuffles and, in a block, through its memory, in a fixed order. The unit includes nothing: nvcc and NVRTC take it as it is.
 """
 
 from __future__ import annotations

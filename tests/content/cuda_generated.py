@@ -30,7 +30,9 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def plan_of(spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP) -> Plan:
+def plan_of(
+    spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP
+) -> Plan:
     """The plan of an op for a warp, a part of one or a block; ``axis``: -2 for the output's last."""
     from haotuner.generate.schedule import keepable
 

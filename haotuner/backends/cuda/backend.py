@@ -147,10 +147,21 @@ class CudaBackend:
         """Of the kernels' programs, the launch code that serves them, what times them, and the compilers."""
         kernels = _PACKAGE / "microkernels" / "cuda"
         timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
-        timed += [_NATIVE / name for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h", "generated.c", "ht_cuda_generated.h")]
+        timed += [
+            _NATIVE / name
+            for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h", "generated.c", "ht_cuda_generated.h")
+        ]
         timed += [
             _HERE / name
-            for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py", "batches.py", "generated_calls.py")
+            for name in (
+                "unit.py",
+                "device_code.py",
+                "timer_process.py",
+                "timing_library.py",
+                "verifying.py",
+                "batches.py",
+                "generated_calls.py",
+            )
         ]
         timed += [_HERE / "native" / name for name in ("timing_cuda.c", "part.c")]
         return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)

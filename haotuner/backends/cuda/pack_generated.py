@@ -16,7 +16,10 @@ from haotuner.words.op import Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedCudaGenerated(PackedSliced):
-    """Everything the library holds about such an op on a CUDA device; ``dimensions``: of the programs' graph, axes of the op."""
+    """Everything the library holds about such an op on a CUDA device.
+
+    ``dimensions``: those of the programs' graph, which are axes of the op.
+    """
 
     launches: Sequence[Launch]
     cuts: Sequence[Cut]
@@ -60,10 +63,11 @@ class PackedCudaGenerated(PackedSliced):
             self._check(plan)
         axes = {axis.name: place for place, axis in enumerate(self.axes)}
         own = ", ".join(str(places[name]) for name in self.kernel_names)
+        cuts = ", ".join(one.initializer() for one in self.cuts)
         known = ", ".join(str(axes[name]) for name in self.dimensions) or "0"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
-            f"static const ht_cuda_generated_kernel programs_{index}[] = {{{', '.join(one.initializer() for one in self.cuts)}}};",
+            f"static const ht_cuda_generated_kernel programs_{index}[] = {{{cuts}}};",
             f"static const uint8_t dimensions_{index}[] = {{{known}}};",
             f"static const ht_cuda_generated data_{index} = "
             f"{{kernels_{index}, programs_{index}, {len(self.dimensions)}, dimensions_{index}}};",

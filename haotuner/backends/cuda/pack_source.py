@@ -56,7 +56,8 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
                for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
     places = {name: place for place, name in enumerate(kernels)}
     text = [
-        f'#include "{name}"' for name in ("ht_pack.h", *(f"kinds/cuda_{kind}.h" for kind in ("dense", "product", "conv", "generated")))
+        f'#include "{name}"'
+        for name in ("ht_pack.h", *(f"kinds/cuda_{kind}.h" for kind in ("dense", "product", "conv", "generated")))
     ]
     text += _image(cubin)
     text.append("static const ht_cuda_kernel kernels[] = {")
@@ -73,7 +74,11 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
     )
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.placed_tables(index, places)]
-    text += ["const ht_op ht_ops[] = {", *(row(op, index, TABLES.get(op.kind, GENERATED)) for index, op in enumerate(ops)), "};"]
+    text += [
+        "const ht_op ht_ops[] = {",
+        *(row(op, index, TABLES.get(op.kind, GENERATED)) for index, op in enumerate(ops)),
+        "};",
+    ]
     text.append(f"const int ht_op_count = {len(ops)};")
     text += [
         f"HT_EXPORT int __tvm_ffi_{op.name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) "

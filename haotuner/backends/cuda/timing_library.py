@@ -209,7 +209,10 @@ class TimingLibrary:
 
 def built(folder: Path) -> Path:
     """The library, compiled into ``folder`` unless it is there. RuntimeError with the compiler's words."""
-    headers = [NATIVE / "cuda" / name for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h", "generated.h", "ht_cuda_generated.h")] + [OWN / "part.h"]
+    headers = [
+        NATIVE / "cuda" / name
+        for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h", "generated.h", "ht_cuda_generated.h")
+    ] + [OWN / "part.h"]
     toolchain = Toolchain.find()
     seen = hashlib.sha256(toolchain.version.encode() + b"".join(path.read_bytes() for path in (*SOURCES, *headers)))
     out = folder / f"haotuner-timing-{seen.hexdigest()[:16]}.so"

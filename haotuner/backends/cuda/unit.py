@@ -61,8 +61,13 @@ def device_unit(
     ``bounds=False`` leaves out the least number of resident blocks: ptxas then takes the registers that it wants.
     Raises NotAUnit where TVM writes what cannot be read.
     """
-    written = {symbol: one for symbol, one in every.items() if isinstance(one[0], CudaGenerated)}
-    programs = {symbol: (family, kernel) for symbol, (family, kernel) in every.items() if not isinstance(family, CudaGenerated)}
+    written: dict[str, tuple[CudaGenerated, MicroKernel]] = {}
+    programs: dict[str, tuple[CudaDense, MicroKernel]] = {}
+    for symbol, (family, kernel) in every.items():
+        if isinstance(family, CudaGenerated):
+            written[symbol] = family, kernel
+        else:
+            programs[symbol] = family, kernel
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
     families = [family for family, _ in programs.values()]
     needed |= dict.fromkeys(
