@@ -34,7 +34,7 @@ _GENERATIONS = ("", "gcn", "cdna", "rdna")
 class Settings:
     """How much is learned, and of what."""
 
-    problems: int = 8_000  # of each source and half, drawn at random
+    problems: int = 30_000  # of each source and half, drawn at random
     rounds: int = 300
     leaves: int = 127
     hardware: bool = True  # whether the forest and the kriging may see what the devices are

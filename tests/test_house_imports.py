@@ -1,0 +1,92 @@
+"""A house rule of the tests: a file that needs a package beyond ``[tune,dev]`` skips where it is not there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_house import IMPORT_NAMES, ROOT, Import, imports, outside, target, told
+
+BROUGHT = ("tune", "dev")  # the extras that `make test` installs
+BY_HAND = ("bench",)  # folders of commands, not tests, that say themselves what they need
+
+
+@cache
+def brought() -> frozenset[str]:
+    """Names to import of the packages that ``make test`` installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = [*project["dependencies"], *(one for extra in BROUGHT for one in project["optional-dependencies"][extra])]
+    names = [found[0] for one in listed if (found := re.match(r"[A-Za-z0-9-]+", one))]
+    return frozenset(IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names)
+
+
+@cache
+def loads(name: str) -> frozenset[str]:
+    """Packages from outside that the import of one module of ours imports, through all modules that it imports."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    asked = [name]
+    while asked:
+        parts = asked.pop().split(".")
+        for module in (target(".".join(parts[:end])) for end in range(1, len(parts) + 1)):  # a package before its modules
+            if module is None or module.name in seen:
+                continue
+            seen.add(module.name)
+            eager = [one.module for one in module.imports if one.eager]
+            found |= {one.split(".")[0] for one in eager if outside(one)}
+            asked += [one for one in eager if not outside(one)]
+    return frozenset(found)
+
+
+def lacking(source: str, place: Path) -> list[str]:
+    """Lines of one file of tests that fail to import where ``make test`` installed its packages and nothing else."""
+    body = ast.parse(source).body
+    asked: dict[str, int] = {}  # the package of each importorskip outside all functions, and its first line
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and (found := re.match(r"pytest\.importorskip\('(\w+)", ast.unparse(node))):
+                asked.setdefault(found[1], node.lineno)
+
+    def needs(one: Import) -> set[str]:
+        if one.module.split(".")[0] == "tests":
+            return set()  # a file of tests itself: read on its own
+        return {one.module.split(".")[0]} if outside(one.module) else set(loads(one.module))
+
+    return [
+        f"{place}:{one.line} {one.module} needs {name}: pytest.importorskip({name!r}) before it"
+        for one in imports(body, place.parent.parts, eager=True)
+        if one.eager
+        for name in sorted(needs(one) - brought())
+        if asked.get(name, one.line) >= one.line
+    ]
+
+
+def test_a_test_file_skips_without_a_package_that_make_test_does_not_install():
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.relative_to(ROOT / "tests").parts[0] not in BY_HAND]
+    wrong = [line for path in sorted(files) for line in lacking(path.read_text(encoding="utf-8"), path.relative_to(ROOT))]
+    assert len(files) > 100, "the scan found the tests"
+    assert not wrong, told(wrong)
+
+
+@pytest.mark.parametrize(
+    "source, count",
+    [
+        ("import numpy, tvm, sklearn\nimport pytest", 0),
+        ("import onnx", 1),
+        ("import pytest\nonnx = pytest.importorskip('onnx')\nfrom onnx import helper", 0),
+        ("import pytest\nfrom onnx import helper\nonnx = pytest.importorskip('onnx')", 1),
+        ("import pytest\ndef test():\n    pytest.importorskip('onnx')\nimport onnx", 1),
+        ("def test():\n    import onnx", 0),
+        ("from haotuner.torch.linear import Linear", 1),  # through a module of ours
+        ("import pytest\npytest.importorskip('torch')\nfrom haotuner.torch.linear import Linear", 0),
+    ],
+)
+def test_the_rule_finds_what_would_fail(source, count):
+    assert len(lacking(source, Path("tests/content/test_one.py"))) == count
