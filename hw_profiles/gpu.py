@@ -16,6 +16,10 @@ from haotuner.words.device import Device, Source
 # fp32 cores of an SM by compute capability: CUDA C++ programming guide, arithmetic throughput of 32-bit multiply-add.
 _CORES = {(3, 5): 192, (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64}
 _CORES |= {(8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128}
+# fp16 multiply-adds with fp32 sums that an SM's tensor cores do each clock: the vendor's white papers of each generation.
+# Those of GeForce boards do half of them.
+_TENSOR = {(7, 0): 512, (7, 5): 512, (8, 0): 1024, (8, 6): 512, (8, 7): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
+_TENSOR |= {(10, 3): 4096, (12, 0): 512}
 _ARCH_SPECIFIC = {(9, 0), (10, 0), (10, 3), (12, 0)}  # wgmma and later matrix instructions exist in the "a" targets only
 _WARP = 32  # of every CUDA GPU so far
 _OF_UNITS = ("compute_units", "peak_gflops", "tensor_tflops")  # what a part of a GPU has less of
@@ -125,6 +129,8 @@ def join_gpu(nvml: NvmlGpu | None, cuda: DriverGpu | None) -> Device | NoGpu:
         facts.put_peak(2e-3 * cores)
     for key, value in profile.device.numbers().items() if profile else ():
         facts.put(key, value, "datasheet")
+    if capability in _TENSOR:
+        facts.put_tensor_peak(2e-6 * _TENSOR[capability] / (2 if "geforce" in name.lower() else 1))
     if "compute_units" not in facts.values:
         what = "MIG is on and none of its instances can be read" if mig else "neither CUDA nor NVML tells its number of SMs"
         return _silent(f"{name}: {what}")
@@ -156,6 +162,12 @@ class _Facts:
             one = gflops_per_mhz * self.values["clock_mhz"]
             self.put("peak_gflops_unit", one, "derived")
             self.put("peak_gflops", one * self.values["compute_units"], "derived")
+
+    def put_tensor_peak(self, tflops_per_mhz: float) -> None:
+        """Peak of all matrix units likewise."""
+        if "clock_mhz" in self.values and "compute_units" in self.values:
+            peak = tflops_per_mhz * self.values["clock_mhz"] * self.values["compute_units"]
+            self.put("tensor_tflops", peak, "derived")
 
 
 def _silent(detail: str) -> NoGpu:

@@ -21,6 +21,7 @@ from haotuner.cost.roofline import (
     exposed_us,
     least_us,
     resident_tiles,
+    roofline_us,
     spilled_registers,
     start_cycles,
     step_cycles,
@@ -31,6 +32,7 @@ from haotuner.cost.steps import lanes_of_wave, steps_of
 from haotuner.words.demand import Column, CpuStream, Demand, MatmulTile, Problem, Ring, Staging
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 # Of models saved before columns had versions of their own: those of this one can be read. It is never raised again.
@@ -42,7 +44,7 @@ Part = TypeVar("Part")
 class View:
     """A demand on a machine with what several features share, computed once."""
 
-    def __init__(self, device: Device, demand: Demand) -> None:
+    def __init__(self, device: Device, demand: Demand, least: Column | None) -> None:
         self.d = demand
         self.m: Machine = machine(device)
         self.work, self.tiles = demand.work, demand.tiles
@@ -55,7 +57,7 @@ class View:
         self.start = start_cycles(demand, self.m)
         self.exposed_us = exposed_us(demand, self.m)
         self.expected_us = worked_us(demand, self.m) + self.exposed_us
-        self.least_us = np.maximum(least_us(device, demand), 1e-9)
+        self.least_us = np.maximum(least_us(device, demand) if least is None else least, 1e-9)
         self.flops = np.sum(list(demand.work.flops.values()), axis=0)
 
     @property
@@ -280,12 +282,17 @@ def features(
 
     ``device`` has as many units as threads will run; ``weights`` is ``cold`` or ``hot``.
     """
-    return frame(device, demand(device, family, problem, pairs, weights=weights))
+    least = roofline_us(device, problem, [shape for _, shape in pairs]) if isinstance(problem, Op) else None
+    return frame(device, demand(device, family, problem, pairs, weights=weights), least)
 
 
-def frame(device: Device, wanted: Demand) -> pd.DataFrame:
-    """Features of a demand that is already known; columns of groups that it lacks are NaN."""
-    view = View(device, wanted)
+def frame(device: Device, wanted: Demand, least: Column | None = None) -> pd.DataFrame:
+    """Features of a demand that is already known; columns of groups that it lacks are NaN.
+
+    ``least``: the least time of each row in microseconds, by which its label is judged; None: the demand's own. They differ
+    where a family computes on other units than the fastest, or less than the definition says.
+    """
+    view = View(device, wanted, least)
     every = FEATURES if wanted.ring is None else (*FEATURES, *RING_FEATURES)
     table = np.empty((len(view.count), len(every)))
     for column, feature in enumerate(every):

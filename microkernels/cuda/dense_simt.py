@@ -44,19 +44,26 @@ STRIP = 4  # floats of a 16-byte shared-memory load; a thread's rows and columns
 BANKS = 32
 SIDE_BY_SIDE = 8  # lanes along k at most: a warp's stores to shared memory need four rows and more to meet all banks
 TIGHT_REGISTERS = 128
+# A thread's sums and its operands on their way are fewer, and leave room for fragments. On an H200, kernels with more took
+# 1.08 to 1.73 times as long as with half the step, at every shape where both were timed.
+BUSY_REGISTERS = 128
 ADDRESS_REGISTERS = 36  # pointers, predicates and loop state; with fewer ptxas spills somewhere in the space
 
 
 class CudaSimt(CudaDense):
     """Family ``cuda_simt_fp32``; parameters bm, bn, bk, tm x tn per thread, v, kn."""
 
+    device = (*CudaDense.device, "staged")
+
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every thread tile, grid of 2, 4 or 8 warps, and k step."""
+        """Every thread tile, grid of 2, 4 or 8 warps, and k step, as long as a thread has the registers."""
         v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
             if down * across in WARPS:
                 bm, bn = down * LANE_ROWS * tm, across * LANE_COLUMNS * tn
-                yield self.kernel(bm=bm, bn=bn, bk=bk, tm=tm, tn=tn, v=v, kn=kn)
+                kernel = self.kernel(bm=bm, bn=bn, bk=bk, tm=tm, tn=tn, v=v, kn=kn)
+                if tm * tn + self._pieces(kernel) * v < BUSY_REGISTERS:
+                    yield kernel
 
     def kernel(self, *, bm: int, bn: int, bk: int, tm: int, tn: int, v: int = 4, kn: int = 0) -> MicroKernel:
         """The micro-kernel of these parameters."""
@@ -76,12 +83,19 @@ class CudaSimt(CudaDense):
         """Accumulators, fragments, the operands on their way to shared memory and addresses; two shared buffers."""
         bm, bn, bk, tm, tn = (kernel[key] for key in ("bm", "bn", "bk", "tm", "tn"))
         threads = bm // tm * (bn // tn)
-        loads = -(-bm * bk // (threads * kernel["v"])) + -(-bn * bk // (threads * kernel["v"]))
+        held = self._pieces(kernel) * (kernel["v"] + 1)
         return Footprint(
-            registers_per_thread=self.registers(tm * tn + tm + tn + loads * (kernel["v"] + 1) + ADDRESS_REGISTERS),
+            registers_per_thread=self.registers(tm * tn + tm + tn + held + ADDRESS_REGISTERS),
             shared_bytes=2 * (bm + bn) * bk * self.bytes_per_element(),
             threads=threads,
         )
+
+    @staticmethod
+    def _pieces(kernel: MicroKernel) -> int:
+        """Loads of a thread for one step of k."""
+        bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
+        threads = bm // tm * (bn // tn)
+        return -(-bm * bk // (threads * v)) + -(-bn * bk // (threads * v))
 
     def ahead(self, kernel: MicroKernel) -> int:
         """One: the next step's operands wait in registers."""
@@ -94,8 +108,7 @@ class CudaSimt(CudaDense):
     def step(self, kernel: MicroKernel) -> Step:
         """FFMAs; fragments in strips; the next step's operands, loaded and stored one by one."""
         tm, tn, bk, v = (kernel[key] for key in ("tm", "tn", "bk", "v"))
-        threads = self.footprint(kernel).threads
-        staged = sum(-(-rows * bk // (threads * v)) for rows in (kernel["bm"], kernel["bn"])) / bk
+        staged = self._pieces(kernel) / bk
         return Step(fmas=tm * tn, loads=-(-tm // STRIP) + -(-tn // STRIP) + staged, checks=staged * v, rows=tm, columns=tn)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
@@ -122,25 +135,47 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
     # fragments stay whole.
     chunk_lanes = BANKS // lanes_along
 
-    def along_rows(e: Any, chunks: int) -> Any:
-        """Row and chunk of the e-th piece of a tile whose rows have so many chunks."""
-        return T.truncdiv(e, chunks), T.truncmod(e, chunks)
+    # Row of the thread's first piece, rows to its i-th, and the chunk, of a tile whose rows have so many chunks.
+    def along_rows(thread: Any, i: Any, chunks: int) -> tuple[Any, Any, Any]:
+        """Neighbours are chunks of a row."""
+        if threads % chunks:
+            e = i * threads + thread
+            return T.truncdiv(e, chunks), 0, T.truncmod(e, chunks)
+        return T.truncdiv(thread, chunks), i * (threads // chunks), T.truncmod(thread, chunks)
 
-    def along_k(e: Any, chunks: int) -> Any:
-        """The same for a tile that is stored across: neighbours are rows sooner."""
+    def along_k(thread: Any, i: Any, chunks: int) -> tuple[Any, Any, Any]:
+        """For a tile that is stored across: neighbours are rows sooner."""
         if chunks <= SIDE_BY_SIDE:
-            return along_rows(e, chunks)
+            return along_rows(thread, i, chunks)
         down = WARP // SIDE_BY_SIDE
+        whole = threads % (chunks * down) == 0
+        e = thread if whole else i * threads + thread
         row = T.truncdiv(e, chunks * down) * down + T.truncdiv(T.truncmod(e, WARP), SIDE_BY_SIDE)
-        return row, T.truncdiv(T.truncmod(e, chunks * down), WARP) * SIDE_BY_SIDE + T.truncmod(e, SIDE_BY_SIDE)
+        chunk = T.truncdiv(T.truncmod(e, chunks * down), WARP) * SIDE_BY_SIDE + T.truncmod(e, SIDE_BY_SIDE)
+        return row, i * (threads // chunks) if whole else 0, chunk
 
-    def shifted(index: Any, chunk: Any, height: int, unit: int) -> Any:
-        """Where row ``index`` (in units of rows) of a transposed tile lies in the k rows of one chunk.
+    def turned(chunk: Any, height: int, unit: int) -> Any:
+        """What moves a chunk's rows of a transposed tile, so that stores meet all banks, in units of rows.
 
-        It is moved so that stores meet all banks: a XOR below the power of two that divides the tile's height.
+        It is XORed to the index of a row, and is below the power of two that divides the tile's height.
         """
         turn = chunk if height >= BANKS else T.truncdiv(chunk, BANKS // height)
-        return T.bitwise_xor(index, T.truncdiv(T.truncmod(turn * chunk_lanes, min(BANKS, height & -height)), unit))
+        return T.truncdiv(T.truncmod(turn * chunk_lanes, turns(height)), unit)
+
+    def turns(height: int) -> int:
+        """A turn is less."""
+        return min(BANKS, height & -height)
+
+    # What of a XOR is known to the compiler is taken out of it: one address then serves many accesses, at fixed distances.
+    def stored_at(row: Any, ahead: Any, chunk: Any, height: int) -> Any:
+        """Where the row ``ahead`` of a row lies in the chunk's rows of k."""
+        near = T.truncmod(ahead, turns(height))
+        return T.bitwise_xor(row + near, turned(chunk, height, 1)) + (ahead - near)
+
+    def strip_of(first: Any, s: Any, chunk: Any, height: int, width: int, lanes: int, strips: int) -> Any:
+        """Where a thread's strip s lies: its first is at ``first``, whose bits for the strips are zero."""
+        turn, bits = turned(chunk, height, width), lanes * (strips - 1)
+        return T.bitwise_xor(first, turn - T.bitwise_and(turn, bits)) + T.bitwise_xor(s * lanes, T.bitwise_and(turn, bits))
 
     def row_of_k(chunk: Any, q: Any, height: int) -> Any:
         """Where the q-th row of k of a chunk lies: short ones share the banks, so neighbouring chunks begin with others."""
@@ -191,16 +226,12 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place):
             """One tile of global memory into registers, zeros outside the matrix; column0 counts chunks."""
             for i in T.unroll(loads):
-                e = T.meta_var(i * threads + thread)
-                at = T.meta_var(place(e, width // v))
-                r = T.meta_var(row0 + at[0])
-                c = T.meta_var(column0 + at[1])
-                if T.And(e < height * width // v, T.And(r < row_end, c * v < column_end)):
-                    for q in T.vectorized(v):
-                        held[i * v + q] = flat[(r * T.truncdiv(pitch, v) + c) * v + q]
-                else:
-                    for q in T.vectorized(v):
-                        held[i * v + q] = T.float32(0)
+                at = T.meta_var(place(thread, i, width // v))
+                c = T.meta_var((column0 + at[2]) * v)
+                left = T.meta_var(T.if_then_else(c < column_end, row_end - row0 - at[0], 0))
+                inside = T.meta_var(T.And(i * threads + thread < height * width // v, at[1] < left))
+                source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
+                T.evaluate(pieces.call(T, f"ht_fetch_floats<{v}>", held.ptr_to([i * v]), source, inside))
 
         @T.inline
         def fetch_step(step):
@@ -218,10 +249,10 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
             """Registers that hold rows of k into [k][row], shifted against bank conflicts."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
-                at = T.meta_var(along_k(e, bk // v))
+                at = T.meta_var(along_k(thread, i, bk // v))
                 if e < height * bk // v:
                     for q in T.unroll(v):
-                        shared[side, row_of_k(at[1], q, height), shifted(at[0], at[1], height, 1)] = held[i * v + q]
+                        shared[side, row_of_k(at[2], q, height), stored_at(at[0], at[1], at[2], height)] = held[i * v + q]
 
         @T.inline
         def put_along(shared, side, held, loads, height):
@@ -257,13 +288,15 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
             for kk in T.unroll(bk):
                 k_row = T.meta_var(row_of_k(T.truncdiv(kk, v), T.truncmod(kk, v), bm) if bm < BANKS and not x_kn else kk)
                 for s in T.unroll(tm // row_strip):
-                    plain = T.meta_var(row + s * LANE_ROWS)
-                    strip = T.meta_var(plain if x_kn else shifted(plain, T.truncdiv(kk, v), bm, row_strip))
+                    chunk = T.meta_var(T.truncdiv(kk, v))
+                    across_k = T.meta_var(strip_of(row, s, chunk, bm, row_strip, LANE_ROWS, tm // row_strip))
+                    strip = T.meta_var(row + s * LANE_ROWS if x_kn else across_k)
                     for q in T.vectorized(row_strip):
                         xf[s * row_strip + q] = xs[T.truncmod(step, 2), k_row, strip * row_strip + q]
                 for s in T.unroll(tn // column_strip):
-                    plain = T.meta_var(column + s * LANE_COLUMNS)
-                    strip = T.meta_var(plain if kn else shifted(plain, T.truncdiv(kk, v), bn, column_strip))
+                    chunk = T.meta_var(T.truncdiv(kk, v))
+                    across_k = T.meta_var(strip_of(column, s, chunk, bn, column_strip, LANE_COLUMNS, tn // column_strip))
+                    strip = T.meta_var(column + s * LANE_COLUMNS if kn else across_k)
                     for q in T.vectorized(column_strip):
                         wr[s * column_strip + q] = ws[T.truncmod(step, 2), kk, strip * column_strip + q]
                 for i in T.unroll(tm):

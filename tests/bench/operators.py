@@ -14,6 +14,7 @@ import importlib
 import math
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ def main() -> None:
     asked = words.parse_args()
     for name in asked.sections:
         module = importlib.import_module(f"tests.bench.operators_{name}")
-        text = section(name, module, asked)
-        page = asked.out.read_text(encoding="utf-8") if asked.out.exists() else HEAD
-        asked.out.write_text(with_section(page, module.TITLE, text), encoding="utf-8")
+        for text in section(name, module, asked):  # case by case: what was raced is kept however the run ends
+            page = asked.out.read_text(encoding="utf-8") if asked.out.exists() else HEAD
+            asked.out.write_text(with_section(page, module.TITLE, text), encoding="utf-8")
 
 
 def with_section(page: str, title: str, text: str) -> str:
@@ -52,15 +53,14 @@ def with_section(page: str, title: str, text: str) -> str:
     return "\n\n".join(part.strip() for part in [*kept, text]) + "\n"
 
 
-def section(name: str, module: Any, asked: argparse.Namespace) -> str:
-    """Markdown of one kind: a row a shape, and the mean."""
+def section(name: str, module: Any, asked: argparse.Namespace) -> Iterator[str]:
+    """Markdown of one kind, after each of its cases: a row a shape, and the mean."""
     command = f"python -m tests.bench.operators {name} --seconds-per-row {asked.seconds_per_row} --budget {asked.budget}"
     command += f" --weights {asked.weights} --threads {asked.threads}"
     if hasattr(module, "section"):
-        found: str = module.section(command, asked)
-        return found
+        yield module.section(command, asked)
+        return
     rows: list[Any] = []
-    tuned: Any = {}
     with tempfile.TemporaryDirectory() as folder:
         for place, (op, tune_at, race_at) in enumerate(module.CASES):
             pack = str(Path(folder) / str(place))
@@ -80,13 +80,18 @@ def section(name: str, module: Any, asked: argparse.Namespace) -> str:
             race = ("--against", module.PEERS, "--threads", asked.threads, "--weights", asked.weights)
             raced = haotuner("bench", pack, *more, *race, "--seconds-per-row", asked.seconds_per_row, "-q")
             rows += raced["rows"]
-    text = [f"## {module.TITLE}", "", f"`{command}`", "", machine(tuned), ""]
+            yield _text(module, command, machine(tuned), rows, place + 1)
+
+
+def _text(module: Any, command: str, where: str, rows: list[Any], cases: int) -> str:
+    text = [f"## {module.TITLE}", "", f"`{command}`", "", where, ""]
     text += ["| op | shape | threads | ours us | GFLOP/s | best peer | best peer over ours | 95 % | |", "|" + "---|" * 9]
     text += [row_text(row) for row in rows]
     best = [row["best"]["ratio"] for row in rows if row["best"]]
     mean = math.exp(sum(map(math.log, best)) / len(best)) if best else float("nan")
     lost = sum(bool(row["best"] and row["best"]["high"] is not None and row["best"]["high"] < 0.95) for row in rows)
-    return "\n".join([*text, "", f"Geometric mean {mean:.2f}x over {len(best)} rows, {lost} of them lost."])
+    done = "" if cases == len(module.CASES) else f" {cases} of {len(module.CASES)} cases were raced."
+    return "\n".join([*text, "", f"Geometric mean {mean:.2f}x over {len(best)} rows, {lost} of them lost.{done}"])
 
 
 def row_text(row: Any) -> str:

@@ -67,7 +67,7 @@ BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "simt: no barrier in the main loop": (SIMT_SMALL, last(BARRIER, ";")),
     "simt: the next step lands in the buffer being read": (SIMT_SMALL, everywhere(r"\(\(step \+ 1\) % 2\)", "(step % 2)")),
     "simt: X stored in other columns than it is read from": (SIMT_SMALL, in_lines("= x_next_ptr[", r"\^", "+ 0 *")),
-    "simt: rows beyond m are read": (SIMT_SMALL, in_lines("if (((((int)threadIdx.x) <", r"< m\)", "< m + 64)")),
+    "simt: rows beyond m are read": (SIMT_SMALL, in_lines("condval", r"\(m - ", "(m + 64 - ")),
     "simt: every share sums all of k": (SIMT_SMALL, everywhere(r"ht_first_step\(", "0 * ht_first_step(")),
     "simt: rows of k of a short tile stored in one order, read in another": (
         SIMT_SHORT,

@@ -68,14 +68,23 @@ def test_without_nvml_the_cuda_driver_remains(host):
 
 def test_a_gpu_that_nobody_wrote_a_profile_for(host):
     device = only(host(Board(name="NVIDIA RTX 9999"), NAME="NVIDIA RTX 9999"))
-    assert (device.id, device.compute_units, device.tensor_tflops) == ("nvidia-rtx-9999", 132, None)
+    assert (device.id, device.compute_units) == ("nvidia-rtx-9999", 132)
+    # What its tensor cores do follows of its compute capability, as the H200's datasheet has it within a tenth.
+    assert device.tensor_tflops == pytest.approx(989.4, rel=0.1) and device.sources["tensor_tflops"] == "derived"
     assert "datasheet" not in device.sources.values()
+
+
+@pytest.mark.parametrize("name, share", [("NVIDIA RTX 9999 Ada Generation", 1), ("NVIDIA GeForce RTX 9999", 2)])
+def test_tensor_cores_of_a_geforce_board_do_half(host, name, share):
+    attributes = {**H200_ATTRIBUTES, 75: 8, 76: 9}
+    device = only(host(Board(name=name), NAME=name, attributes=attributes, nvml=False))
+    assert device.tensor_tflops == pytest.approx(2e-6 * 512 * 132 * 1980 / share)
 
 
 def test_an_unknown_compute_capability_has_no_invented_peak(host):
     attributes = {**H200_ATTRIBUTES, 75: 77}
     device = only(host(Board(name="NVIDIA X"), NAME="NVIDIA X", attributes=attributes, nvml=False))
-    assert (device.arch, device.fma_pipes, device.peak_gflops) == ("sm_770", None, None)
+    assert (device.arch, device.fma_pipes, device.peak_gflops, device.tensor_tflops) == ("sm_770", None, None, None)
 
 
 def test_a_mig_instance_is_what_cuda_shows(host):

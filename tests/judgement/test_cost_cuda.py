@@ -16,6 +16,7 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.index import families_for
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -86,3 +87,17 @@ def test_a_forest_learns_them(family: CudaDense) -> None:
     rest = frame.iloc[1::2]
     learned, analytic = (pairwise_accuracy(one.predict(rest), truth) for one in (model, Analytic()))
     assert learned > analytic and learned > 0.9
+
+
+@pytest.mark.parametrize("spec", ["dense:n=2304,k=768,dtype=bf16", "dense:n=2304,k=768", "conv2d:c=64,f=64,r=3,s=3,pad=1"])
+def test_without_a_model_a_kernel_is_predicted_as_the_analysis_expects_it(spec):
+    """Features and labels have one yardstick, whatever units a family computes on, and however little."""
+    op = Op.parse(spec)
+    device = find_device("epyc-7763" if op.kind == "conv2d" else "h200", measure=False)
+    shapes = [Shape.of({axis: extent for axis in op.dynamic}) for extent in (4, 60)]
+    for family in families_for(op, device.kind):
+        if family.suits(device):
+            pairs = [(next(iter(family.points(op, device))), shape) for shape in shapes]
+            said = Analytic().predict(features(device, family, op, pairs))
+            expected = expected_us(device, demand(device, family, op, pairs))
+            np.testing.assert_allclose(roofline_us(device, op, shapes) / np.exp(said), expected, rtol=1e-9)

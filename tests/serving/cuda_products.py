@@ -25,10 +25,10 @@ FAR = 1 << 45  # an address apart from all that is allocated
 
 
 class Products:
-    """A batch_matmul on device 0. Drawn numbers are small and whole: every sum of them is exact in any type."""
+    """A batch_matmul on a device. Drawn numbers are small and whole: every sum of them is exact in any type."""
 
-    def __init__(self, path: str) -> None:
-        self.device, self.pack = Device(), haotuner.load(path, device="cuda:0")
+    def __init__(self, path: str, ordinal: int = 0) -> None:
+        self.device, self.pack = Device(ordinal), haotuner.load(path, device=f"cuda:{ordinal}")
         (name,) = self.pack.ops
         self.op, named = self.pack.op(name), Op.parse(name)
         self.across = named.option("layout") == "nt"
@@ -156,6 +156,26 @@ def products_beside(path: str) -> None:
             eps = DTYPES[Op.parse(served.op.name).dtype].eps
             error = np.abs(device.download(y, served.dtype).astype(np.float64) - want)
             assert (error <= eps * np.abs(want)).all(), (b, m, n, list(given), error.max())
+
+
+def products_elsewhere(path: str) -> None:
+    """On the second device: a number as scale comes from the host, all else must lie where x does."""
+    served, other = Products(path, ordinal=1), Device()
+    device, k = served.device, served.k or 13
+    x, w = served.drawn(2, 5, k), served.factor((2,), 6, k)
+    bias, mask, each = served.drawn(6, seed=2), served.drawn(5, 6, seed=3), np.array([0.5, 2.0], np.float32)
+    factors = device.upload(x), device.upload(w)
+    for given in ({"scale": 0.5}, {"scale": 0.25, "bias": bias, "mask": mask}, {"scale": each, "mask": mask}):
+        want = finished(served.exact(x, w), **given)
+        y = device.upload(np.full(want.shape, UNTOUCHED, served.dtype))
+        placed = {name: value if np.ndim(value) == 0 else device.upload(value) for name, value in given.items()}
+        served.op.run(*factors, out=y, stream=served.stream, **placed)
+        device.wait(served.stream)
+        assert np.array_equal(device.download(y, served.dtype).astype(np.float64), want), list(given)
+    for name, value in (("scale", each), ("bias", bias), ("mask", mask)):
+        y = device.empty((2, 5, 6), served.dtype)
+        with pytest.raises(ValueError, match=f"{name} lives on cuda:0, x on cuda:1: copy it there"):
+            served.op.run(*factors, out=y, stream=served.stream, **{name: other.upload(value)})
 
 
 def graphs(served: Products, k: int) -> None:

@@ -39,7 +39,14 @@ from tests.serving.cuda_fused import fused, fused_refusals, torch_fused
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, PICKS, WGMMA
-from tests.serving.cuda_products import product_faults, product_refusals, products, products_beside, turned
+from tests.serving.cuda_products import (
+    product_faults,
+    product_refusals,
+    products,
+    products_beside,
+    products_elsewhere,
+    turned,
+)
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
 from tests.serving.cuda_torch import torch_fakes, torch_groups, torch_products
@@ -348,8 +355,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     for one in (
         numbers, alignment, looked, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch,
         cannot, forked, grouped, grouped_refusals,
-        products, products_beside, turned, product_refusals, product_faults, frameworks, counted, failing,
-        preparing,
+        products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
+        failing, preparing,
         fused, fused_refusals, torch_fused,
         convolutions, convolution_refusals,
         torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,

@@ -48,14 +48,15 @@ SCENARIOS = (
 OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_minor", "other_shared",
                  "other_driver", "threads")  # fmt: skip
 OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
+PRODUCTS = ("products", "products_beside", "products_elsewhere", "product_refusals", "product_faults")
 # Picks beside PICKS, which go through all of the above, and what they are for.
 MORE = {
     KN_HOPPER: ("stored",),
     GROUPED_HOPPER: ("grouped", "grouped_refusals"),
     GROUPED_FP32: ("grouped", "grouped_refusals"),
     FUSED_FP32: ("fused", "fused_refusals"),
-    PRODUCT_FP16: ("products", "products_beside", "product_refusals", "product_faults"),
-    PRODUCT_FP32: ("products", "products_beside", "product_refusals", "product_faults"),
+    PRODUCT_FP16: PRODUCTS,
+    PRODUCT_FP32: PRODUCTS,
     PRODUCT_TN_FP32: ("turned",),
 }
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")

@@ -118,6 +118,11 @@ def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "products", "products_beside", "product_refusals", "product_faults")
 
 
+@pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
+def test_products_on_a_second_device(folder, pick):
+    run(folder, pick, "products_elsewhere", more_devices=(pick.arch,))
+
+
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
 def test_convolutions_are_served_in_two_launches(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")

@@ -15,6 +15,18 @@ HT_DEVICE void ht_fetch(uint32_t* held, const void* from, bool inside) {
     }
 }
 
+// The same for floats.
+template <int V>
+HT_DEVICE void ht_fetch_floats(float* held, const float* from, bool inside) {
+    struct alignas(V * sizeof(float)) ht_piece {
+        float elements[V];
+    };
+    ht_piece raw = {};
+    if (inside) raw = *(const ht_piece*)from;
+#pragma unroll
+    for (int i = 0; i < V; i++) held[i] = raw.elements[i];
+}
+
 template <int V>
 HT_DEVICE void ht_put(void* to, const uint32_t* held) {
     if constexpr (V == 8) {

@@ -34,31 +34,39 @@ HT_TARGET static void HT_WIDE(first)(const ht_image* im, float* out) {
   }
 }
 
-/* Channels last: the taps of a window one after the other, each the channels of a group. */
+/* Channels last: the taps of a window one after the other, each the channels of a group. Places go on from pixel to pixel and from tap
+ * to tap: divisions would take as long as the copies. */
 HT_TARGET static void HT_WIDE(last)(const ht_image* im, float* out) {
   const ht_phase* ph = im->phase;
   const ht_conv_call* call = im->call;
-  int64_t channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;
-  int64_t q_count = ph->wide.count, taps = ph->wide.taps;
+  const int64_t channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;
+  const int64_t q_count = ph->wide.count, taps = ph->wide.taps > 0 ? ph->wide.taps : 1;
   /* Taps side by side in memory are copied at once. */
-  int joined = ph->wide.by == 1 && im->conv->groups == 1 && call->xw == channels;
-  for (int64_t pixel = im->pixel; pixel < im->pixel + im->count; ++pixel, out += im->width) {
-    int64_t row = pixel / q_count, b = row / ph->tall.count;
-    int64_t y0 = row % ph->tall.count * ph->tall.move + ph->tall.at, x0 = pixel % q_count * ph->wide.move + ph->wide.at;
+  const int joined = ph->wide.by == 1 && im->conv->groups == 1 && call->xw == channels;
+  const int64_t tap0 = im->from / channels, c0 = im->from % channels, t0 = tap0 / taps, u0 = tap0 % taps;
+  int64_t row = im->pixel / q_count, q = im->pixel % q_count, b = row / ph->tall.count, p = row % ph->tall.count;
+  for (int64_t i = 0; i < im->count; ++i, out += im->width) {
+    const int64_t y0 = p * ph->tall.move + ph->tall.at, x0 = q * ph->wide.move + ph->wide.at;
     const float* image = call->x + b * call->xb + im->channel * call->xc;
-    for (int64_t k = im->from; k < end;) {
-      int64_t tap = k / channels, t = tap / taps, u = tap % taps, c = k % channels;
-      int64_t y = y0 + t * ph->tall.by, x = x0 + u * ph->wide.by;
-      int64_t length = channels - c;
-      int inside = y >= 0 && y < call->h && x >= 0 && x < call->w;
+    int64_t t = t0, u = u0, c = c0;
+    for (int64_t k = im->from; k < end; c = 0) {
+      const int64_t y = y0 + t * ph->tall.by, x = x0 + u * ph->wide.by;
+      const int inside = y >= 0 && y < call->h && x >= 0 && x < call->w;
+      int64_t more = 0, length = channels - c;
       if (joined && inside) {
-        int64_t more = taps - 1 - u, room = call->w - 1 - x;
-        length += (more < room ? more : room) * channels;
+        const int64_t room = call->w - 1 - x;
+        more = taps - 1 - u < room ? taps - 1 - u : room;
+        length += more * channels;
       }
       if (length > end - k) length = end - k;
       if (inside) HT_WIDE(line)(out + (k - im->from), image + y * call->xh + x * call->xw + c, length);
       else memset(out + (k - im->from), 0, (size_t)length * sizeof *out);
       k += length;
+      u += 1 + more;
+      if (u >= taps) u = 0, ++t;
     }
+    if (++q < q_count) continue;
+    q = 0;
+    if (++p == ph->tall.count) p = 0, ++b;
   }
 }

@@ -4,6 +4,10 @@
 
 #include "conv.h"
 
+#define LINE_BYTES (160 * 1024) /* of lines that were turned: they and a block of image columns share L2 */
+
+static _Thread_local _Alignas(64) char line_memory[LINE_BYTES];
+
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -45,8 +49,52 @@ static void copy_tap(const ht_image* im, const char* x, int64_t low, int64_t hig
       for (int64_t i = 0; i < high - low; ++i) memcpy(out + i * im->width + c * size, from + (c * apart + i * gap) * size, (size_t)size);
 }
 
+/* With channels first and several taps, the lines that windows of some rows see are turned once, to channels last, and laid out from
+ * there: otherwise each pixel would be turned for each of its taps. Pixels that were laid out; 0: lines find no room. */
+static int64_t turned(const ht_image* im, char* out) {
+  const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
+  const ht_conv_call* call = im->call;
+  const int64_t size = im->conv->typed->x.bits / 8, channels = im->conv->channels / im->conv->groups, line = call->w * channels * size;
+  const int64_t row = im->pixel / wide->count, b = row / tall->count, p = row % tall->count, column = im->pixel % wide->count;
+  const int64_t taps = (tall->taps - 1) * tall->by + 1, room = LINE_BYTES / line;
+  if (tall->by < 0 || tall->move < 1 || room < taps) return 0;
+  const int64_t rows = least((room - taps) / tall->move + 1, tall->count - p);
+  const int64_t count = least(rows * wide->count - column, im->count), last = p + (column + count - 1) / wide->count;
+  const int64_t low = most(p * tall->move + tall->at, 0), high = least(last * tall->move + tall->at + taps, call->h);
+  const char* from = (const char*)call->x + (b * call->xb + im->channel * call->xc) * size;
+  for (int64_t y = low; y < high; ++y)
+    ht_typed_turn(line_memory + (y - low) * line, channels * size, from + y * call->xh * size, call->xc * size, channels, call->w, size);
+  ht_conv conv = *im->conv;
+  ht_conv_call lines = *call;
+  ht_image image = *im;
+  conv.channels = (int32_t)channels;
+  conv.groups = 1;
+  conv.last = 1;
+  lines.x = (const float*)(const void*)(line_memory - low * line);
+  lines.xc = 1;
+  lines.xw = channels;
+  lines.xh = call->w * channels;
+  lines.xb = 0;
+  image.conv = &conv;
+  image.call = &lines;
+  image.channel = 0;
+  image.count = count;
+  ht_conv_rows(&image, out);
+  return count;
+}
+
+static void lay_out(const ht_image* im, char* out);
+
 void ht_conv_rows(const ht_image* im, char* out) {
   if (as_words(im, out)) return;
+  ht_image left = *im;
+  const int several = !im->conv->last && im->phase->tall.taps * im->phase->wide.taps > 1 && im->call->xw == 1;
+  for (int64_t done = 1; several && left.count > 0 && done > 0; left.pixel += done, left.count -= done, out += done * left.width)
+    done = turned(&left, out);
+  if (left.count > 0) lay_out(&left, out);
+}
+
+static void lay_out(const ht_image* im, char* out) {
   const ht_side *tall = &im->phase->tall, *wide = &im->phase->wide;
   const ht_conv_call* call = im->call;
   const int64_t size = im->conv->typed->x.bits / 8, channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;

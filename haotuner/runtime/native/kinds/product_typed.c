@@ -9,6 +9,7 @@
 #define X_BYTES (64 * 1024)
 #define SUMS (16 * 1024)
 #define ROWS 96
+#define NEAR_SUMS (6 * 1024) /* of a run of rows, unless one tile has more: half of the smallest L1, so that what follows reads them there */
 
 static _Thread_local struct {
   _Alignas(64) char w[W_BYTES];
@@ -126,7 +127,7 @@ int ht_product_run_typed(const ht_product* product, const ht_kernel* kernel, con
     block b = {w->data + (offsets[HT_PRODUCT_W] + column * w->strides[1]) * size, w->strides[0], w->strides[1], columns, terms};
     if (ht_typed_signed(typed)) begin_columns(&b, k);
     if (k > 0 && terms == k) pack_w(typed, &b, pw, panels);
-    int64_t most = least(ROWS, SUMS / (groups * nr)) / mr * mr, tall;
+    int64_t most = least(ROWS, NEAR_SUMS / (groups * nr)) / mr * mr, tall;
     if (most < mr) most = mr;
     for (int64_t row = at.row, end = at.row + at.rows; row < end; row += tall) {
       /* Whole tiles, then what is left of one, whose rows are copied: a tile reads all of its own. */

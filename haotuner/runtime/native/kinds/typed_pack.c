@@ -65,13 +65,20 @@ static void square_4(char* to, int64_t to_stride, const char* from, int64_t from
 }
 
 void ht_typed_turn(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t rows, int64_t columns, int64_t size) {
-  const int64_t side = size == 4 ? 4 : 8, down = rows / side * side, across = columns / side * side;
-  for (int64_t r = 0; r < down; r += side)
-    for (int64_t c = 0; c < across; c += side)
-      (size == 1 ? square_1 : size == 2 ? square_2 : square_4)(to + c * to_stride + r * size, to_stride, from + r * from_stride + c * size,
-                                                               from_stride);
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = r < down ? across : 0; c < columns; ++c) memcpy(to + c * to_stride + r * size, from + r * from_stride + c * size, (size_t)size);
+  const int64_t side = size == 4 ? 4 : 8;
+  if (rows < side || columns < side) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < columns; ++c) memcpy(to + c * to_stride + r * size, from + r * from_stride + c * size, (size_t)size);
+    return;
+  }
+  for (int64_t r = 0; r < rows; r += side) { /* the last squares overlap those before them */
+    const int64_t down = r + side > rows ? rows - side : r;
+    for (int64_t c = 0; c < columns; c += side) {
+      const int64_t across = c + side > columns ? columns - side : c;
+      (size == 1 ? square_1 : size == 2 ? square_2 : square_4)(to + across * to_stride + down * size, to_stride,
+                                                               from + down * from_stride + across * size, from_stride);
+    }
+  }
 }
 
 void ht_typed_widen(ht_element type, const void* data, int64_t down, int64_t right, int64_t rows, int64_t columns, float* wide, int64_t stride) {
