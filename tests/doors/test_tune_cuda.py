@@ -182,7 +182,7 @@ def test_convolutions_are_tuned_packed_verified_and_explained(
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
     axes = [part.partition("=")[0] for part in shapes.split(";")]
     told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
-    assert told.code == 0 and "cuda_batched_" in told.out, told.err
+    assert told.code == 0 and "two launches" in told.out and "cuda_batched_" in told.out, told.err
 
 
 @pytest.mark.slow
