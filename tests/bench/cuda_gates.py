@@ -55,7 +55,7 @@ SELECT = (*HAOTUNER.glob("microkernels/cuda/*.py"), *HAOTUNER.glob("select/*.py"
 def digest(paths: tuple[Path, ...]) -> str:
     """Of the content of files."""
     every = hashlib.sha256()
-    for path in sorted(path for path in paths if path.is_file()):
+    for path in sorted(path for path in paths if path.is_file() and path.suffix != ".pyc"):
         every.update(path.read_bytes())
     return every.hexdigest()[:16]
 
