@@ -143,7 +143,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
                 library,
                 document,
                 _check_of(_lacking(backend, device), request, hurried=hurried),
-                {one.written.name: (one.written.schedule, one.written.weights) for one in request.models},
+                {name: (one.schedule, one.weights) for model in request.models for name, one in model.held.items()},
             )
         ops, reused, failures = [_row(t, lab) for t in tuned], lab.reused, lab.failures
     seconds = time.monotonic() - begin
@@ -225,7 +225,7 @@ def _groups_of(request: Request) -> str:
         return ""
     from haotuner.orchestrate.written import source_of
 
-    return source_of([one.written for one in request.models])
+    return source_of([part for one in request.models for part in one.parts])
 
 
 def _check_of(lacking: str, request: Request, *, hurried: bool) -> Callable[[Path], None]:

@@ -15,6 +15,7 @@ from haotuner.runtime.model_files import OpenModel
 from haotuner.runtime.schedule import Schedule
 
 if TYPE_CHECKING:
+    from haotuner.runtime.chain import Chain, ChainEnd
     from haotuner.runtime.pack import Pack
 
 SHAPES = 256  # of requests whose outputs' shapes are kept
@@ -155,7 +156,7 @@ class Model:
 class Session:
     """A model under the names that ONNX Runtime uses."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model | Chain) -> None:
         self._model = model
 
     def run(self, names: list[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
@@ -178,6 +179,6 @@ class Session:
 class Argument:
     """``name``, ``shape`` (names of dimensions where the request decides) and ``type`` of an input or output."""
 
-    def __init__(self, end: NativeEnd) -> None:
+    def __init__(self, end: NativeEnd | ChainEnd) -> None:
         self.name, self.shape = end.name, list(end.shape)
         self.type = f"tensor({ {'float32': 'float', 'float64': 'double'}.get(end.dtype.name, end.dtype.name) })"
