@@ -90,7 +90,7 @@ class Pack:
             mapped = self.library().mapped
             with opened_model(self.path, self.manifest, name) as files:
                 if is_chain(files.schedule):
-                    self._models[name] = Chain(files.schedule, files.where, self._segment)
+                    self._models[name] = Chain(self, files.schedule, files.where, self._segment)
                 else:
                     self._models[name] = Model(self, mapped, mapped.find(name), files)
         return self._models[name]
