@@ -18,12 +18,14 @@ from haotuner.cli.explain_program import print_program, program_document
 from haotuner.cli.output import say
 from haotuner.held_groups import meaning_of
 from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.minimal_filtering import points
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
 from haotuner.words.cold import state_of
 from haotuner.words.composition import Composition, share_in_words
 from haotuner.words.device import Device
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape, ShapeRange
 
@@ -88,12 +90,16 @@ def print_cell(document: Mapping[str, Any]) -> None:
     shape = " ".join(f"{axis}={extent}" for axis, extent in document["shape"].items())
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
     placed = document["not_timed"] == WHY_NOT_TIMED
-    how = "one launch" if placed else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
+    launches = "two launches, image columns and products" if "conv" in document["op"].split("_")[0] else "one launch"
+    how = launches if placed else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
     say(f"{document['op']} {shape}, {how}{where}")
     rows = [
         (r["kernel"], " ".join(f"{axis} {a}..{b - 1}" for axis, (a, b) in r["box"].items())) for r in document["regions"]
     ]
     say(columns([("kernel", "computes"), *rows]))
+    tile = dict(MicroKernel.parse(document["regions"][0]["kernel"]).params).get("wt", 0)
+    if tile:
+        say(f"minimal filtering: {tile} x {tile} outputs from {points(tile)} products a channel, not {9 * tile**2}")
     if document["program"] is not None:
         print_program(document["program"])
     if document["not_timed"]:
@@ -121,7 +127,9 @@ def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
     out = np.empty(op.operand_shape(op.meaning.output, shape), judge.numpy_dtype(op.dtype_of(op.meaning.output)))
     served = pack.op(op.name)
     if hasattr(served, "bind"):
-        return median_us([partial(served.bind(inputs["weight"]), inputs["x"], out)])
+        constants = {name: inputs[name] for name, axes in op.epilogue_operands.items() if len(axes) == 1}
+        more = {name: inputs[name] for name in op.epilogue_operands if name not in constants}
+        return median_us([partial(served.bind(inputs["weight"], **constants), inputs["x"], out, **more)])
     return median_us([partial(served.run, out=out, **inputs)])
 
 

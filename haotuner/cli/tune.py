@@ -258,5 +258,6 @@ def _closing(report: Report, *, verbose: bool) -> str:
         for entry in document["ops"]:
             lines.append(f"{entry['name']}: {entry['funnel']}; refused {entry['refused']}; model {entry['model']}")
             lines += [f"  {kernel}" for kernel in entry["kernels"]]
-    lines.append('serve it: haotuner.load("' + str(report.pack) + '"); look closer: haotuner explain, inspect, bench')
+    where = "" if report.device.kind == "cpu" else ', device="cuda:0"'
+    lines.append(f'serve it: haotuner.load("{report.pack}"{where}); look closer: haotuner explain, inspect, bench')
     return "\n".join(lines)

@@ -60,6 +60,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("ops", nargs="*", default=[op for op, _ in OPS])
     words.add_argument("--out", type=Path, default=Path("docs/results/kinds-search.md"))
+    words.add_argument("--db", default="", help="a store that keeps the records, for kind_models")
     asked = words.parse_args()
     device = find_device("cpu", measure=True)
     rows: list[str] = []
@@ -67,12 +68,12 @@ def main() -> None:
         op, shapes = Op.parse(text), dict(OPS)[text]
         traffic = Traffic.of([(Shape.of(shape), 1.0) for shape in shapes])
         for family in backend_for(device).searched(op, device):
-            rows += rows_of(op, family, device, traffic)
+            rows += rows_of(op, family, device, traffic, asked.db)
             date = datetime.now(UTC).date().isoformat()
             asked.out.write_text(HEAD.format(device=device.id, date=date, orders=ORDERS) + "\n".join(rows) + "\n")
 
 
-def rows_of(op: Op, family: Family, device: Device, traffic: Traffic) -> list[str]:
+def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str) -> list[str]:
     """A row an order."""
     task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
     model = start_of(None, device, family.name).model
@@ -82,7 +83,7 @@ def rows_of(op: Op, family: Family, device: Device, traffic: Traffic) -> list[st
     rest = [kernel for kernel in every if kernel not in kept]
     more = np.random.default_rng(0).permutation(len(rest))[:RANDOM]
     kernels = kept + [rest[at] for at in more]
-    us = times(op, device, kernels, traffic)
+    us = times(op, device, kernels, traffic, db)
     sound = np.isfinite(us.max(axis=1)).tolist()
     kernels, us = [kernel for kernel, right in zip(kernels, sound, strict=True) if right], us[sound]
     found: list[tuple[str, NDArray[np.float64] | None]] = []
@@ -116,10 +117,10 @@ def losses(us: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.floa
     return np.array([np.exp(np.log(us[order[:count]].min(axis=0) / best).mean()) - 1 for count in FIRST])
 
 
-def times(op: Op, device: Device, kernels: list[MicroKernel], traffic: Traffic) -> NDArray[np.float64]:
+def times(op: Op, device: Device, kernels: list[MicroKernel], traffic: Traffic, db: str) -> NDArray[np.float64]:
     """Microseconds, (kernels, shapes); infinite where a kernel failed."""
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(device, open_store(f"sqlite:///{folder}/records.db"), environment=dict(os.environ))
+        lab = Lab(device, open_store(db or f"sqlite:///{folder}/records.db"), environment=dict(os.environ))
         lab.start()
         try:
             lab.prepare([kernel.name for kernel in kernels])

@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <deque>
+#include <iterator>
+#include <list>
 #include <random>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace standin {
 namespace {
@@ -54,25 +57,40 @@ namespace {
 double g_spent = 0;
 bool g_replaying = false;
 
-// What the L2 cache of each device holds, last used last: allocations' bytes by address.
-using Held = std::deque<std::pair<uint64_t, double>>;
-std::vector<Held>& caches() {
-    static auto* made = new std::vector<Held>(devices().size());
+// What the L2 cache of each device holds, last used last: allocations' bytes by address. Sums of whole bytes are exact.
+struct Cache {
+    using Held = std::list<std::pair<uint64_t, double>>;
+    Held held;
+    std::unordered_map<uint64_t, std::vector<Held::iterator>> at;  // first used first
+    double whole = 0;
+
+    void drop(std::vector<Held::iterator>& same, size_t place) {
+        const Held::iterator one = same[place];
+        whole -= one->second;
+        same.erase(same.begin() + static_cast<long>(place));
+        if (same.empty()) at.erase(one->first);
+        held.erase(one);
+    }
+};
+std::vector<Cache>& caches() {
+    static auto* made = new std::vector<Cache>(devices().size());
     return *made;
 }
-// Whether these bytes are in the cache, and from now on they are.
+// Whether these bytes are in the cache, and from now on they are. A graph over cold weights asks for thousands in turn.
 bool cached(int device, uint64_t address, double bytes) {
-    Held& held = caches()[device];
-    auto found = std::find_if(held.begin(), held.end(), [&](const auto& one) { return one.first == address && one.second >= bytes; });
-    const bool there = found != held.end();
-    if (there) held.erase(found);
-    held.push_back({address, bytes});
-    double whole = 0;
-    for (const auto& one : held) whole += one.second;
-    while (whole > devices()[device].at(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)) {
-        whole -= held.front().second;
-        held.pop_front();
-    }
+    Cache& cache = caches()[device];
+    bool there = false;
+    if (const auto found = cache.at.find(address); found != cache.at.end())
+        for (size_t i = 0; i < found->second.size(); i++)
+            if (found->second[i]->second >= bytes) {
+                there = true;
+                cache.drop(found->second, i);
+                break;
+            }
+    cache.held.push_back({address, bytes});
+    cache.at[address].push_back(std::prev(cache.held.end()));
+    cache.whole += bytes;
+    while (cache.whole > devices()[device].at(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)) cache.drop(cache.at[cache.held.front().first], 0);
     return there;
 }
 
@@ -94,6 +112,12 @@ double launch_us(const Launch& launch) {
     const double memory = std::max(2e-3 * device.at(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * bits / 8, 1e4), cache = 64 * mhz;
     const double start = g_replaying ? 1.2 : 2.5;  // a graph starts its launches faster than a stream
     const Arguments* arguments = arguments_of(launch);
+    if (const Program* program = program_of(launch)) {  // elements pass through the memory, and through as many threads as there are
+        double elements = 1;
+        for (long long size : program->sizes) elements *= size ? double(size) : 1;
+        const double there = std::min(blocks, held * units) * threads, bytes = 4 * elements * (program->last() + 1);
+        return start + std::max(bytes / memory, 2e-3 * elements / there) + 0.2 * std::ceil(blocks / (held * units));
+    }
     if (!arguments) return start + 0.5 * std::ceil(blocks / (held * units));
     const double m = arguments->m, n = arguments->n, k = arguments->k, splits = std::max(arguments->splits, 1);
     if (launch.kernel->name.rfind("haotuner_reduce", 0) == 0)

@@ -2,6 +2,7 @@
 #include "standin.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace standin {
 namespace {
@@ -21,22 +22,26 @@ std::set<void*>& known() {
 }
 using GraphPointer = std::shared_ptr<const Graph>;
 
+// One of the first eight nodes that may run, drawn; what only waited for it may run then. Some graphs have thousands of nodes.
 CUresult replay(const Graph& graph) {
-    std::vector<int> left(graph.nodes.size());
-    std::vector<bool> done(graph.nodes.size());
-    for (size_t i = 0; i < left.size(); i++) left[i] = static_cast<int>(i);
-    while (!left.empty()) {
-        std::vector<size_t> ready;
-        for (size_t i = 0; i < left.size() && ready.size() < 8; i++) {
-            const auto& after = graph.nodes[left[i]].after;
-            if (std::all_of(after.begin(), after.end(), [&](int node) { return done[node]; })) ready.push_back(i);
-        }
-        const size_t taken = ready[late() && ready.size() > 1 ? draw() % ready.size() : 0];
-        const Node& node = graph.nodes[left[taken]];
+    std::vector<std::vector<int>> followers(graph.nodes.size());
+    std::vector<size_t> awaited(graph.nodes.size());
+    std::set<int> ready;
+    for (size_t i = 0; i < graph.nodes.size(); i++) {
+        awaited[i] = graph.nodes[i].after.size();
+        for (int before : graph.nodes[i].after) followers[before].push_back(static_cast<int>(i));
+        if (!awaited[i]) ready.insert(static_cast<int>(i));
+    }
+    while (!ready.empty()) {
+        const size_t choices = std::min<size_t>(ready.size(), 8);
+        const auto taken = std::next(ready.begin(), late() && choices > 1 ? static_cast<long>(draw() % choices) : 0);
+        const int place = *taken;
+        ready.erase(taken);
+        const Node& node = graph.nodes[place];
         if (node.planned.rfind("async:", 0) == 0) return static_cast<CUresult>(std::atoi(node.planned.c_str() + 6));
         TRY(node.run());
-        done[left[taken]] = true;
-        left.erase(left.begin() + static_cast<long>(taken));
+        for (int follower : followers[place])
+            if (--awaited[follower] == 0) ready.insert(follower);
     }
     return CUDA_SUCCESS;
 }

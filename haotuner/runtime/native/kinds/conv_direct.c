@@ -1,13 +1,19 @@
 /* Depthwise convolutions: one channel makes each feature, so there is no sum over channels and nothing to lay out. */
 #include <immintrin.h>
 
+#include <string.h>
+
 #include "conv.h"
+#include "turn.h"
 
 #define HT_DIRECT_FLOATS (24 * 1024) /* lines of one plane: twice the L1 of most server cores, since each is used at once */
 #define HT_DIRECT_COLUMNS 256       /* of a strip of the output */
 #define HT_DIRECT_TAPS 16            /* of a line: what ht_conv_is_direct lets through */
 
-static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_FLOATS];
+#define HT_MADE_FLOATS (8 * 1024)   /* of results before they are turned back */
+#define CHANNELS_AT_ONCE 8           /* `mr` of the kernels that turn a vector of channels */
+
+static _Thread_local _Alignas(64) float room_memory[HT_DIRECT_FLOATS], made_memory[HT_MADE_FLOATS];
 
 #define HT_TARGET __attribute__((target("avx512f")))
 #define HT_WIDE(name) name##_16
@@ -103,7 +109,8 @@ typedef struct {
   const ht_conv* conv;
   const ht_kernel* kernel;
   const ht_conv_call* call;
-  int64_t all, chunks; /* planes, channels first; rows of all images, channels last */
+  int64_t all, chunks; /* planes, or vectors of them, channels first; rows of all images, channels last */
+  int turns;           /* channels first: a vector of channels at a time */
   atomic_int failed;
 } direct_job;
 
@@ -111,6 +118,23 @@ typedef struct {
 static void finish(direct_job* j, ht_conv_part part, int64_t rows) {
   for (int64_t i = 0; i < rows && j->kernel->epilogue != NULL; ++i, ++part.p)
     if (ht_conv_finish(j->conv, j->kernel, j->call, &part) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+}
+
+static void run_planes(direct_job* j, int64_t first, int64_t last);
+
+/* A vector of channels at a time. */
+static void run_channels(direct_job* j, int64_t first, int64_t last) {
+  const ht_conv* conv = j->conv;
+  const ht_conv_call* call = j->call;
+  const int64_t lanes = conv->lanes, blocks = (conv->features + lanes - 1) / lanes, stride = ht_conv_direct_stride(conv);
+  for (int64_t at = first; at < last; ++at) {
+    const int64_t b = at / blocks, f = at % blocks * lanes, some = conv->features - f < lanes ? conv->features - f : lanes;
+    const float *x = call->x + b * call->xb + f * call->xc, *bias = call->bias == NULL ? NULL : call->bias + f;
+    if ((lanes == 16 ? channels_16 : lanes == 8 ? channels_8 : channels_4)(call, conv, x, call->weight + f * stride, bias,
+                                                                           call->y + b * call->yb + f * call->yf, some, room_memory, made_memory) == 0)
+      finish(j, (ht_conv_part){b, f, 0, 0, some, call->q, 1}, call->p);
+    else run_planes(j, b * conv->features + f, b * conv->features + f + some);
+  }
 }
 
 static void run_planes(direct_job* j, int64_t first, int64_t last) {
@@ -141,11 +165,13 @@ static void run_rows(direct_job* j, int64_t first, int64_t last) {
 static void run_chunk(void* arg, int64_t index) {
   direct_job* j = arg;
   int64_t first = j->all * index / j->chunks, last = j->all * (index + 1) / j->chunks;
-  (j->conv->last ? run_rows : run_planes)(j, first, last);
+  (j->conv->last ? run_rows : j->turns ? run_channels : run_planes)(j, first, last);
 }
 
 int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
   direct_job j = {.conv = conv, .kernel = kernel, .call = call, .all = call->batch * (conv->last ? call->p : conv->features), .chunks = 1};
+  j.turns = !conv->last && kernel->mr == CHANNELS_AT_ONCE && conv->features == conv->channels;
+  if (j.turns) j.all = call->batch * ((conv->features + conv->lanes - 1) / conv->lanes);
   atomic_init(&j.failed, 0);
   if (threads > 1) {
     j.chunks = 4 * (int64_t)threads; /* enough for a free thread to help a late one */

@@ -146,3 +146,66 @@ HT_TARGET static void HT_WIDE(row)(const ht_conv_call* call, const ht_conv* conv
     q += count;
   }
 }
+
+/* Channels first, a vector of channels at a time: pixels are turned to channels last in padded lines of scratch memory, `most` of them
+ * are computed at once, and turned back. Of planes of few columns, whose lines would fill vectors badly. -1: no room. */
+HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(turned_pixels)(const float* x, int64_t line, int64_t across, const float* w,
+                                                                                   const ht_conv* conv, HT_V start, float* out, int count) {
+  const ht_window *tall = &conv->tall, *wide = &conv->wide;
+  HT_V sums[8];
+#pragma GCC unroll 8
+  for (int j = 0; j < count; ++j) sums[j] = start;
+  for (int t = 0; t < tall->taps; ++t)
+    for (int u = 0; u < wide->taps; ++u, w += HT_N) {
+      const float* from = x + (int64_t)t * tall->dilation * line + (int64_t)u * wide->dilation * HT_N;
+      const HT_V tap = HT_LOAD(w);
+#pragma GCC unroll 8
+      for (int j = 0; j < count; ++j) sums[j] = HT_FMA(tap, HT_LOAD(from + j * across), sums[j]);
+    }
+#pragma GCC unroll 8
+  for (int j = 0; j < count; ++j) HT_STORE(out + j * HT_N, sums[j], HT_N);
+}
+
+HT_TARGET static int HT_WIDE(channels)(const ht_conv_call* call, const ht_conv* conv, const float* x, const float* packed, const float* bias,
+                                       float* y, int64_t some, float* room, float* made) {
+  const ht_window *tall = &conv->tall, *wide = &conv->wide;
+  const int64_t reach = (int64_t)tall->dilation * (tall->taps - 1), columns = call->q + 7, taps = (int64_t)tall->taps * wide->taps;
+  const int64_t width = (columns - 1) * wide->stride + (int64_t)wide->dilation * (wide->taps - 1) + 1, line = width * HT_N;
+  const int64_t left = wide->before < width ? wide->before : width, right = call->w + left < width ? call->w + left : width;
+  const int64_t stride = ht_conv_direct_stride(conv);
+  int64_t strip = HT_DIRECT_FLOATS / line - reach < 1 ? 0 : (HT_DIRECT_FLOATS / line - reach - 1) / tall->stride + 1;
+  if (strip > (HT_MADE_FLOATS / HT_N - 4) / call->q) strip = (HT_MADE_FLOATS / HT_N - 4) / call->q;
+  if (strip < 1) return -1;
+  _Alignas(64) float weights[HT_DIRECT_TAPS * HT_DIRECT_TAPS * HT_N], starts[HT_N] = {0};
+  for (int64_t tap = 0; tap < taps; ++tap)
+    for (int64_t l = 0; l < HT_N; ++l) weights[tap * HT_N + l] = l < some ? packed[l * stride + tap] : 0;
+  for (int64_t l = 0; l < some && bias != NULL; ++l) starts[l] = bias[l];
+  const HT_V start = HT_LOAD(starts);
+  for (int64_t p = 0, rows; p < call->p; p += rows) {
+    rows = call->p - p < strip ? call->p - p : strip;
+    const int64_t top = p * tall->stride - tall->before;
+    for (int64_t l = 0; l < (rows - 1) * tall->stride + reach + 1; ++l) {
+      float* to = room + l * line;
+      const int inside = top + l >= 0 && top + l < call->h;
+      memset(to, 0, (size_t)((inside ? left : width) * HT_N) * sizeof *to);
+      if (!inside) continue;
+      for (int64_t j = left; j < right; j += HT_N)
+        ht_square(HT_N, x + (top + l) * call->xh + j - left, call->xc, some, right - j < HT_N ? right - j : HT_N, to + j * HT_N, HT_N, HT_N);
+      memset(to + right * HT_N, 0, (size_t)((width - right) * HT_N) * sizeof *to);
+    }
+    for (int64_t i = 0; i < rows; ++i) /* what lies beyond a row is written again by the next one */
+      for (int64_t q = 0; q < call->q;) {
+        const float* from = room + i * tall->stride * line + q * wide->stride * HT_N;
+        float* to = made + (i * call->q + q) * HT_N;
+        if (call->q - q > 4) HT_WIDE(turned_pixels)(from, line, (int64_t)wide->stride * HT_N, weights, conv, start, to, 8), q += 8;
+        else HT_WIDE(turned_pixels)(from, line, (int64_t)wide->stride * HT_N, weights, conv, start, to, 4), q += 4;
+      }
+    const int64_t joined = call->yh == call->q ? rows : 1, length = joined * call->q;
+    for (int64_t i = 0; i < rows; i += joined)
+      for (int64_t at = 0; at < length; at += HT_N) {
+        const int64_t pixels = length - at < HT_N ? length - at : HT_N;
+        ht_square(HT_N, made + (i * call->q + at) * HT_N, HT_N, pixels, some, y + (p + i) * call->yh + at, call->yf, pixels);
+      }
+  }
+  return 0;
+}

@@ -39,25 +39,6 @@ static _Thread_local _Alignas(64) float line_memory[6 * ((RUN * 4 + 2) + MOST_LA
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* to[i * width + j] = from[j * right + i], i < length, j < kept; zeros from j = count on. All of these are at most `lanes`. */
-__attribute__((target("avx512f"))) static void square_16(const float* from, int64_t right, int64_t count, int64_t length, float* to,
-                                                         int64_t width, int64_t kept) {
-  if (count == 16 && length == 16 && kept == 16) turn_16(from, right, 16, to, width);
-  else some_16(from, right, count, length, to, width, kept);
-}
-
-__attribute__((target("avx"))) static void square_8(const float* from, int64_t right, int64_t count, float* to, int64_t width) {
-  turn_8(from, right, count, to, width);
-}
-
-static void square(int lanes, const float* from, int64_t right, int64_t count, int64_t length, float* to, int64_t width, int64_t kept) {
-  if (lanes >= 16) square_16(from, right, count, length, to, width, kept);
-  else if (lanes == 8 && length == 8 && kept == 8) square_8(from, right, count, to, width);
-  else
-    for (int64_t i = 0; i < length; ++i)
-      for (int64_t j = 0; j < kept; ++j) to[i * width + j] = j < count ? from[j * right + i] : 0;
-}
-
 typedef struct {
   const ht_conv* conv;
   const ht_kernel* kernel;
@@ -144,7 +125,7 @@ static void lay_out(const job* j, spot at, int64_t c, int64_t some, int64_t wide
       }
     else
       for (int64_t p = low; p < high; p += lanes, from += lanes)
-        square((int)lanes, from, call->xc, some, least(lanes, high - p), line + p * lanes, lanes, lanes);
+        ht_square((int)lanes, from, call->xc, some, least(lanes, high - p), line + p * lanes, lanes, lanes);
     memset(line + high * lanes, 0, (size_t)((wide - high) * lanes) * sizeof *line);
   }
 }
@@ -210,7 +191,7 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
           for (int64_t p = 0; p < pixels; ++p) memcpy(y + p * call->yw, line + p * lanes, (size_t)some * sizeof *y);
         else
           for (int64_t p = 0; p < pixels; p += lanes)
-            square((int)lanes, line + p * lanes, lanes, least(lanes, pixels - p), some, y + p, call->yf, least(lanes, pixels - p));
+            ht_square((int)lanes, line + p * lanes, lanes, least(lanes, pixels - p), some, y + p, call->yf, least(lanes, pixels - p));
       }
     }
     for (int64_t i = 0; i < lines && rc == 0; ++i) {

@@ -67,4 +67,23 @@ static inline __attribute__((always_inline)) void turn_4(const float* from, int6
   for (int j = 0; j < 4; ++j) _mm_storeu_ps(to + j * width, r[j]);
 }
 
+/* to[i * width + j] = from[j * right + i], i < length, j < kept; zeros from j = count on. All of these are at most `lanes`. */
+__attribute__((target("avx512f"))) static inline void square_16(const float* from, int64_t right, int64_t count, int64_t length, float* to,
+                                                         int64_t width, int64_t kept) {
+  if (count == 16 && length == 16 && kept == 16) turn_16(from, right, 16, to, width);
+  else some_16(from, right, count, length, to, width, kept);
+}
+
+__attribute__((target("avx"))) static inline void square_8(const float* from, int64_t right, int64_t count, float* to, int64_t width) {
+  turn_8(from, right, count, to, width);
+}
+
+static inline void ht_square(int lanes, const float* from, int64_t right, int64_t count, int64_t length, float* to, int64_t width, int64_t kept) {
+  if (lanes >= 16) square_16(from, right, count, length, to, width, kept);
+  else if (lanes == 8 && length == 8 && kept == 8) square_8(from, right, count, to, width);
+  else
+    for (int64_t i = 0; i < length; ++i)
+      for (int64_t j = 0; j < kept; ++j) to[i * width + j] = j < count ? from[j * right + i] : 0;
+}
+
 #endif /* HT_TURN_H_ */
