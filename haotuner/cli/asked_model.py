@@ -52,7 +52,7 @@ def _table(model: AskedModel) -> str:
     return (
         f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
         f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones); "
-        f"{len(model.written.weights):,} bytes of weights\n{_orchestration(model)}"
+        f"{sum(len(one.weights) for one in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
     )
 
 
@@ -81,6 +81,10 @@ def _document(model: AskedModel, ops: Sequence[Op], report: Report) -> dict[str,
             "chosen_us": told.chosen_us,
         },
     }
+
+
+def _cuts(model: AskedModel) -> str:
+    return f"; {len(model.parts)} segments, cut where sizes depend on data" if len(model.parts) > 1 else ""
 
 
 def _orchestration(model: AskedModel) -> str:

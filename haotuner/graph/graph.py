@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, dimensions
+from haotuner.graph.data_sizes import MAKING
+from haotuner.graph.extents import Extent, dimensions, is_symbolic
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import TensorType, dtype_named, numpy_dtype
 
@@ -73,6 +74,19 @@ class Graph:
         return found
 
 
+def sizes_of(node: Node, types: Mapping[str, TensorType]) -> set[str]:
+    """Names of the dimensions that a primitive needs: those of its result, and of its attributes."""
+    found: set[str] = set()
+    told: list[Any] = [types[node.output].shape, *node.attributes.values()]
+    while told:
+        one = told.pop()
+        if isinstance(one, (tuple, list)):
+            told.extend(one)
+        elif is_symbolic(one):
+            found |= dimensions(one)
+    return found
+
+
 @dataclass(slots=True)
 class GraphBuilder:
     """Adds primitives one by one; a tensor is its name. ``finish`` gives the graph, without what no output needs."""
@@ -117,11 +131,13 @@ class GraphBuilder:
     def finish(self, *outputs: str) -> Graph:
         """The graph of these outputs."""
         needed, kept = set(outputs), []
+        sizes: set[str] = set().union(*(dimensions(one) for name in outputs for one in self.types[name].shape))
         for node in reversed(self.nodes):
-            if node.output in needed:
+            if node.output in needed or (node.primitive in MAKING and str(node.attributes["extent"]) in sizes):
                 kept.append(node)
                 needed.update(node.inputs)
-        used = needed | set(self.inputs)
+                sizes |= sizes_of(node, self.types)
+        used = needed | set(self.inputs) | {node.output for node in kept}
         return Graph(
             inputs=tuple(self.inputs),
             outputs=tuple(outputs),

@@ -15,6 +15,7 @@ from haotuner.graph.graph import GraphBuilder
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.importing.known import LARGEST, Undecided, applied
+from haotuner.importing.lengths import lengths_of
 
 FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no larger than what it is made of
 
@@ -24,6 +25,7 @@ class Folding(GraphBuilder):
     """Tensors whose elements are extents have a type and no node before a node needs them."""
 
     extents: dict[str, Any] = field(default_factory=dict)
+    lengths: dict[tuple[str, int], Extent] = field(default_factory=dict)  # the dimension of an element of data
     written: dict[str, str] = field(default_factory=dict)  # the nodes' tensor of such a one
 
     def known(self, tensor: str) -> Any:
@@ -32,10 +34,12 @@ class Folding(GraphBuilder):
         return self.extents.get(tensor) if found is None else found
 
     def whole_numbers(self, tensor: str, what: str) -> list[Extent]:
-        """The known elements of a flat tensor. UsageError where they depend on data."""
+        """The elements of a flat tensor; sizes that data hold get dimensions. UsageError where they cannot be sizes."""
         found = self.known(tensor)
         if found is None:
-            raise UsageError(f"{what} is not known before the data are: it depends on the contents of an input")
+            found = lengths_of(self, tensor)
+        if found is None:
+            raise UsageError(f"{what}, {self.types[tensor]}, depends on data: too many sizes, or no whole numbers")
         return [one if isinstance(one, sympy.Basic) else int(one) for one in np.asarray(found).reshape(-1)]
 
     def of_extents(self, values: Any, dtype: str) -> str:

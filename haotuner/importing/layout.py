@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import sympy
 
 from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, same, smallest
 from haotuner.graph.types import broadcast
@@ -104,8 +103,9 @@ def inside(c: Call, place: Extent, extent: Extent, low: Extent, high: Extent) ->
         return high if place > 0 else low
     negative = place < 0
     if negative not in (True, False):
-        if sympy.sympify(place).is_nonnegative or sympy.sympify(place).is_negative:
-            negative = bool(sympy.sympify(place).is_negative)
+        least = place.subs({one: one + 1 for one in place.free_symbols}).expand()  # of requests that hold anything
+        if least.is_nonnegative or least.is_negative:
+            negative = bool(least.is_negative)
         else:
             raise c.bad(f"the bound {place} of a slice may be on either side of 0")
     moved = canonical(place + extent) if negative else place
@@ -218,9 +218,27 @@ def _range(c: Call) -> str:
         found = found if step == 1 else c.g.map("mul", found, step)
         first = c.tensor(0)
         return found if same(start, 0) else c.g.map("add", found, first)
-    (low,), (high,), (width,) = c.floats(0), c.floats(1), c.floats(2)
-    count = max(int(np.ceil((high - low) / width)), 0)
+    (low,), (width,) = c.floats(0), c.floats(2)
+    known = c.g.known(c.tensor(1))
+    if known is None or (known.dtype == object and (low, width) == (0, 1)):
+        count = _counted_in(c, low, width)
+    else:
+        (high,) = c.floats(1)
+        count = max(int(np.ceil((high - low) / width)), 0)
     return c.g.map("add", c.g.map("mul", c.g.add("iota", extent=count, dtype=kind), width), low)
+
+
+def _counted_in(c: Call, low: float, width: float) -> Extent:
+    """How many numbers a range holds up to one of the data's."""
+    if c.g.known(c.tensor(1)) is not None:  # an extent
+        return largest([ceiling_division(c.numbers(1)[0], 1), 0])
+    node = next((one for one in reversed(c.g.nodes) if one.output == c.tensor(1)), None)
+    if (low, width) == (0, 1) and node is not None and node.primitive == "cast" and "int" in c.g.types[node.inputs[0]].dtype:
+        (stop,) = c.g.whole_numbers(node.inputs[0], "Range: its end")
+        return largest([stop, 0])
+    steps = c.g.map("ceil", c.g.map("div", c.g.map("sub", c.tensor(1), low), width))
+    (count,) = c.g.whole_numbers(c.g.add("cast", c.g.map("max", steps, 0.0), dtype="int64"), "Range: its end")
+    return count
 
 
 def _depth_to_space(c: Call) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from haotuner.importing.call import Rule
 from haotuner.importing.convolutions import CONVOLUTIONS
+from haotuner.importing.data import DATA
 from haotuner.importing.elementwise import ELEMENTWISE
 from haotuner.importing.indexing import INDEXING
 from haotuner.importing.layout import LAYOUT
@@ -27,5 +28,6 @@ RULES: Mapping[str, Rule] = {
     **RESIZE,
     **INDEXING,
     **RECURRENT,
+    **DATA,
 }
 MAIN = ("", "ai.onnx")  # the domain of ONNX's own operators, in both spellings

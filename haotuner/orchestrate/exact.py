@@ -10,7 +10,7 @@ optimality, or its bound is told. Which tensors must lie in memory, and what a p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +56,12 @@ class Told:
     def status(self) -> str:
         """Never "optimal" when it is not."""
         return "optimal" if not self.unproved else f"feasible ({self.unproved} of {self.windows} windows not proved)"
+
+
+def together(every: Sequence[Told]) -> Told:
+    """What was done for all segments of a model."""
+    numbers = {one.name: sum(getattr(told, one.name) for told in every) for one in fields(Told) if one.name != "regions"}
+    return Told(**numbers, regions=[one for told in every for one in told.regions])
 
 
 @dataclass(slots=True)

@@ -12,11 +12,12 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.exact import Exact, Told
+from haotuner.orchestrate.exact import Exact, Told, together
 from haotuner.orchestrate.greedy import Step
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.written import WrittenModel, written
+from haotuner.orchestrate.segments import counts, cut, data_dimensions, origins
+from haotuner.orchestrate.written import WrittenModel, written, written_chain
 from haotuner.search.task_scheduler import Shared
 from haotuner.trace import Arrivals
 from haotuner.words.op import Op
@@ -34,10 +35,16 @@ class AskedModel:
     spans: Mapping[str, Span]
     steps: tuple[Step, ...]
     written: WrittenModel
+    parts: tuple[WrittenModel, ...]  # what is compiled: its segments, or itself
     told: Told  # how the plan was found
     prices: Prices  # of its groups, at some requests
     file: Path
     shapes: str
+
+    @property
+    def held(self) -> dict[str, WrittenModel]:
+        """By name what the pack holds of it: itself, and its segments where it has some."""
+        return {one.name: one for one in (self.written, *self.parts)}
 
     @property
     def uses(self) -> Counter[str]:
@@ -56,32 +63,50 @@ def asked_model(
     spans = spans_of(graph, shapes)
     priced = requests(spans, PRICED)
     prices = Measured(priced, measure_s) if measure_s else Prices(priced)
-    plan = Exact(graph, prices)
-    steps = plan.steps
+    segments, parts, plans = cut(graph), list[WrittenModel](), list[Exact]()
+    for place, segment in enumerate(segments):
+        if segment.graph is not None:
+            plans.append(Exact(segment.graph, prices))
+            called = f"{name}.{place}" if len(segments) > 1 else name
+            groups = first_group + sum(len(one.functions) for one in parts)
+            parts.append(written(called, segment.graph, plans[-1].steps, groups))
+    steps = tuple(step for plan in plans for step in plan.steps)
     if not any(isinstance(one, Product) for one in steps):
         raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
-    whole = written(name, graph, steps, first_group)
     return AskedModel(
-        graph=graph, spans=spans, steps=steps, written=whole, told=plan.told, prices=prices, file=file, shapes=shapes
-    )
+        graph=graph, spans=spans, steps=steps, parts=tuple(parts),
+        written=parts[0] if len(segments) == 1 else written_chain(name, graph, segments, parts),
+        told=together([plan.told for plan in plans]), prices=prices, file=file, shapes=shapes,
+    )  # fmt: skip
 
 
 def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     """The span of every dimension: by name (``batch=1..8``), or by input (``x=1..8x3x48x32..1280``)."""
     found: dict[str, Span] = {}
+    own, of_data = graph.dimensions, data_dimensions(graph)
     for part in shapes.split(";"):
         name, _, said = (one.strip() for one in part.partition("="))
         if name in graph.inputs and name not in graph.dimensions:
             for extent, text in zip(graph.types[name].shape, _axes(graph, name, said), strict=True):
                 _put(found, name, extent, ShapeRange.parse(f"e={text}"))
             continue
-        if name not in graph.dimensions:
+        if name not in own and name not in of_data:
             raise UsageError(
-                f"--shapes {shapes!r}: the model has the dimensions {', '.join(graph.dimensions) or 'none'} and the inputs "
+                f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
                 f"{', '.join(f'{one} {graph.types[one]}' for one in graph.inputs)}; there is no {name!r}"
             )
         found[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"]
-    lacking = [one for one in graph.dimensions if one not in found]
+    if all(one in found for one in own):
+        for name, most in counts(graph, {one: span.last for one, span in found.items()}):
+            found.setdefault(name, dict(ShapeRange.parse(f"e=1..{most}").spans)["e"])
+    lacking = [one for one in (*own, *of_data) if one not in found]
+    told = [one for one in lacking if one in of_data]
+    if told and told == lacking:
+        raise UsageError(
+            f"--shapes {shapes!r}: {', '.join(told)} depend{'s' * (len(told) == 1)} on data: "
+            f"{'; '.join(f'{one} is what {origin} says' for one, origin in origins(graph, told))}. "
+            f"Say how large it may be, for example {told[0]}=1..1000"
+        )
     if lacking:
         raise UsageError(f"--shapes {shapes!r} says nothing of {', '.join(lacking)}; write for example {lacking[0]}=1..8")
     return found

@@ -16,8 +16,10 @@ from haotuner.graph.types import dtype_named
 from haotuner.orchestrate.agreements import agreements
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.chain import chain_document
 from haotuner.orchestrate.greedy import Alias, Loops, Step
 from haotuner.orchestrate.products import Product, View
+from haotuner.orchestrate.segments import Segment
 from haotuner.orchestrate.sizes import SizeTable
 from haotuner.words.op import Op
 from haotuner.words.schedule_words import schedule_words
@@ -147,6 +149,14 @@ def written(name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0
         "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
     }  # fmt: skip
     return WrittenModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
+
+
+def written_chain(name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[WrittenModel]) -> WrittenModel:
+    """A model of several segments, which are models of their own; ``functions``: those of all."""
+    names = iter(one.name for one in parts)
+    called = [(one, next(names) if one.graph is not None else "") for one in segments]
+    functions = tuple(one for part in parts for one in part.functions)
+    return WrittenModel(name=name, document=chain_document(name, graph, called), weights=b"", functions=functions)
 
 
 def source_of(models: Sequence[WrittenModel]) -> str:

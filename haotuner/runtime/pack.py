@@ -10,9 +10,10 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from haotuner.errors import PackClosed, UsageError
+from haotuner.errors import PackClosed, PackInvalid, UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.chain import Chain, is_chain
 from haotuner.runtime.convolution import ConvBound, Convolution
 from haotuner.runtime.fronts import front_of
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
@@ -49,7 +50,7 @@ class Pack:
         self._linears: dict[int, weakref.ref[AnyLinear]] = {}
         self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, Model | Chain] = {}
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -66,7 +67,8 @@ class Pack:
 
         A group may be named without the hash at its end; one of several outputs gives all of them.
         """
-        meant = () if name in self._ops else named_so([one for one, op in self._ops.items() if op.group], name)
+        groups = {one: op.output.name for one, op in self._ops.items() if op.group}
+        meant = () if name in self._ops else named_so(groups, name)
         if len(meant) > 1:
             return Outputs(self, meant)
         entry = self.op_entry(*meant or (name,))
@@ -77,15 +79,27 @@ class Pack:
         """Names of the whole models."""
         return tuple(self.manifest.models)
 
-    def model(self, name: str) -> Model:
-        """A whole model; its weights are packed when it is first asked for. UsageError lists the names."""
+    def model(self, name: str) -> Any:
+        """A whole model, a ``Model``; its weights are packed when it is first asked for. UsageError lists the names.
+
+        One whose sizes depend on data is a ``Chain`` of such models, its segments, which the pack holds beside it.
+        """
         if name not in self.manifest.models:
             raise UsageError(f"{self.path} holds no model {name!r}; it holds {', '.join(self.models) or 'none'}")
         if name not in self._models:
             mapped = self.library().mapped
             with opened_model(self.path, self.manifest, name) as files:
-                self._models[name] = Model(self, mapped, mapped.find(name), files)
+                if is_chain(files.schedule):
+                    self._models[name] = Chain(self, files.schedule, files.where, self._segment)
+                else:
+                    self._models[name] = Model(self, mapped, mapped.find(name), files)
         return self._models[name]
+
+    def _segment(self, name: str) -> Model:
+        found = self.model(name) if name in self.manifest.models else None
+        if not isinstance(found, Model):
+            raise PackInvalid(f"{self.path} holds no segment {name!r} of a model; restore the pack or tune again")
+        return found
 
     def session(self, name: str) -> Session:
         """A whole model with ONNX Runtime's calls: ``run(names, feeds)``, ``get_inputs()``, ``get_outputs()``."""

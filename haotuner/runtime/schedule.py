@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,19 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "max": max,
     "min": min,
 }
+
+
+def sizes_of(lines: Sequence[Sequence[Any]], dims: Mapping[str, int]) -> list[int]:
+    """Every line of a size table for a request."""
+    found: list[int] = []
+    for line in lines:
+        if line[0] == "dim":
+            found.append(dims[line[1]])
+        elif line[0] == "number":
+            found.append(line[1])
+        else:
+            found.append(_OPERATIONS[line[0]](found[line[1]], found[line[2]]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +98,7 @@ class Schedule:
 
     def values(self, dims: Mapping[str, int]) -> list[int]:
         """Every size for a request. UsageError where an extent comes out negative or absurd."""
-        found: list[int] = []
-        for line in self.sizes:
-            if line[0] == "dim":
-                found.append(dims[line[1]])
-            elif line[0] == "number":
-                found.append(line[1])
-            else:
-                found.append(_OPERATIONS[line[0]](found[line[1]], found[line[2]]))
+        found = sizes_of(self.sizes, dims)
         for one, other in self.equal:
             if found[one] != found[other]:
                 raise UsageError(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.graph.data_sizes import HOST
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.interpret import interpret
 from haotuner.importing.read import graph_of, read
@@ -31,6 +32,7 @@ FAMILIES = (
     "GatherND",
     "Gelu",
     "Einsum",
+    "NonZero",
 )
 
 
@@ -95,12 +97,43 @@ def test_outputs_keep_their_names_even_where_they_are_inputs():
 
 def test_every_unknown_operator_is_listed_with_where_it_is():
     nodes = [
-        helper.make_node("NonZero", ["x"], ["a"], name="first"),
+        helper.make_node("Unique", ["x"], ["a"], name="first"),
         helper.make_node("Mystery", ["x"], ["b"], name="second", domain="acme"),
         helper.make_node("Mystery", ["x"], ["c"], name="third", domain="acme"),
     ]
-    with pytest.raises(UsageError, match=r"acme\.Mystery: 2 \(second, third\); NonZero: 1 \(first\)"):
+    with pytest.raises(UsageError, match=r"acme\.Mystery: 2 \(second, third\); Unique: 1 \(first\)"):
         graph_of(model(nodes, {"x": ["m"]}, ["b"]), None, {})
+
+
+def test_sizes_of_the_data_are_dimensions():
+    """A range up to the largest of some lengths, twice as long a noise, and the elements above 0, each of them once."""
+    n = helper.make_node
+    nodes = [
+        n("ReduceMax", ["s"], ["most"], keepdims=0),
+        n("Cast", ["most"], ["high"], to=FLOAT),
+        n("Range", ["nought", "high", "one"], ["steps"]),
+        n("Unsqueeze", ["most", "axes"], ["shape"]),
+        n("Mul", ["shape", "two"], ["twice"]),
+        n("ConstantOfShape", ["twice"], ["like"]),
+        n("RandomNormalLike", ["like"], ["noise"], scale=0.0, mean=3.0),
+        n("Greater", ["x", "nought"], ["mask"]),
+        n("NonZero", ["mask"], ["places"]),
+        n("NonZero", ["mask"], ["again"]),
+        n("Transpose", ["again"], ["rows"]),
+        n("GatherND", ["x", "rows"], ["kept"]),
+    ]
+    weights = {"nought": np.float32(0), "one": np.float32(1), "axes": np.array([0]), "two": np.array([2])}
+    whole = model(nodes, {"x": ["m", 3]}, ["steps", "noise", "kept"], weights)
+    whole.graph.input.append(helper.make_tensor_value_info("s", INT64, ["batch"]))
+    graph = graph_of(whole, None, {})
+    made = [node.primitive for node in graph.nodes if node.primitive in HOST]
+    assert sorted(made) == ["counted", "nonzero", "random"]
+    assert [str(graph.types[one].shape[0]) for one in graph.outputs] == ["length_0", "2*length_0", "count_0"]
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    found = interpret(graph, {"x": x, "s": np.array([2, 5, 1])})
+    np.testing.assert_array_equal(found["kept"], x[x > 0])
+    np.testing.assert_array_equal(found["steps"], np.arange(5, dtype=np.float32))
+    np.testing.assert_array_equal(found["noise"], np.full(10, 3, np.float32))
 
 
 def bad_models() -> dict[str, tuple[Any, str]]:
@@ -117,7 +150,7 @@ def bad_models() -> dict[str, tuple[Any, str]]:
     free = model([n("Relu", ["x"], ["y"])], {"x": [1]}, ["y"])
     free.graph.input[0].type.tensor_type.ClearField("shape")
     data = model([n("Reshape", ["x", "s"], ["y"])], {"x": [4]}, ["y"])
-    data.graph.input.append(helper.make_tensor_value_info("s", INT64, [2]))
+    data.graph.input.append(helper.make_tensor_value_info("s", INT64, ["n"]))
     lost = model([n("Add", ["x", "w"], ["y"])], {"x": [1]}, ["y"], {"w": np.zeros(1, np.float32)})
     lost.graph.initializer[0].ClearField("raw_data")
     lost.graph.initializer[0].data_location = 1
@@ -145,7 +178,7 @@ def bad_models() -> dict[str, tuple[Any, str]]:
         "loop": (loop, r"Loop: 1 \(again\); Scan: 1 \(rows\)"),
         "attribute": (model([n("Resize", ["x"], ["y"], mode="odd")], {"x": [1, 1, 4]}, ["y"]), r"node y \(Resize\)"),
         "rank": (free, "number of axes"),
-        "data": (data, "depends on the contents of an input"),
+        "data": (data, "depends on data"),
         "opset": (new, "opset 99"),
         "axis": (model([n("Softmax", ["x"], ["y"], axis=5)], {"x": [4]}, ["y"]), r"node y \(Softmax\)"),
         "labels": (model([n("Einsum", ["x"], ["y"], equation="ab->a")], {"x": [4]}, ["y"]), "Einsum"),

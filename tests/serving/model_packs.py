@@ -11,39 +11,53 @@ from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.written import WrittenModel, source_of, written
+from haotuner.orchestrate.segments import cut, data_dimensions
+from haotuner.orchestrate.written import WrittenModel, source_of, written, written_chain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
 
+LAST = 512  # of every dimension
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 
 def planned(
     graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True
-) -> tuple[list[WrittenModel], list[Any]]:
-    """The models of these graphs, and the ops that they call."""
-    models: list[WrittenModel] = []
+) -> tuple[list[WrittenModel], list[WrittenModel], list[Any]]:
+    """The models of these graphs, segments each by itself; how those are gone through; the ops that they call."""
+    models, chains = list[WrittenModel](), list[WrittenModel]()
     ops: dict[str, None] = {ANY: None}
     for name, graph in graphs.items():
-        prices = Prices([dict.fromkeys(graph.dimensions, size) for size in (3, 60)])
-        steps = (Exact(graph, prices, tuned=tuned) if exact else Greedy(graph, tuned=tuned)).steps
-        ops |= {one.op: None for one in steps if isinstance(one, Product)}
-        models.append(written(name, graph, steps, sum(len(one.functions) for one in models)))
-    return models, [
-        online_op(name) if name.startswith("attention") else packed_op(name, lanes, lanes, (1, 2)) for name in ops
-    ]
+        segments, parts = cut(graph), list[WrittenModel]()
+        names = (*graph.dimensions, *data_dimensions(graph))
+        for place, segment in enumerate(segments):
+            if segment.graph is None:
+                continue
+            prices = Prices([dict.fromkeys(names, size) for size in (3, 60)])
+            steps = (Exact(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)).steps
+            ops |= {one.op: None for one in steps if isinstance(one, Product)}
+            first = sum(len(one.functions) for one in (*models, *parts))
+            parts.append(written(f"{name}.{place}" if len(segments) > 1 else name, segment.graph, steps, first))
+        models += parts
+        if len(segments) > 1:
+            chains.append(written_chain(name, graph, segments, parts))
+    return (
+        models,
+        chains,
+        [online_op(name) if name.startswith("attention") else packed_op(name, lanes, lanes, (1, 2)) for name in ops],
+    )
 
 
 def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True) -> Path:
     """A pack that serves these graphs; products are dense layers, or plain loops without ``tuned``."""
     level = best_level()
-    models, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact)
+    models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact)
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of(models))
-    write_pack(
-        out, library, document(packed, level), lambda _: None, {one.name: (one.schedule, one.weights) for one in models}
-    )
+    held = {one.name: one for one in (*models, *chains)}
+    ranges = {name: {dim: [1, LAST] for dim in one.document["dims"]} for name, one in held.items()}
+    told = document(packed, level) | {"tuning": {"model_ranges": ranges}}
+    write_pack(out, library, told, lambda _: None, {name: (one.schedule, one.weights) for name, one in held.items()})
     library.unlink()
     return out

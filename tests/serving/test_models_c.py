@@ -44,7 +44,7 @@ GRAPH = {"encoder": encoder()}
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The program of native/models.c, and the weights of its model."""
     folder = tmp_path_factory.mktemp("models")
-    written, ops = planned(GRAPH, LANES, exact=False)
+    written, _, ops = planned(GRAPH, LANES, exact=False)
     weights = folder / "weights"
     weights.write_bytes(written[0].weights)
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *LOOSE, *WRAPPED)
@@ -74,7 +74,7 @@ def test_many_damaged_schedules(models):
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    written, ops = planned(GRAPH, LANES, exact=False)
+    written, _, ops = planned(GRAPH, LANES, exact=False)
     return c_pack(tmp_path_factory.mktemp("c") / "pack", ops, "-O1", *LOOSE, models=written)
 
 
@@ -106,7 +106,7 @@ def test_c_answers_what_python_does(pack, tmp_path):
 
 def test_the_library_holds_the_documents_words(pack):
     library = Mapped(next((pack / "lib").iterdir()))
-    written, _ = planned(GRAPH, LANES, exact=False)
+    written, _, _ = planned(GRAPH, LANES, exact=False)
     assert library.words(library.find("encoder")) == schedule_words(written[0].document, len(written[0].weights))
     with pytest.raises(PackInvalid, match="holds no model"):
         library.find("other")

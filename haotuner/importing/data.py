@@ -1,0 +1,59 @@
+"""Rules of operators whose results no file decides: places of what is not 0, and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.extents import Extent
+from haotuner.importing.call import Call, Rule
+from haotuner.importing.lengths import new_dimension
+from haotuner.importing.types import dtype_of_onnx
+from haotuner.ops.host_steps import nonzero
+
+_SEEDS = 1 << 32
+
+
+def _nonzero(c: Call) -> str:
+    known = c.g.known(c.tensor(0))
+    if known is not None and known.dtype != object:
+        return c.g.constant(nonzero(known))
+    same = (one.output for one in c.g.nodes if one.primitive == "nonzero" and one.inputs == (c.tensor(0),))
+    return next(same, None) or c.g.plain("nonzero", c.tensor(0), extent=new_dimension(c.g, "count"))
+
+
+def _random(c: Call, law: str, shape: Sequence[Extent], dtype: str) -> str:
+    low, high = ("mean", "scale") if law == "normal" else ("low", "high")
+    told: dict[str, Any] = {"low": float(c.attribute(low, 0.0)), "high": float(c.attribute(high, 1.0))}
+    number = sum(node.primitive == "random" for node in c.g.nodes)
+    if "seed" in c.attributes:  # a float whose bits are the seed
+        told["seed"] = int(np.float32(c.attributes["seed"]).view(np.uint32)) % _SEEDS
+    return c.g.plain("random", shape=tuple(shape), dtype=dtype, law=law, number=number, **told)
+
+
+def _like(law: str) -> Rule:
+    def rule(c: Call) -> str:
+        kind = c.type()
+        return _random(
+            c, law, kind.shape, dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else kind.dtype
+        )
+
+    return rule
+
+
+def _shaped(law: str) -> Rule:
+    def rule(c: Call) -> str:
+        return _random(c, law, c.required("shape"), dtype_of_onnx(c.attribute("dtype", 1), c.op))
+
+    return rule
+
+
+DATA: Mapping[str, Rule] = {
+    "NonZero": _nonzero,
+    "RandomNormal": _shaped("normal"),
+    "RandomNormalLike": _like("normal"),
+    "RandomUniform": _shaped("uniform"),
+    "RandomUniformLike": _like("uniform"),
+}

@@ -1,0 +1,77 @@
+"""Sizes that the data hold: each becomes a dimension of its own, known when a request runs.
+
+Arithmetic on the way from the data to a size is done on extents, so that what a model joins keeps one length.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.graph.extents import Extent, dimension
+from haotuner.graph.graph import GraphBuilder, Node
+from haotuner.importing.known import LARGEST, Undecided, applied
+
+if TYPE_CHECKING:
+    from haotuner.importing.folding import Folding
+
+MOST = 16  # sizes that one tensor of data may hold
+_PASSED = ("concat", "reshape", "cast", "gather", "slice", "broadcast", "transpose")
+_ARITHMETIC = ("add", "sub", "mul", "floordiv", "max", "min")
+
+
+def lengths_of(g: Folding, tensor: str) -> Any:
+    """Extents of a tensor's elements, an array of objects; None where they are no whole numbers, or too many."""
+    kind = g.types[tensor]
+    if "int" not in kind.dtype or not all(isinstance(one, int) for one in kind.shape):
+        return None
+    count = int(np.prod(kind.shape, dtype=np.float64))
+    if count > LARGEST:
+        return None
+    known = g.known(tensor)
+    if known is not None:
+        return np.asarray(known)
+    node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
+    found = _carried(g, node, kind.dtype) if node is not None else None
+    if found is not None:
+        return found
+    if count > MOST:
+        return None
+    found = np.empty(count, object)
+    found[:] = [_length(g, tensor, place) for place in range(count)]
+    return found.reshape(kind.shape)
+
+
+def new_dimension(g: Folding, stem: str) -> Extent:
+    """A dimension that no input and no data before have."""
+    taken = {str(s) for kind in g.types.values() for e in kind.shape for s in getattr(e, "free_symbols", ())}
+    return dimension(next(name for name in (f"{stem}_{n}" for n in range(len(taken) + 1)) if name not in taken))
+
+
+def _carried(g: Folding, node: Node, dtype: str) -> Any:
+    """The elements, where the node only moves whole numbers or does arithmetic of sizes."""
+    if node.primitive not in _PASSED and not (node.primitive == "map" and node.attributes["function"] in _ARITHMETIC):
+        return None
+    if node.primitive == "gather" and g.known(node.inputs[1]) is None:
+        return None
+    parts = []
+    for place, one in enumerate(node.inputs):
+        known = g.known(one)
+        index = node.primitive == "gather" and place == 1
+        found = known if index else lengths_of(g, one)
+        if found is None:
+            return None
+        parts.append(found)
+    try:
+        return applied(node.primitive, parts, node.attributes, dtype)
+    except (Undecided, TypeError):
+        return None
+
+
+def _length(g: Folding, tensor: str, place: int) -> Extent:
+    if (tensor, place) not in g.lengths:
+        extent = new_dimension(g, "length")
+        GraphBuilder.add(g, "counted", tensor, place=place, extent=extent)
+        g.lengths[tensor, place] = extent
+    return g.lengths[tensor, place]

@@ -1,0 +1,134 @@
+"""Chain: a model of several segments, cut where a size is known only from data. Each segment is one native call.
+
+Between them the host does what the document says: places of what is not 0, counts, random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haotuner.errors import PackInvalid, UsageError
+from haotuner.ops.host_steps import counted, nonzero, random_numbers
+from haotuner.runtime.schedule import sizes_of
+
+if TYPE_CHECKING:
+    from haotuner.runtime.model import Model
+    from haotuner.runtime.pack import Pack
+
+
+def is_chain(raw: bytes) -> bool:
+    """Whether a model's document is that of a chain; its keys are sorted."""
+    return raw.startswith(b'{"chain"')
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """An input or output: ``shape`` has a number, the name of a dimension, or None for what follows from others."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int | str | None, ...]
+
+
+class Chain:
+    """Called as a ``Model``. Dimensions of the data are known behind the segment that tells them."""
+
+    def __init__(self, pack: Pack, raw: bytes, where: str, model: Callable[[str], Model]) -> None:
+        """``raw``: the document of the file ``where``; ``model``: opens a segment. PackInvalid where it is not sound."""
+        self.pack = pack
+        try:
+            document = json.loads(raw)
+            self.name, self.dims = str(document["name"]), tuple(document["dims"])
+            self._steps: list[dict[str, Any]] = document["chain"]
+            self._inputs, self._outputs = (
+                [ChainEnd(one["name"], np.dtype(one["dtype"]), tuple(one["shape"])) for one in document[kind]]
+                for kind in ("inputs", "outputs")
+            )
+            names = [one["model"] for one in self._steps if one["do"] == "segment"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PackInvalid(f"{where} is not a model's chain: {error!r}; restore the pack or tune again") from error
+        self.document: Mapping[str, Any] = document
+        self.segments: dict[str, Model] = {name: model(name) for name in names}
+
+    @property
+    def inputs(self) -> list[ChainEnd]:
+        """Inputs in order: ``name``, ``dtype`` and ``shape`` of each."""
+        return list(self._inputs)
+
+    @property
+    def outputs(self) -> list[ChainEnd]:
+        """Outputs, as ``inputs``."""
+        return list(self._outputs)
+
+    def run(
+        self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, seed: int | None = None
+    ) -> dict[str, Any]:
+        """Outputs by name; ``out``: arrays for them. ``seed``: of random numbers, which otherwise differ each time.
+
+        UsageError names the input, what was expected and what was found, or the size that the data make.
+        """
+        tensors, dims = self._given(inputs)
+        for step in self._steps:
+            if step["do"] == "segment":
+                self._segment(step["model"], tensors, dims, {} if out is None else out)
+            elif step["do"] == "random":
+                sizes, told = sizes_of(step["sizes"], dims), step["attributes"]
+                shape = [sizes[place] for place in step["shape"]]
+                tensors[step["out"]] = random_numbers(told, shape, told.get("seed", seed), np.dtype(step["dtype"]))
+            else:
+                of = tensors[step["of"]]
+                found = nonzero(of) if step["do"] == "nonzero" else counted(of, step["place"])
+                tensors[step["out"]], dims[step["dim"]] = found, found.shape[-1]
+        return {end.name: _delivered(tensors[end.name], end, out) for end in self._outputs}
+
+    def memory_bytes(self, **dims: int) -> int:
+        """Bytes of working memory of a call with these dimensions, those of the data among them."""
+        if dims.keys() != set(self.dims):
+            raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
+        return sum(one.memory_bytes(**{name: dims[name] for name in one.dims}) for one in self.segments.values())
+
+    def stats(self) -> dict[str, int]:
+        """What the segments count and hold, together; ``calls`` of each segment are calls."""
+        every = [one.stats() for one in self.segments.values()]
+        return {name: sum(one[name] for one in every) for name in every[0]}
+
+    def trim(self) -> None:
+        """Give back the working memory that no call uses now."""
+        for one in self.segments.values():
+            one.trim()
+
+    def _segment(self, name: str, tensors: dict[str, Any], dims: dict[str, int], out: Mapping[str, Any]) -> None:
+        model = self.segments[name]
+        placed = {end.name: out[end.name] for end in model.outputs if end.name in out}
+        tensors |= model.run({end.name: tensors[end.name] for end in model.inputs}, placed or None)
+
+    def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        names = [end.name for end in self._inputs]
+        if set(inputs) != set(names):
+            lacking, unknown = [one for one in names if one not in inputs], [one for one in inputs if one not in names]
+            raise UsageError(
+                f"{self.name} takes the inputs {', '.join(names)}; "
+                + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
+            )
+        tensors, dims = dict(inputs), dict[str, int]()
+        for end in self._inputs:
+            shape = np.shape(inputs[end.name])  # of any array; the first segment checks its type
+            if len(shape) != len(end.shape):
+                raise UsageError(f"{self.name}: input {end.name} must have {len(end.shape)} axes, got the shape {shape}")
+            dims |= {said: size for said, size in zip(end.shape, shape, strict=True) if isinstance(said, str)}
+        return tensors, dims
+
+
+def _delivered(found: Any, end: ChainEnd, out: Mapping[str, Any] | None) -> Any:
+    place = None if out is None else out.get(end.name)
+    if place is None or place is found:
+        return found
+    if getattr(place, "shape", None) != found.shape or getattr(place, "dtype", None) != found.dtype:
+        raise UsageError(f"out[{end.name!r}] must be a writeable array, {found.dtype} {found.shape}")
+    np.copyto(place, found)
+    return place
