@@ -16,6 +16,7 @@ from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     *CUDA_FAMILIES,
     *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
     *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind) and not CpuOnline.covers(kind)),
+    *(CudaGenerated(kind) for kind in KINDS.values() if CudaGenerated.covers(kind)),
 )
 
 
@@ -41,7 +43,8 @@ FAMILIES: tuple[Family, ...] = (
 def _group_families(kind: str) -> tuple[Family, ...]:
     """The families of a kind that a file brought."""
     found = GROUPS[kind]
-    return (CpuOnline(found) if CpuOnline.covers(found) else CpuGenerated(found),)
+    cpu = CpuOnline(found) if CpuOnline.covers(found) else CpuGenerated(found)
+    return (cpu, CudaGenerated(found)) if CudaGenerated.covers(found) else (cpu,)
 
 
 def family_named(name: str) -> Family:

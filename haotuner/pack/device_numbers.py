@@ -13,6 +13,7 @@ from haotuner import judge
 from haotuner.errors import EnvironmentMissing
 from haotuner.ops.convolution import is_convolution
 from haotuner.pack.device_convolutions import check_convolution
+from haotuner.pack.device_operators import check_operator
 from haotuner.pack.device_products import check_product
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
@@ -24,6 +25,7 @@ from haotuner.words.shape import Shape
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
+LAYERS = ("dense", "grouped")  # whose weight is bound
 MOST_DEVICES = 64
 CELLS, RANDOM_SHAPES = 24, 4  # of a plan, evenly, each at both ends; and shapes drawn with a fixed seed
 ROW_STEP_BYTES = 16  # rows of x lie a multiple of it apart: what every kernel takes
@@ -90,6 +92,8 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         return check_product(pack, op, memory, rng, most_flops)
     if is_convolution(op.kind):
         return check_convolution(pack, op, memory, rng, most_flops)
+    if op.kind not in LAYERS:
+        return check_operator(pack, op, memory, rng, most_flops)
     rows = _shapes(op, meaning, rng, most_flops)
     constants = judge.draw(meaning, Shape.of(m=1), rng)
     weight, bias = constants["weight"], constants.get("bias")

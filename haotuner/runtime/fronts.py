@@ -12,6 +12,7 @@ from haotuner.runtime.grouped import GroupedOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.placed import PlacedOp
 from haotuner.runtime.placed_convolution import PlacedConvOp
+from haotuner.runtime.placed_operator import PlacedOperator
 from haotuner.runtime.placed_product import PlacedProductOp
 from haotuner.runtime.products import ProductOp
 
@@ -30,4 +31,4 @@ PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a dev
 
 def front_of(kind: str, *, placed: bool = False) -> Callable[..., Any]:
     """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own."""
-    return PLACED[kind] if placed else FRONTS.get(kind, Operator)
+    return PLACED.get(kind, PlacedOperator) if placed else FRONTS.get(kind, Operator)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
-from haotuner.runtime.operator import Operator
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -22,7 +21,7 @@ class Outputs:
     """``a, b = group.run(x, y)`` or ``group.run(x, y, out=(a, b))``: operands by name or in the order they first appear."""
 
     def __init__(self, pack: Pack, names: Sequence[str]) -> None:
-        self._each = tuple(Operator(pack, pack.op_entry(name)) for name in names)
+        self._each = tuple(pack.op(name) for name in names)
         self.names = tuple(one.entry.output.name for one in self._each)
         self.inputs = tuple(dict.fromkeys(operand.name for one in self._each for operand in one.entry.inputs))
 

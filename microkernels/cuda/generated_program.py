@@ -1,14 +1,15 @@
-"""A machine that writes a generated program as CUDA C++: the lanes of its vectors are the lanes of a warp.
+"""A machine that writes a generated program as CUDA C++: the lanes of its vectors are threads, a *group* of them.
 
-Every warp takes points of the outermost loop that writes (rows, or vectors of merged axes); what is one number for all lanes
-every lane computes, and the first one stores. Folds over lanes are joined by shuffles in a fixed order. The unit includes
-nothing: nvcc and NVRTC compile it as it is, for any architecture with warp shuffles.
+A group is a warp, a part of one (short rows) or a block (long rows). Every group takes points of the outermost loops that
+write; what is one number for all lanes every lane computes, and the first one stores. Folds over lanes are joined by
+shuffles and, in a block, through its memory, in a fixed order. The unit includes nothing: nvcc and NVRTC take it as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,25 +17,14 @@ from haotuner.errors import UsageError
 from haotuner.generate.emit import emit
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, lowered
-from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
+from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
+from haotuner.microkernels.cuda.pieces import DEVICE
 
 WARP = 32
+WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
-PRELUDE = f"""\
-struct ht_generated_args {{ /* tensors in a call's order, the output last; strides in elements; sizes of the dimensions */
-  void* data[{MAX_OPERANDS}];
-  long long strides[{MAX_OPERANDS}][{MAX_AXES}];
-  long long sizes[{MAX_AXES}];
-}};
-__device__ __forceinline__ long long ht_floordiv(long long a, long long b) {{
-  long long q = a / b;
-  return q - (a % b != 0 && (a < 0) != (b < 0));
-}}
-__device__ __forceinline__ long long ht_mod(long long a, long long b) {{ return a - ht_floordiv(a, b) * b; }}
-template <class T> __device__ __forceinline__ T ht_max(T a, T b) {{ return a > b || a != a ? a : b; }}  // NaN in either
-template <class T> __device__ __forceinline__ T ht_min(T a, T b) {{ return a < b || a != a ? a : b; }}
-template <class T> __device__ __forceinline__ T ht_sign(T a) {{ return a != a ? a : T((a > 0) - (a < 0)); }}
-"""
+ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
+FUNCTIONS = DEVICE / "generated.cuh"
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
          "greater_equal": ">=", "and": "&&", "or": "||", "xor": "!="}  # fmt: skip
 CALLS = {
@@ -72,15 +62,6 @@ class Code(str):
         return Code(f"({self} * {other})")
 
 
-@dataclass(slots=True)
-class _Loop:
-    """What is known of a loop whose body is being said."""
-
-    lines: list[str] = field(default_factory=list)
-    stores: bool = False
-    carries: bool = False  # a variable from outside changes in it: its rounds are not independent
-
-
 @dataclass(frozen=True, slots=True)
 class _Cell:
     machine: CudaText
@@ -100,18 +81,18 @@ class CudaText:
     """Values are expressions; each step is a statement of its own, so nothing is said twice."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self._names = plan, 0
-        self._loops = [_Loop()]
+        self.plan, self._names, self._lanes = plan, 0, plan.schedule.lanes
+        self._loops = [Loop(Code(""), Code("1"))]
         self.tensors = (*plan.graph.inputs, plan.output)
         self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
 
     @property
     def lines(self) -> list[str]:
         """The program's statements."""
-        return self._loops[0].lines
+        return plain(self._loops[0].items)
 
     def _say(self, line: str) -> None:
-        self._loops[-1].lines.append(line)
+        self._loops[-1].items.append(line)
 
     def _named(self, dtype: str, value: str, *, fixed: bool = True) -> Code:
         self._names += 1
@@ -148,24 +129,29 @@ class CudaText:
         """A loop; the outermost one that writes and carries nothing is shared by all warps."""
         self._names += 1
         i = Code(f"i{self._names}")
-        self._loops.append(_Loop())
+        self._loops.append(Loop(i, count))
         body(i)
         inner = self._loops.pop()
         outermost = len(self._loops) == 1
         shared = outermost and inner.stores and not inner.carries
         if outermost and inner.stores and not shared:
             raise UsageError("a program that keeps a tensor outside of rows is one warp's; keep nothing")
-        first, step = ("ht_warp", "ht_warps") if shared else ("0", "1")
-        self._say(f"for (long long {i} = {first}; {i} < {count}; {i} += {step}) {{")
-        self._loops[-1].lines += [f"  {line}" for line in inner.lines]
-        self._say("}")
-        if inner.stores and not shared:
-            self._say("__syncwarp();")  # other lanes may read what was kept
+        if shared:
+            for line in spread(inner, "ht_group", "ht_groups", apart=not self.plan.keeps):
+                self._say(line)
+        else:
+            self._loops[-1].items.append(inner)
+        if inner.stores and not shared and self.plan.keeps:
+            self._say(self._meeting())  # other lanes may read what was kept
         self._loops[-1].stores |= inner.stores
+
+    def _meeting(self) -> str:
+        return "__syncthreads();" if self._lanes > WARP else "__syncwarp(ht_mask);"
 
     def assign(self, cell: _Cell, value: Code) -> None:
         """A cell's new value; loops between its declaration and here carry it."""
         self._say(f"{cell.name} = {value};")
+        self._loops[-1].ordered = True
         for loop in self._loops[cell.depth :]:
             loop.carries = True
 
@@ -192,6 +178,7 @@ class CudaText:
         condition = mask if wide else "ht_lane == 0"
         place = self._place(tensor, indices, steps if wide else None)
         self._say(f"if ({condition}) {place} = {value};" if condition is not None else f"{place} = {value};")
+        self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
 
@@ -253,35 +240,56 @@ class CudaText:
         if lanes == 1:
             return value
         found = self._named(dtype, value, fixed=False)
-        joined = self._said(JOINS.get(how, how), [found, f"__shfl_xor_sync(0xffffffffu, {found}, ht_step)"], dtype)
-        self._say(f"for (int ht_step = {WARP // 2}; ht_step > 0; ht_step /= 2) {found} = {joined};")
+        how, width = JOINS.get(how, how), min(lanes, WARP)
+        joined = self._said(how, [found, f"__shfl_xor_sync(ht_mask, {found}, ht_step)"], dtype)
+        self._say(f"for (int ht_step = {width // 2}; ht_step > 0; ht_step /= 2) {found} = {joined};")
+        if lanes > WARP:  # each warp's part through memory of the block, in the order of warps
+            parts = f"ht_part{found}"
+            self._say(f"__shared__ {TYPES[dtype]} {parts}[{lanes // WARP}];")
+            self._say(f"if (threadIdx.x % {WARP} == 0) {parts}[threadIdx.x / {WARP}] = {found};")
+            self._say("__syncthreads();")
+            self._say(f"{found} = {parts}[0];")
+            other = self._said(how, [found, f"{parts}[ht_at]"], dtype)
+            self._say(f"for (int ht_at = 1; ht_at < {lanes // WARP}; ++ht_at) {found} = {other};")
+            self._say("__syncthreads();")
         return found
 
 
 def cuda_unit(plans: Mapping[str, Plan], threads: int = 256) -> str:
     """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
 
-    UsageError for vectors that are not a warp, or for a step that has no words in C.
+    Blocks are of any whole number of warps up to ``threads``; of as many threads as a vector has lanes where it has more
+    than a warp. UsageError for vectors of other widths, or for a step that has no words in C.
     """
-    return "\n".join([PRELUDE, *(_kernel(symbol, plan, threads) for symbol, plan in plans.items())])
+    return "\n".join([shared_text(), *(kernel_text(symbol, plan, threads) for symbol, plan in plans.items())])
 
 
-def _kernel(symbol: str, plan: Plan, threads: int) -> str:
-    if plan.schedule.lanes != WARP:
-        raise UsageError(f"{symbol}: vectors of {plan.schedule.lanes}; on a GPU they are a warp, {WARP}")
+def shared_text() -> str:
+    """What every unit of such programs begins with."""
+    return ARGUMENTS.read_text() + FUNCTIONS.read_text()
+
+
+def kernel_text(symbol: str, plan: Plan, threads: int = 256) -> str:
+    """One kernel; UsageError as of ``cuda_unit``."""
+    lanes = plan.schedule.lanes
+    if lanes not in WIDTHS:
+        raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
     machine = CudaText(plan)
     emit(plan, machine)
     tensors = []
     for place, name in enumerate(machine.tensors):
         const = "const " if name != plan.output else ""
         dtype = TYPES[plan.graph.types[name].dtype]
-        tensors.append(f"{const}{dtype}* const t{place} = ({const}{dtype}*)a.data[{place}];")
+        tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
+    whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
     body = [
-        "const int ht_lane = threadIdx.x % 32;",
-        "const long long ht_warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;",
-        "const long long ht_warps = (long long)gridDim.x * blockDim.x / 32;",
+        f"const int ht_lane = threadIdx.x % {lanes};",
+        f"const unsigned ht_mask = {whole};",
+        f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
+        f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
         *tensors,
         *machine.lines,
     ]
     text = "\n".join(f"  {line}" for line in body)
-    return f'extern "C" __global__ void __launch_bounds__({threads}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'
+    limit = max(threads, lanes) if lanes <= WARP else lanes
+    return f'extern "C" __global__ void __launch_bounds__({limit}) {symbol}(const ht_generated_args a) {{\n{text}\n}}\n'

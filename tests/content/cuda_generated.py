@@ -30,15 +30,17 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def plan_of(spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True) -> Plan:
-    """The plan of an op for a warp; ``axis``: -2 for the output's last."""
+def plan_of(
+    spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP
+) -> Plan:
+    """The plan of an op for a warp, a part of one or a block; ``axis``: -2 for the output's last."""
     from haotuner.generate.schedule import keepable
 
     op = Op.parse(spec)
     graph = graph_of(op.meaning, op.all_options())
     last = graph.types[graph.outputs[0]].rank - 1
     keep = keepable(graph)[:1] if kept else ()
-    return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=WARP, unroll=unroll, kept=keep, rows=rows,
+    return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=lanes, unroll=unroll, kept=keep, rows=rows,
                                    masked=masked))  # fmt: skip
 
 
@@ -46,6 +48,11 @@ PROGRAMS = {
     "softmax": ("softmax:", plan_of("softmax:")),
     "softmax_kept": ("softmax:", plan_of("softmax:", unroll=4, kept=True)),
     "softmax_rows": ("softmax:", plan_of("softmax:", unroll=1, rows=4, masked=False)),
+    "softmax_short": ("softmax:", plan_of("softmax:", unroll=1, kept=True, lanes=8)),
+    "softmax_block": ("softmax:", plan_of("softmax:", unroll=1, kept=True, lanes=64)),
+    "layer_norm_short": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", lanes=16)),
+    "layer_norm_block": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=1, lanes=128)),
+    "sum_block": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=1, lanes=64)),
     "softmax_down": ("softmax:", plan_of("softmax:", axis=0)),
     "layer_norm": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=4)),
     "instance_norm": ("instance_norm:affine=scale_bias,activation=relu",
@@ -61,7 +68,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-QUICK = ("softmax_kept", "layer_norm", "transpose", "sum_first", "max_pool")  # a form of code each
+QUICK = ("softmax_kept", "softmax_short", "layer_norm_block", "transpose", "sum_first", "max_pool")  # a form of code each
 
 
 def entries(symbols: Sequence[str]) -> str:
@@ -101,7 +108,8 @@ def main(library: str, symbols: Sequence[str]) -> None:
     held = ctypes.CDLL(library)
     for symbol in symbols:
         for first, last in ((1, 1), (3, 37), (5, 131)):
-            for blocks, threads in ((1, 32), (2, 64)):
+            lanes = PROGRAMS[symbol][1].schedule.lanes
+            for blocks, threads in ((1, 32), (2, 64)) if lanes <= WARP else ((1, lanes), (2, lanes)):
                 if said := judged(held, symbol, first, last, blocks, threads):
                     print(said)
 

@@ -52,7 +52,9 @@ def test_the_unit_compiles(unit, arch, tmp_path):
 
 def test_what_the_text_is(unit):
     softmax = unit[unit.index("softmax(const") : unit.index("softmax_kept(const")]
-    assert softmax.count("__shfl_xor_sync") == 2 and "= ht_warp;" in softmax, "two folds over lanes, rows shared by warps"
+    assert softmax.count("__shfl_xor_sync") == 2 and "= ht_group;" in softmax, "two folds over lanes, rows shared by groups"
+    block = unit[unit.index("softmax_block(const") : unit.index("layer_norm_short(const")]
+    assert block.count("__shared__") == 2 and "ht_groups = (long long)gridDim.x * blockDim.x / 64;" in block
     gelu = unit[unit.index(" gelu(const") : unit.index(" bias_gelu(const")]
     assert "__shfl" not in gelu and "erff(" in gelu
 
@@ -60,6 +62,6 @@ def test_what_the_text_is(unit):
 def test_what_has_no_program_is_told():
     op = Op.parse("softmax:")
     graph = graph_of(op.meaning, op.all_options())
-    with pytest.raises(UsageError, match="they are a warp, 32"):
-        cuda_unit({"softmax": planned(graph, Schedule(lane_axis=1, lanes=16, unroll=1))})
+    with pytest.raises(UsageError, match="vectors of 48; on a GPU they are 8, 16, 32"):
+        cuda_unit({"softmax": planned(graph, Schedule(lane_axis=1, lanes=48, unroll=1))})
     assert "ht_floordiv(" in cuda_unit({"resize": plan_of("resize:mode=nearest")})

@@ -185,6 +185,30 @@ def test_convolutions_are_tuned_packed_verified_and_explained(
     assert told.code == 0 and "two launches" in told.out and "cuda_batched_" in told.out, told.err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "op", "shapes"),
+    [
+        ("sm_80", "softmax:", "m=1..64;n=1..256"),
+        ("sm_90a", "layer_norm:affine=scale_bias", "m=1..64;n=1..256"),
+        ("sm_80", "gelu:", "m=1..64;n=1..256"),
+        ("sm_90a", "max_pool:kernel=3,stride=2,pad=1", "b=1..3;c=4;h=4..20;w=h"),
+    ],
+)
+def test_generated_programs_are_tuned_packed_verified_and_explained(
+    device: str, op: str, shapes: str, cache: Path, images: Path, tmp_path: Path
+) -> None:
+    host = Host(cache, images, device)
+    answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
+    assert answer.code == 0, answer.err
+    (made,) = answer.json()["ops"]
+    assert made["measured"] >= 1 and all("cuda_generated_" in kernel for kernel in made["kernels"])
+    assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
+    axes = [part.partition("=")[0] for part in shapes.split(";")]
+    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
+    assert told.code == 0 and "one launch" in told.out, told.err
+
+
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
     host, _, _ = ampere
     db = tmp_path / "pack.records.db"

@@ -11,6 +11,7 @@ from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileOb
 from haotuner.backends.cuda import ways
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import PackedCudaDense
+from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.processes import BUILDING, TIMING, process
@@ -25,6 +26,7 @@ from haotuner.hw_profiles.host import Host
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.fused import IN_WORDS, fused
+from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
@@ -74,6 +76,8 @@ class CudaBackend:
         if is_convolution(op.kind):
             return self._convolutions(op)
         found = families_for(op, self.name)
+        if isinstance(found[0], CudaGenerated):
+            return found
         if op.dynamic != ("m",) and op.kind != "batch_matmul":
             raise NothingLegal(
                 f"{op.name} leaves {', '.join(op.dynamic)} to run time; on {self.name} devices plans of {op.kind} are by m "
@@ -143,10 +147,21 @@ class CudaBackend:
         """Of the kernels' programs, the launch code that serves them, what times them, and the compilers."""
         kernels = _PACKAGE / "microkernels" / "cuda"
         timed = [*kernels.glob("*.py"), *kernels.rglob("*.cuh")]
-        timed += [_NATIVE / name for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h")]
+        timed += [
+            _NATIVE / name
+            for name in ("driver.c", "launch.c", "launch.h", "ht_cuda_args.h", "generated.c", "ht_cuda_generated.h")
+        ]
         timed += [
             _HERE / name
-            for name in ("unit.py", "device_code.py", "timer_process.py", "timing_library.py", "verifying.py", "batches.py")
+            for name in (
+                "unit.py",
+                "device_code.py",
+                "timer_process.py",
+                "timing_library.py",
+                "verifying.py",
+                "batches.py",
+                "generated_calls.py",
+            )
         ]
         timed += [_HERE / "native" / name for name in ("timing_cuda.c", "part.c")]
         return fingerprint(device, policy, {**self.toolchain(), **ways.compiler_words(device.arch)}, timed)
@@ -193,6 +208,8 @@ class CudaBackend:
         """Regions and parts of the sum by cells of m; of products whose factors both come with a call a kernel a cell."""
         if is_convolution(choice.op.kind):
             return PackedCudaConv.chosen(choice)
+        if isinstance(choice.family, CudaGenerated):
+            return PackedCudaGenerated.chosen(choice)
         return PackedCudaProduct.chosen(choice) if choice.op.kind == "batch_matmul" else PackedCudaDense.of(choice)
 
     def packed_ratio(self, choice: Choice, device: Device) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from haotuner.errors import EnvironmentMissing
 from haotuner.isolate.answers import Refusal
 from haotuner.isolate.program import described
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.index import family_named
 from haotuner.words.kernel import MicroKernel
 
 STAGE, REASON = "build", "compile_error"
@@ -19,8 +22,12 @@ STAGE, REASON = "build", "compile_error"
 
 def programs_of(kernels: Sequence[str]) -> Programs:
     """Programs of micro-kernels by name, which is the symbol, too. ValueError for a name that is none of CUDA's."""
-    families = {family.name: family for family in CUDA_FAMILIES}
+    families: dict[str, Any] = {family.name: family for family in CUDA_FAMILIES}
     parsed = [MicroKernel.parse(name) for name in kernels]
+    for name in {kernel.family for kernel in parsed} - families.keys():
+        with suppress(KeyError):
+            found = family_named(name)
+            families |= {name: found} if isinstance(found, CudaGenerated) else {}
     strays = sorted({kernel.family for kernel in parsed} - families.keys())
     if strays:
         raise ValueError(f"no CUDA family is called {', '.join(strays)}; known: {', '.join(families)}")
@@ -41,7 +48,7 @@ def build(
     """
     try:
         programs = programs_of(kernels)
-        dtypes = sorted({family.dtype for family, _ in programs.values()})
+        dtypes = sorted({family.dtype for family, _ in programs.values() if not isinstance(family, CudaGenerated)})
         place = None if cache is None else Path(cache)
         built = build_cubin(programs, Path(out), arch=arch, reduces=dtypes, compiler=compiler, cache=place)
     except EnvironmentMissing:

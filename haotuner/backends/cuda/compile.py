@@ -19,6 +19,8 @@ from haotuner.backends.cuda.ffi_launchers import launchers
 from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.errors import EnvironmentMissing
+from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.words.kernel import MicroKernel
 
 __all__ = ["Cubin", "CudaLibrary", "Programs", "build_cubin", "build_cuda", "compile_source", "cuda_source"]
 
@@ -38,7 +40,7 @@ class CudaLibrary:
     seconds: float  # generating and compiling
 
 
-def cuda_source(programs: Programs, arch: str) -> str:
+def cuda_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]], arch: str) -> str:
     """One CUDA C++ translation unit with a launcher and a kernel for each program, the same for every architecture."""
     return device_unit(programs) + launchers(programs)
 
@@ -86,7 +88,9 @@ def compile_source(source: str, library: Path, *, arch: str, toolkit: Toolkit | 
     )
 
 
-def build_cuda(programs: Programs, library: Path, *, arch: str, toolkit: Toolkit | None = None) -> CudaLibrary:
+def build_cuda(
+    programs: Mapping[str, tuple[CudaDense, MicroKernel]], library: Path, *, arch: str, toolkit: Toolkit | None = None
+) -> CudaLibrary:
     """Generate and compile programs into one shared library; see :func:`compile_source` for the errors."""
     started = time.monotonic()
     built = compile_source(cuda_source(programs, arch), library, arch=arch, toolkit=toolkit)

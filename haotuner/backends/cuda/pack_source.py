@@ -13,6 +13,7 @@ from haotuner.backends.cpu.pack_op import head, row
 from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
+from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.launch import Launch, reduce_symbol, unfold_symbol
@@ -20,15 +21,17 @@ from haotuner.words.cuda_arch import cuda_arch, needed_driver
 from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
-CUDA_SOURCES = ("driver.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
-KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "cuda_conv.c", "product_check.c")
+CUDA_SOURCES = ("driver.c", "generated.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
+KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "cuda_conv.c", "cuda_generated.c", "product_check.c")
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
 CONVOLVED = ("conv1d", "conv2d")
 TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind",
           **{kind: "ht_cuda_conv_kind" for kind in CONVOLVED}}  # fmt: skip
-QUEUES = {"batch_matmul": "ht_ffi_queue_all"}  # the door of kinds that bind nothing
-PackedOnDevice = PackedCudaDense | PackedCudaProduct | PackedCudaConv
+GENERATED = "ht_cuda_generated_kind"  # of every other kind
+QUEUES = {"dense": "ht_ffi_queue", "grouped": "ht_ffi_queue", "batch_matmul": "ht_ffi_queue_all",
+          **{kind: "ht_ffi_queue" for kind in CONVOLVED}}  # fmt: skip
+PackedOnDevice = PackedCudaDense | PackedCudaProduct | PackedCudaConv | PackedCudaGenerated
 
 
 def needs(cubin: bytes, arch: str) -> int:
@@ -53,7 +56,8 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
                for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
     places = {name: place for place, name in enumerate(kernels)}
     text = [
-        f'#include "{name}"' for name in ("ht_pack.h", "kinds/cuda_dense.h", "kinds/cuda_product.h", "kinds/cuda_conv.h")
+        f'#include "{name}"'
+        for name in ("ht_pack.h", *(f"kinds/cuda_{kind}.h" for kind in ("dense", "product", "conv", "generated")))
     ]
     text += _image(cubin)
     text.append("static const ht_cuda_kernel kernels[] = {")
@@ -70,11 +74,15 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
     )
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.placed_tables(index, places)]
-    text += ["const ht_op ht_ops[] = {", *(row(op, index, TABLES[op.kind]) for index, op in enumerate(ops)), "};"]
+    text += [
+        "const ht_op ht_ops[] = {",
+        *(row(op, index, TABLES.get(op.kind, GENERATED)) for index, op in enumerate(ops)),
+        "};",
+    ]
     text.append(f"const int ht_op_count = {len(ops)};")
     text += [
         f"HT_EXPORT int __tvm_ffi_{op.name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) "
-        f"{{ (void)self; return {QUEUES.get(op.kind, 'ht_ffi_queue')}({index}, args, count, result); }}"
+        f"{{ (void)self; return {QUEUES.get(op.kind, 'ht_ffi_queue_operands')}({index}, args, count, result); }}"
         for index, op in enumerate(ops)
     ]
     return "\n".join(text) + "\n"

@@ -9,6 +9,7 @@ from typing import Any
 from haotuner.isolate.answers import Job
 from haotuner.isolate.child import Child
 from haotuner.isolate.program import Program
+from haotuner.ops.groups import definitions
 
 BUILDING = "haotuner.backends.cuda.processes:building"
 TIMING = "haotuner.backends.cuda.processes:timing"
@@ -16,6 +17,7 @@ TIMING = "haotuner.backends.cuda.processes:timing"
 
 def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any]) -> Child:
     """A process that builds or times, not yet started. Without limits: a CUDA context reserves terabytes of addresses."""
+    told = {**told, "groups": definitions()}
     return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})
 
 
@@ -25,6 +27,8 @@ def building(told: Mapping[str, Any]) -> Program:
     import tvm  # paid for before the first request's clock runs
 
     from haotuner.backends.cuda.building import build
+
+    _learn(told)
 
     # Where there is a driver TVM compiles what it generates, with a package that we do not need: only the text is wanted.
     tvm.register_global_func("tvm_callback_cuda_compile", lambda text: b"", override=True)
@@ -41,5 +45,15 @@ def timing(told: Mapping[str, Any]) -> Program:
     """Verifies and times kernels of cubins on ``told["units"]`` multiprocessors (0: all) of GPU ``told["ordinal"]``."""
     from haotuner.backends.cuda.timer_process import TimerProcess
 
+    _learn(told)
     found = TimerProcess(int(told["ordinal"]), int(told.get("units", 0)))
     return Program(verbs={"verify": found.verify, "time": found.time}, greeting=found.greeting)
+
+
+def _learn(told: Mapping[str, Any]) -> None:
+    """Know the kinds that files brought to the parent."""
+    if told.get("groups"):
+        from haotuner.graph.group import learned
+
+        for definition in told["groups"]:
+            learned(definition)

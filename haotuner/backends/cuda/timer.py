@@ -91,6 +91,8 @@ class CudaTimer:
         }
         if op.kind == "batch_matmul":  # several axes may be dynamic
             request["extents"] = dict(op.extents(trial.shape))
+        if "_generated_" in MicroKernel.parse(composition.parts[0].kernel).family:
+            request["shape"] = trial.shape.as_dict()
         if is_convolution(op.kind):
             request["extents"] = dict(_timed(op).extents(product_shape(op, trial.shape)))
         limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS

@@ -13,16 +13,20 @@ from numpy.typing import NDArray
 from haotuner import judge
 from haotuner.backends.cuda import batches
 from haotuner.backends.cuda.clocks import Clocks
+from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import fused
+from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.launch import reduce_symbol
+from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
+from haotuner.words.shape import Shape
 
 MOST_LAUNCHES = 4096  # of a graph: its nodes take some 10 kB each
 MOST_WEIGHT_BYTES = 8 << 30  # of cold weights; three L2s are far below
@@ -45,6 +49,19 @@ class TimerProcess:
         """What the driver says of the device."""
         facts = self._library.device
         return {"units": facts.units, "l2_bytes": facts.l2_bytes, "capability": facts.capability, "driver": facts.driver}
+
+    def _generated(self, name: str, library: str) -> tuple[Loaded, CudaGenerated]:
+        """A kernel of an op that generated programs compute."""
+        kernel = MicroKernel.parse(name)
+        family = family_named(kernel.family)
+        assert isinstance(family, CudaGenerated)
+        if (library, name) not in self._loaded:
+            words = kernel_words(name, family.launch(kernel), family.dtype, kn=False)
+            function, (registers, local, shared) = self._library.function(self._module(library), name)
+            self._loaded[library, name] = Loaded(
+                words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared
+            )
+        return self._loaded[library, name], family
 
     def _kernel(self, name: str, library: str) -> tuple[Loaded, CudaDense]:
         kernel = MicroKernel.parse(name)
@@ -73,6 +90,10 @@ class TimerProcess:
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64; answers the largest error as a share of the tolerance."""
         op, name, library = Op.parse(job["op"]), str(job["kernel"]), str(job["library"])
+        if "_generated_" in MicroKernel.parse(name).family:
+            program, of = self._generated(name, library)
+            rng = np.random.default_rng(int(job["seed"]))
+            return {"max_error": verify_generated(op, MicroKernel.parse(name), of, program, self._library, rng)}
         loaded, family = self._kernel(name, library)
         launch = family.launch(MicroKernel.parse(name))
         depth = family.tile(MicroKernel.parse(name)).step["k"]
@@ -126,6 +147,8 @@ class TimerProcess:
     def time(self, job: Job) -> Job:
         """Samples in microseconds of one composition, and how they were taken; see ``timer.py`` for the job."""
         op, m, splits = Op.parse(job["op"]), int(job["m"]), int(job["splits"])
+        if "shape" in job:
+            return self._time_generated(op, job)
         if "extents" in job:
             return self._time_batch(op, job)
         regions: list[tuple[Loaded, int]] = []
@@ -155,8 +178,20 @@ class TimerProcess:
             operands.free()
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
+    def _time_generated(self, op: Op, job: Job) -> Job:
+        """The same of a generated program."""
+        ((name, library, _),) = job["parts"]
+        loaded, family = self._generated(name, library)
+        operands = GeneratedOperands(self._library, op, Shape.of(job["shape"]))
+        try:
+            call = operands.call(loaded, family, MicroKernel.parse(name))
+            samples, facts = self._sampled(call, job, operands)
+        finally:
+            operands.free()
+        return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
+
     def _sampled(
-        self, call: CallWords, job: Job, operands: Operands | batches.BatchOperands
+        self, call: CallWords, job: Job, operands: Operands | batches.BatchOperands | GeneratedOperands
     ) -> tuple[list[float], dict[str, float | str]]:
         """By the policy, in graphs; again where the device was slowed meanwhile, and refused if it stays so."""
         native = self._library

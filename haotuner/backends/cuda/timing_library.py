@@ -20,7 +20,7 @@ from haotuner.microkernels.cuda.launch import Launch
 NATIVE = Path(__file__).resolve().parents[2] / "runtime" / "native"
 OWN = Path(__file__).resolve().parent / "native"
 SOURCES = (OWN / "timing_cuda.c", OWN / "part.c", NATIVE / "cuda" / "driver.c",
-           NATIVE / "cuda" / "launch.c", NATIVE / "check.c")  # fmt: skip
+           NATIVE / "cuda" / "launch.c", NATIVE / "cuda" / "generated.c", NATIVE / "check.c")  # fmt: skip
 DTYPES = ("fp32", "fp16", "bf16")  # places are native/cuda/launch.h's numbers
 MOST_SPLITS = 64
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -90,7 +90,7 @@ class CallWords(ctypes.Structure):
     _fields_ = (
         ("regions", ctypes.c_int32), ("weights", ctypes.c_int32), ("region", RegionWords * 2), ("reduce", ctypes.c_void_p),
         ("args", ArgsWords), ("w", ctypes.POINTER(ctypes.c_uint64)), ("groups", GroupWords),
-        ("batch", BatchWords), ("matrices", ctypes.c_int64),
+        ("batch", BatchWords), ("matrices", ctypes.c_int64), ("generated", ctypes.c_void_p),
     )  # fmt: skip
 
 
@@ -209,7 +209,10 @@ class TimingLibrary:
 
 def built(folder: Path) -> Path:
     """The library, compiled into ``folder`` unless it is there. RuntimeError with the compiler's words."""
-    headers = [NATIVE / "cuda" / name for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h")] + [OWN / "part.h"]
+    headers = [
+        NATIVE / "cuda" / name
+        for name in ("cu.h", "driver.h", "launch.h", "ht_cuda_args.h", "generated.h", "ht_cuda_generated.h")
+    ] + [OWN / "part.h"]
     toolchain = Toolchain.find()
     seen = hashlib.sha256(toolchain.version.encode() + b"".join(path.read_bytes() for path in (*SOURCES, *headers)))
     out = folder / f"haotuner-timing-{seen.hexdigest()[:16]}.so"

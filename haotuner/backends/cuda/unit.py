@@ -13,6 +13,8 @@ from pathlib import Path
 
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.generated_program import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -52,13 +54,20 @@ class NotAUnit(HaotunerError):
 
 
 def device_unit(
-    programs: Mapping[str, tuple[CudaDense, MicroKernel]], *, reduces: Sequence[str] = (), bounds: bool = True
+    every: Mapping[str, tuple[CudaDense | CudaGenerated, MicroKernel]], *, reduces: Sequence[str] = (), bounds: bool = True
 ) -> str:
     """CUDA C++ of the programs by symbol, and of ``haotuner_reduce_DTYPE`` for each dtype of ``reduces``.
 
     ``bounds=False`` leaves out the least number of resident blocks: ptxas then takes the registers that it wants.
     Raises NotAUnit where TVM writes what cannot be read.
     """
+    written: dict[str, tuple[CudaGenerated, MicroKernel]] = {}
+    programs: dict[str, tuple[CudaDense, MicroKernel]] = {}
+    for symbol, (family, kernel) in every.items():
+        if isinstance(family, CudaGenerated):
+            written[symbol] = family, kernel
+        else:
+            programs[symbol] = family, kernel
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
     families = [family for family, _ in programs.values()]
     needed |= dict.fromkeys(
@@ -74,10 +83,20 @@ def device_unit(
     if unfolded:
         parts.append(_device_text("unfold"))
         parts += [_unfolding(dtype) for dtype in unfolded]
+    if written:
+        parts.append(shared_text())
+        parts += [_written(symbol, *one) for symbol, one in written.items()]
     if reduces:
         parts.append(_device_text("reduce"))
         parts += [_reduction(dtype) for dtype in reduces]
     return "\n".join(parts)
+
+
+def _written(symbol: str, family: CudaGenerated, kernel: MicroKernel) -> str:
+    text = family.text(kernel, symbol)
+    if text is None:
+        raise NotAUnit(f"{kernel.name}: the operator cannot be run with this schedule on a GPU")
+    return text
 
 
 def kernel_part(unit: str) -> str:

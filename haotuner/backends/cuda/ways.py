@@ -6,7 +6,6 @@ import importlib.metadata
 import shutil
 
 from haotuner.errors import EnvironmentMissing
-from haotuner.ops.convolution import is_convolution
 from haotuner.words.composition import SERIAL, in_parts, sum_parts
 from haotuner.words.cuda_arch import driver_words, needed_driver
 from haotuner.words.op import Op
@@ -20,8 +19,8 @@ PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu
 
 
 def ways(op: Op, *, one_order: bool) -> tuple[str, ...]:
-    """The sum over k whole, then in parts; of groups of rows, and of matrices side by side, whole, in one launch."""
-    if one_order or not op.meaning.rows_apart or op.kind == "batch_matmul" or is_convolution(op.kind):
+    """Of a dense layer the sum over k whole, then in parts; every other op is whole, in one launch."""
+    if one_order or op.kind != "dense":
         return (SERIAL,)
     return (SERIAL, *(in_parts(parts) for parts in PARTS if op["k"] >= parts * LEAST_TERMS))
 

@@ -30,6 +30,8 @@ int ht_ffi_call(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
 /* placed.c: the same of an op whose kind is `placed`. */
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 /* The same of an op that binds nothing: (x, w, out, setting[, stream]). */
+/* Of a kind that binds nothing: (setting, stream or None, operands in their order, out). */
+int ht_ffi_queue_operands(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
 /* ffi.c, for placed.c. */

@@ -45,9 +45,9 @@ const dim3& grid_extent();
 unsigned multiprocessor();
 unsigned char* shared_memory();  // dynamic, 1024-byte aligned; poisoned before every block
 void syncthreads();
-void syncwarp();
+void syncwarp(uint32_t mask = 0xffffffffu);
 void sync_some(int barrier, int threads);  // bar.sync of a named barrier
-uint64_t from_lane(uint64_t value, int lane, int width);
+uint64_t from_lane(uint64_t value, int lane, int width, uint32_t mask);
 [[noreturn]] void die(const char* what);
 
 inline uint32_t shared_address(const void* pointer) {
@@ -87,14 +87,14 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> body)
 static const dim3& blockDim = emu::block_extent();
 static const dim3& gridDim = emu::grid_extent();
 inline void __syncthreads() { emu::syncthreads(); }
-inline void __syncwarp(unsigned = 0xffffffffu) { emu::syncwarp(); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) { emu::syncwarp(mask); }
 inline uint32_t __cvta_generic_to_shared(const void* pointer) { return emu::shared_address(pointer); }
 template <class T>
-inline T __shfl_sync(unsigned, T value, int lane, int width = 32) {
+inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
     static_assert(sizeof(T) <= 8);
     uint64_t bits = 0;
     std::memcpy(&bits, &value, sizeof(T));
-    bits = emu::from_lane(bits, lane, width);
+    bits = emu::from_lane(bits, lane, width, mask);
     std::memcpy(&value, &bits, sizeof(T));
     return value;
 }

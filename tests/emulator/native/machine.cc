@@ -150,9 +150,13 @@ void rendezvous(int key, int members) {
 }
 
 void syncthreads() { rendezvous(-1, g_threads); }
-void syncwarp() {
-    const int warp = g_current->thread.id / 32;
-    rendezvous(warp, std::min(32, g_threads - warp * 32));
+// All lanes of the warp, or those of a mask: each mask that a kernel names is a meeting of its own.
+void syncwarp(uint32_t mask) {
+    const int warp = g_current->thread.id / 32, lanes = std::min(32, g_threads - warp * 32);
+    if (lanes < 32) mask &= (1u << lanes) - 1;
+    if (mask == (lanes < 32 ? (1u << lanes) - 1 : 0xffffffffu)) return rendezvous(warp, lanes);
+    if (!(mask >> g_current->thread.id % 32 & 1)) die("a lane names a mask without itself");
+    rendezvous(64 + warp * 32 + __builtin_ctz(mask), __builtin_popcount(mask));
 }
 
 void sync_some(int barrier, int threads) {
@@ -160,12 +164,12 @@ void sync_some(int barrier, int threads) {
     rendezvous(-1 - barrier, threads);
 }
 
-uint64_t from_lane(uint64_t value, int lane, int width) {
+uint64_t from_lane(uint64_t value, int lane, int width, uint32_t mask) {
     g_current->exchange = value;
-    syncwarp();
+    syncwarp(mask);
     const int id = g_current->thread.id, first = id / width * width;
     const uint64_t found = g_fibers[first + (lane & (width - 1))]->exchange;
-    syncwarp();
+    syncwarp(mask);
     return found;
 }
 

@@ -112,6 +112,12 @@ double launch_us(const Launch& launch) {
     const double memory = std::max(2e-3 * device.at(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * bits / 8, 1e4), cache = 64 * mhz;
     const double start = g_replaying ? 1.2 : 2.5;  // a graph starts its launches faster than a stream
     const Arguments* arguments = arguments_of(launch);
+    if (const Program* program = program_of(launch)) {  // elements pass through the memory, and through as many threads as there are
+        double elements = 1;
+        for (long long size : program->sizes) elements *= size ? double(size) : 1;
+        const double there = std::min(blocks, held * units) * threads, bytes = 4 * elements * (program->last() + 1);
+        return start + std::max(bytes / memory, 2e-3 * elements / there) + 0.2 * std::ceil(blocks / (held * units));
+    }
     if (!arguments) return start + 0.5 * std::ceil(blocks / (held * units));
     const double m = arguments->m, n = arguments->n, k = arguments->k, splits = std::max(arguments->splits, 1);
     if (launch.kernel->name.rfind("haotuner_reduce", 0) == 0)

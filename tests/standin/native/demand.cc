@@ -6,6 +6,7 @@
 #include "standin.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace standin {
 namespace {
@@ -47,6 +48,14 @@ CUresult carry_out_for(std::vector<bool> marked) {
     }
     return carry_out_all(marked);
 }
+// Whether two launches that write at one place write the same elements.
+bool alike(const Launch& one, const Launch& other) {
+    const Program *program = program_of(one), *another = program_of(other);
+    if (program || another)
+        return program && another && !std::memcmp(program->sizes, another->sizes, sizeof program->sizes) &&
+               !std::memcmp(program->strides, another->strides, sizeof program->strides);
+    return arguments_of(one)->ldy == arguments_of(other)->ldy;
+}
 // Drops what is overwritten unread. Only launches of our own argument say what they write.
 void drop_overwritten() {
     for (bool dropped = true; dropped;) {
@@ -54,7 +63,7 @@ void drop_overwritten() {
         for (size_t i = 0; i < g_waiting.size() && !dropped; i++)
             for (size_t j = i + 1; j < g_waiting.size(); j++) {
                 if (g_waiting[j].target == g_waiting[i].target && g_waiting[j].bytes == g_waiting[i].bytes &&
-                    arguments_of(*g_waiting[j].launch)->ldy == arguments_of(*g_waiting[i].launch)->ldy && !meets(g_waiting[i].writes, g_waiting[j].reads)) {
+                    alike(*g_waiting[j].launch, *g_waiting[i].launch) && !meets(g_waiting[i].writes, g_waiting[j].reads)) {
                     g_waiting.erase(g_waiting.begin() + static_cast<long>(i));
                     dropped = true;
                     break;
@@ -83,18 +92,25 @@ CUresult defer(LaunchPointer launch) {
         return CUDA_ERROR_LAUNCH_FAILED;
     }
     const Arguments* arguments = arguments_of(*launch);
+    const Program* program = program_of(*launch);
     if (execute_mode() == Execute::never || too_large(arguments)) return CUDA_SUCCESS;
-    if (execute_mode() == Execute::always || !arguments) {
+    if (execute_mode() == Execute::always || (!arguments && !program)) {
         TRY(carry_out_for(std::vector<bool>(g_waiting.size(), true)));
         return carry_out(*launch);
     }
     Waiting one{launch, {}, {}, 0, 0};
-    const bool partial = launch->kernel->name.rfind("haotuner_reduce", 0) != 0 && arguments->splits > 1;
-    for (CUdeviceptr address : {arguments->x, arguments->w, arguments->bias, arguments->residual}) one.reads.insert(start_of(address));
-    if (!partial && arguments->partial) one.reads.insert(start_of(arguments->partial));
-    one.target = partial ? arguments->partial : arguments->y;
-    one.bytes = partial ? 4ull * arguments->splits * arguments->m * arguments->n
-                        : 4ull * ((arguments->m - 1ull) * arguments->ldy + arguments->n);  // at most: elements of four bytes
+    if (program) {
+        for (int i = 0; i < program->last(); i++) one.reads.insert(start_of(program->data[i]));
+        one.target = program->data[program->last()];
+        one.bytes = 1;
+    } else {
+        const bool partial = launch->kernel->name.rfind("haotuner_reduce", 0) != 0 && arguments->splits > 1;
+        for (CUdeviceptr address : {arguments->x, arguments->w, arguments->bias, arguments->residual}) one.reads.insert(start_of(address));
+        if (!partial && arguments->partial) one.reads.insert(start_of(arguments->partial));
+        one.target = partial ? arguments->partial : arguments->y;
+        one.bytes = partial ? 4ull * arguments->splits * arguments->m * arguments->n
+                            : 4ull * ((arguments->m - 1ull) * arguments->ldy + arguments->n);  // at most: elements of four bytes
+    }
     one.writes.insert(start_of(one.target));
     one.reads.erase(0);
     if (one.writes.count(0)) return carry_out(*launch);  // faults, as it would

@@ -66,6 +66,12 @@ CUresult what_failed(int number) {
 // Pointers of a kernel of ours must lie in memory of the launch's context; freed or foreign ones fault, as on a device.
 CUresult check_pointers(const Launch& launch) {
     const Arguments* arguments = arguments_of(launch);
+    if (const Program* program = program_of(launch))
+        for (uint64_t pointer : program->data)
+            if (pointer && !reachable(launch.context, pointer, 1)) {
+                say("%s: %#llx is no memory of this context", launch.kernel->name.c_str(), static_cast<unsigned long long>(pointer));
+                return CUDA_ERROR_ILLEGAL_ADDRESS;
+            }
     if (!arguments) return CUDA_SUCCESS;
     for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial})
         if (pointer && !reachable(launch.context, pointer, 1)) {
@@ -175,6 +181,11 @@ CUresult run(const Launch& launch) {
 const Arguments* arguments_of(const Launch& launch) {
     const auto& wanted = launch.kernel->facts.parameters;
     return !wanted.empty() && wanted[0].second == sizeof(Arguments) ? static_cast<const Arguments*>(launch.parameters[0]) : nullptr;
+}
+
+const Program* program_of(const Launch& launch) {
+    const auto& wanted = launch.kernel->facts.parameters;
+    return wanted.size() == 1 && wanted[0].second == sizeof(Program) ? static_cast<const Program*>(launch.parameters[0]) : nullptr;
 }
 
 CUresult check_map(const Launch& launch) {

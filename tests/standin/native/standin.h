@@ -223,6 +223,16 @@ struct Arguments {  // ht_cuda_args of haotuner/runtime/native/cuda/ht_cuda_args
     int32_t m, n, k, ldx, ldy, splits, act, zero;
 };
 const Arguments* arguments_of(const Launch& launch);  // null: the kernel takes something else
+struct Program {  // ht_generated_args of haotuner/runtime/native/cuda/ht_cuda_generated.h
+    uint64_t data[8];
+    long long strides[8][8], sizes[8];
+    int last() const {  // the place of the output
+        int at = 7;
+        while (at > 0 && !data[at]) at--;
+        return at;
+    }
+};
+const Program* program_of(const Launch& launch);  // likewise
 CUresult carry_out(const Launch& launch);
 double launch_us(const Launch& launch);
 void spend(double us);   // time of the device that the work now running takes, beside what it was submitted with

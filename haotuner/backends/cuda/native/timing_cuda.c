@@ -2,6 +2,7 @@
  *
  * For one process and one device, opened once and current for good. Every function returns 0, or what is wrong: -1, or -2 where the
  * device is lost to this process; `htt_said` has the words. Sizes in bytes, times in microseconds, strides in elements. */
+#include "cuda/generated.h"
 #include "cuda/launch.h"
 #include "part.h"
 
@@ -22,6 +23,13 @@ typedef struct { /* as Python has it: one region of a composition */
   int64_t rows;
 } htt_region;
 
+typedef struct { /* a generated program's call */
+  ht_cuda_generated_kernel kernel;
+  ht_generated_args args;
+  int64_t shape[HT_GENERATED_AXES]; /* of the output */
+  int32_t rank;
+} htt_generated;
+
 typedef struct { /* one composition of a shape, on weights that take turns */
   int32_t regions, weights;
   htt_region region[HTT_REGIONS];
@@ -31,6 +39,7 @@ typedef struct { /* one composition of a shape, on weights that take turns */
   ht_cuda_groups groups; /* of a kernel that takes them */
   ht_cuda_batch batch;   /* likewise, */
   int64_t matrices;      /* of so many */
+  const htt_generated* generated; /* instead of the arguments, or NULL */
 } htt_call;
 
 static struct {
@@ -39,6 +48,7 @@ static struct {
   CUevent first, last;
   CUgraphExec graph;
   CUtensorMap* maps; /* [weights][regions], of the call that is timed */
+  int units;
   ht_error error;
   int lost;
 } self;
@@ -62,6 +72,7 @@ HTT_EXPORT int htt_open(int ordinal, int units, int64_t facts[5]) {
     if (htt_part(self.cu, ordinal, units, &part.context, &self.stream, &self.error) != 0) return -1;
     part.units = units;
   }
+  self.units = part.units;
   if (ht_cuda_enter(&part, &scope, &self.error) != 0) return -1;
   CUdevice handle;
   int l2 = 0;
@@ -138,6 +149,9 @@ static int encode(const htt_call* call) {
 }
 
 static int launch(const htt_call* call, int weight) {
+  if (call->generated != NULL)
+    return ht_cuda_launch_generated(&call->generated->kernel, call->region[0].function, &call->generated->args, call->generated->shape,
+                                    call->generated->rank, self.units, self.stream, &self.error);
   ht_cuda_args args = call->args;
   args.w = (const void*)call->w[weight];
   int64_t row = 0;

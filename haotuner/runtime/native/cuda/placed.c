@@ -76,6 +76,27 @@ int ht_ffi_queue_all(int index, const TVMFFIAny* args, int32_t count_args, TVMFF
   return 0;
 }
 
+int ht_ffi_queue_operands(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
+  const ht_op* op = &ht_ops[index];
+  const DLTensor* given[HT_MAX_OPERANDS];
+  void* stream = NULL;
+  if (count_args != 2 + op->operand_count || args[0].type_index != kTVMFFIInt ||
+      (args[1].type_index != kTVMFFINone && !stream_of(args, count_args, 1, &stream)))
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (setting, stream, operands in their order, out)");
+  for (int i = 0; i < op->operand_count; ++i) {
+    if ((given[i] = ht_ffi_tensor(&args[2 + i])) != NULL) continue;
+    char text[128];
+    snprintf(text, sizeof text, "%.80s is not a tensor: pass a tensor of a CUDA device", op->operands[i].name);
+    return ht_ffi_raise("TypeError", op->name, text);
+  }
+  if (args[1].type_index == kTVMFFINone && TVMFFIEnvGetStream != NULL)
+    stream = TVMFFIEnvGetStream((int32_t)given[0]->device.device_type, given[0]->device.device_id);
+  ht_error error;
+  if (ht_call_op(index, given, op->operand_count, args[0].v_int64, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  result->type_index = kTVMFFINone;
+  return 0;
+}
+
 /* Argument 0 as an op of this kind, or NULL. */
 static const ht_op* placed_op(const TVMFFIAny* args, int32_t count_args) {
   int64_t index = ht_ffi_whole(args, count_args, 0, ht_op_count);

@@ -1,0 +1,171 @@
+"""Generated programs in the timing process: what one must compute right, and operands to time it with."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.generate.schedule import merged_sizes
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+DRAWN = 2  # shapes beside those around a vector
+
+
+class CutWords(ctypes.Structure):
+    """``ht_cuda_generated_kernel`` of native/cuda/generated.h."""
+
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("lanes", "vectors", "lane_axis", "merges"))
+
+
+class ProgramArgs(ctypes.Structure):
+    """``ht_generated_args`` of native/cuda/ht_cuda_generated.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64 * MAX_OPERANDS), ("strides", (ctypes.c_int64 * MAX_AXES) * MAX_OPERANDS),
+        ("sizes", ctypes.c_int64 * MAX_AXES),
+    )  # fmt: skip
+
+
+class GeneratedWords(ctypes.Structure):
+    """``htt_generated`` of timing_cuda.c."""
+
+    _fields_ = (
+        ("kernel", CutWords), ("args", ProgramArgs), ("shape", ctypes.c_int64 * MAX_AXES), ("rank", ctypes.c_int32),
+    )  # fmt: skip
+
+
+def words_of(
+    op: Op, shape: Shape, family: CudaGenerated, kernel: MicroKernel, places: Sequence[int],
+    strides: Sequence[Sequence[int]], *, gaps: bool,
+) -> GeneratedWords:  # fmt: skip
+    """A call on operands at these addresses, strides in elements, the output last; ``gaps``: some lie apart."""
+    cut, plan = family.cut(kernel), family.plan(kernel)
+    words = GeneratedWords(kernel=CutWords(cut.lanes, cut.vectors, cut.lane_axis, int(cut.merges)))
+    out = op.operand_shape(op.meaning.output, shape)
+    sizes = {name: int(op.extents(shape)[name]) for name in plan.graph.dimensions}
+    if cut.merges and not gaps:  # as the runtime does it
+        sizes, out = merged_sizes(plan, sizes), (*(1 for _ in out[1:]), prod(out))
+    for place, (address, steps) in enumerate(zip(places, strides, strict=True)):
+        words.args.data[place] = address
+        words.args.strides[place][: len(steps)] = list(steps)
+    words.args.sizes[: len(sizes)] = list(sizes.values())
+    words.shape[: len(out)] = out
+    words.rank = len(out)
+    return words
+
+
+def _call(loaded: Loaded, words: GeneratedWords) -> CallWords:
+    call = call_words([(loaded, 1)], 0, ArgsWords(m=1, n=1, k=1, splits=1), np.zeros(1, np.uint64))
+    call.generated = ctypes.addressof(words)
+    return call
+
+
+def verify_generated(
+    op: Op, kernel: MicroKernel, family: CudaGenerated, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator
+) -> float:
+    """The largest error as a share of the tolerance, with and without gaps between rows; Refusal for what is wrong."""
+    worst = 0.0
+    for shape in _shapes(op, kernel, rng):
+        for gaps in (False, True):
+            worst = max(worst, _verified(op, shape, kernel, family, loaded, native, rng, gaps=gaps))
+    return worst
+
+
+def _verified(
+    op: Op, shape: Shape, kernel: MicroKernel, family: CudaGenerated, loaded: Loaded, native: TimingLibrary,
+    rng: np.random.Generator, *, gaps: bool,
+) -> float:  # fmt: skip
+    inputs = judge.draw(op, shape, rng)
+    output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+    held: list[int] = []
+    places: list[int] = []
+    strides: list[tuple[int, ...]] = []
+
+    def put(values: NDArray[Any], view: NDArray[Any]) -> None:
+        held.append(native.allocate(values.nbytes))
+        native.put(held[-1], values)
+        offset = view.__array_interface__["data"][0] - values.__array_interface__["data"][0]
+        places.append(held[-1] + offset)
+        strides.append(tuple(step // view.itemsize for step in view.strides))
+
+    try:
+        for operand in op.meaning.inputs:
+            value = np.ascontiguousarray(inputs[operand.name])
+            view = judge.spaced(value, 3) if gaps else value
+            root = view.base if gaps and view.base is not None else view
+            put(np.ascontiguousarray(root), view)
+        whole = np.full(output.inner.size + 2 * judge.GUARD, judge.SENTINEL, output.inner.dtype)
+        inner = whole[judge.GUARD : -judge.GUARD].reshape(output.inner.shape)
+        back = output.outer if gaps else whole
+        put(back, output.inner if gaps else inner)
+        words = words_of(op, shape, family, kernel, places, strides, gaps=gaps)
+        native.run(_call(loaded, words))
+        native.get(held[-1], back)
+    finally:
+        for place in held:
+            native.free(place)
+    found = output.inner if gaps else inner
+    verdict = judge.check(op, inputs, found)
+    edges = np.concatenate([whole[: judge.GUARD], whole[-judge.GUARD :]])
+    touched = output.touched() if gaps else bool((edges != judge.SENTINEL).any())
+    if verdict.wrong:
+        raise Refusal("verify", "wrong", f"{shape}: {verdict}")
+    if touched:
+        raise Refusal("verify", "out_of_bounds", f"{shape}: wrote outside the output")
+    return verdict.worst
+
+
+def _shapes(op: Op, kernel: MicroKernel, rng: np.random.Generator) -> Iterator[Shape]:
+    """One of everything, a vector and more, and some drawn."""
+    along = kernel["vl"] * kernel["u"]
+    yield Shape.of(dict.fromkeys(op.dynamic, 1))
+    *outer, last = op.dynamic
+    yield Shape.of({**dict.fromkeys(outer, 3), last: along + 5})
+    for _ in range(DRAWN):
+        yield Shape.of({axis: int(rng.integers(1, 40 if axis != last else 3 * kernel["vl"] + 8)) for axis in op.dynamic})
+
+
+class GeneratedOperands:
+    """Operands of one shape on the device, compact."""
+
+    count = 1  # of weights that take turns: what comes with a call was just written
+
+    def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
+        self._native, self._op, self._shape = native, op, shape
+        self._held: list[int] = []
+        self._strides: list[tuple[int, ...]] = []
+        try:
+            for operand in (*op.meaning.inputs, op.meaning.output):
+                size, dtype = op.operand_shape(operand, shape), judge.numpy_dtype(op.dtype_of(operand))
+                count = prod(size)
+                self._held.append(native.allocate(count * dtype.itemsize))
+                self._strides.append(tuple(prod(size[axis + 1 :]) for axis in range(len(size))))
+                if operand.role != "output" and count:
+                    values = np.random.default_rng(0).standard_normal(min(count, 1 << 20), dtype=np.float32)
+                    native.put(self._held[-1], np.resize(values, count).astype(dtype))
+        except BaseException:
+            self.free()
+            raise
+
+    def call(self, loaded: Loaded, family: CudaGenerated, kernel: MicroKernel) -> CallWords:
+        """One launch."""
+        self._words = words_of(self._op, self._shape, family, kernel, self._held, self._strides, gaps=False)
+        return _call(loaded, self._words)
+
+    def free(self) -> None:
+        """Give all memory back."""
+        held, self._held = self._held, []
+        for place in held:
+            self._native.free(place)

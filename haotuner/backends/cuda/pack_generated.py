@@ -1,0 +1,75 @@
+"""An op of a CUDA pack that generated programs compute: one of them for every cell of its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from haotuner.backends.backend import Choice
+from haotuner.backends.cpu.pack_op import axes_of, operands_of
+from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedKernel, plan_tables
+from haotuner.backends.cpu.packing import cell_plans
+from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.words.op import Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedCudaGenerated(PackedSliced):
+    """Everything the library holds about such an op on a CUDA device.
+
+    ``dimensions``: those of the programs' graph, which are axes of the op.
+    """
+
+    launches: Sequence[Launch]
+    cuts: Sequence[Cut]
+    dimensions: Sequence[str]
+    splits = False
+    reads_kn = False
+
+    @staticmethod
+    def chosen(choice: Choice) -> PackedCudaGenerated:
+        """What tuning found."""
+        family = choice.family
+        assert isinstance(family, CudaGenerated)
+        tiles = [family.tile(kernel) for kernel in choice.kernels]
+        return PackedCudaGenerated(
+            name=choice.op.name,
+            kind=choice.op.kind,
+            axes=axes_of(choice.op, choice.ranges),
+            operands=operands_of(choice.op),
+            kernels=[
+                SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel)
+                for kernel, tile in zip(choice.kernels, tiles, strict=True)
+            ],
+            plans=cell_plans(choice),
+            launches=[family.launch(kernel) for kernel in choice.kernels],
+            cuts=[family.cut(kernel) for kernel in choice.kernels],
+            dimensions=family.plan(choice.kernels[0]).graph.dimensions,
+        )
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands that have no type of their own."""
+        return Op.parse(self.name).dtype
+
+    def declarations(self) -> str:
+        """Nothing: kernels are found in the device code by their names."""
+        return ""
+
+    def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
+        """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
+        for plan in self.plans:
+            self._check(plan)
+        axes = {axis.name: place for place, axis in enumerate(self.axes)}
+        own = ", ".join(str(places[name]) for name in self.kernel_names)
+        cuts = ", ".join(one.initializer() for one in self.cuts)
+        known = ", ".join(str(axes[name]) for name in self.dimensions) or "0"
+        return [
+            f"static const int32_t kernels_{index}[] = {{{own}}};",
+            f"static const ht_cuda_generated_kernel programs_{index}[] = {{{cuts}}};",
+            f"static const uint8_t dimensions_{index}[] = {{{known}}};",
+            f"static const ht_cuda_generated data_{index} = "
+            f"{{kernels_{index}, programs_{index}, {len(self.dimensions)}, dimensions_{index}}};",
+            *plan_tables(index, self.plans, axes),
+        ]

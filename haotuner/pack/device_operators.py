@@ -1,0 +1,75 @@
+"""Numbers of an op of a pack for a device, all of whose operands come with a call, against float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.pack.op import PackOp
+from haotuner.runtime.device_memory import DeviceMemory
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+DRAWN = 12  # shapes, with a fixed seed
+BOUNDS = 6  # of each axis's cells, evenly
+
+
+def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
+    """Every wrong number and every write outside an output; operands by turns without gaps and with rows apart."""
+    meaning, problems = Op.parse(op.name), []
+    for place, shape in enumerate(_shapes(op, meaning, rng, most_flops)):
+        inputs = judge.draw(meaning, shape, rng)
+        output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), op.output.dtype)
+        held = output.outer
+        inner = output.inner
+        if place % 2:  # without gaps
+            held = np.full(inner.size + 2 * judge.GUARD, judge.SENTINEL, inner.dtype)
+            inner = held[judge.GUARD : -judge.GUARD].reshape(inner.shape)
+        before = held.copy()
+        y = memory.put(held)
+        given = [_placed(memory, inputs[one.name], one.dtype, apart=not place % 2) for one in op.inputs]
+        pack.op(op.name).run(*given, out=_inside(memory, y, held, inner, op.output.dtype), stream=memory.stream)
+        memory.get(y, held)
+        verdict = judge.check(meaning, inputs, inner)
+        where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
+        if verdict.wrong:
+            problems.append(f"{where}: {verdict}")
+        inner[...] = 0
+        outside = held.copy()
+        held[...] = before
+        inner[...] = 0
+        if not np.array_equal(held, outside):
+            problems.append(f"{where}: wrote outside the output")
+    return problems
+
+
+def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[Shape]:
+    """The smallest, around the plan's bounds along each axis, and drawn ones; all small enough."""
+    least = {axis.name: axis.first for axis in op.dynamic}
+    found = [Shape.of(dict.fromkeys(least, 1)), Shape.of(least)]
+    plans = op.facts.get("plans", {})
+    for axis in op.dynamic:
+        bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
+        picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), BOUNDS).round().astype(int)).tolist() if bounds else []
+        edges = {axis.last, axis.last + 1, *(bounds[at] + more for at in picked for more in (0, 1))}
+        found += [Shape.of({**least, axis.name: extent}) for extent in sorted(edges)]
+    for _ in range(DRAWN):
+        found.append(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
+    return [shape for shape in dict.fromkeys(found) if meaning.flops(shape) <= most_flops / DRAWN]
+
+
+def _placed(memory: DeviceMemory, value: NDArray[Any], dtype: str, *, apart: bool) -> Any:
+    view = judge.spaced(value, 3) if apart else np.ascontiguousarray(value)
+    room = np.ascontiguousarray(view.base if apart and view.base is not None else view)
+    return memory.strided(memory.put(room), value.shape, tuple(step // view.itemsize for step in view.strides), dtype)
+
+
+def _inside(memory: DeviceMemory, address: int, held: NDArray[Any], inner: NDArray[Any], dtype: str) -> Any:
+    offset = inner.__array_interface__["data"][0] - held.__array_interface__["data"][0]
+    return memory.strided(address + offset, inner.shape, tuple(step // inner.itemsize for step in inner.strides), dtype)

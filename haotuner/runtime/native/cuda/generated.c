@@ -1,0 +1,28 @@
+/* See generated.h. */
+#include "generated.h"
+
+enum { MOST_THREADS = 256, WARP = 32, ROUNDS = 32 }; /* blocks of a multiprocessor: each goes on where they are fewer than the groups' shares */
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction function, const ht_generated_args* args,
+                             const int64_t* shape, int32_t rank, int32_t units, CUstream stream, ht_error* error) {
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  int64_t elements = 1, along = 1;
+  for (int a = 0; a < rank; ++a) {
+    elements *= shape[a];
+    if (a == kernel->lane_axis) along = shape[a];
+  }
+  if (elements == 0) return 0;
+  /* Shares of the work, at most: a point of the axes that are not along the lanes, in pieces along them where nothing is folded. */
+  const int64_t lanes = kernel->lanes, pieces = elements / along * up(along, lanes * kernel->vectors);
+  int64_t threads = lanes > WARP ? lanes : MOST_THREADS;
+  const int64_t least = lanes > WARP ? lanes : WARP;
+  while (threads > least && up(pieces * lanes, threads) < units) threads /= 2; /* few groups: spread over the multiprocessors */
+  int64_t blocks = up(pieces * lanes, threads);
+  if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
+  void* params[1] = {(void*)args};
+  const CUresult result = cu->LaunchKernel(function, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a kernel");
+}

@@ -1,0 +1,14 @@
+/* What every generated kernel of a pack is given: by value, the same for the host's compiler, nvcc and NVRTC. */
+#ifndef HT_CUDA_GENERATED_H
+#define HT_CUDA_GENERATED_H
+
+#define HT_GENERATED_OPERANDS 8
+#define HT_GENERATED_AXES 8
+
+typedef struct { /* tensors in a call's order, the output last; strides in elements; sizes of the graph's dimensions */
+    void* data[HT_GENERATED_OPERANDS];
+    long long strides[HT_GENERATED_OPERANDS][HT_GENERATED_AXES];
+    long long sizes[HT_GENERATED_AXES];
+} ht_generated_args;
+
+#endif

@@ -1,0 +1,142 @@
+"""CUDA families of generated programs: one family a kind of operator that says by steps what it computes.
+
+A micro-kernel is a schedule of the kind's graph, as on CPUs, whose vectors are groups of threads: part of a warp for short
+rows, a warp, or a block for long ones. A call is one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import UsageError
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, merges
+from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.generated_demand import counts_of
+from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cuda.dense import sm_number
+from haotuner.microkernels.cuda.generated_program import WARP, kernel_text
+from haotuner.microkernels.cuda.launch import Launch
+from haotuner.ops.kind import OpKind
+from haotuner.words.demand import Asked, Demand, Work
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+GROUPS = (8, WARP, 128, 512)  # threads of a group where rows are folded: short, usual and long ones
+UNROLLS = (1, 2, 4, 8)
+THREADS = 256  # of a block at most, unless a group is one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How the host cuts a program: ``ht_cuda_generated_kernel`` of runtime/native/cuda/generated.h."""
+
+    lanes: int
+    vectors: int
+    lane_axis: int
+    merges: bool
+
+    def initializer(self) -> str:
+        """In C."""
+        return f"{{{self.lanes}, {self.vectors}, {self.lane_axis}, {int(self.merges)}}}"
+
+
+class CudaGenerated(CpuGenerated):
+    """Family ``cuda_generated_KIND_fp32``; parameters as of the CPU's family, ``vl``: threads of a group."""
+
+    backend = "cuda"
+    frontier = 24
+    dtype = "fp32"
+    grouped = batched = False
+
+    def __init__(self, kind: OpKind) -> None:
+        super().__init__(kind)
+        self.name = f"cuda_generated_{kind.name}_fp32"
+
+    @staticmethod
+    def covers(kind: OpKind) -> bool:
+        """Whether programs can be made of a kind: not of one whose products want tiles."""
+        return CpuGenerated.covers(kind) and not CpuOnline.covers(kind)
+
+    def suits(self, device: Device) -> bool:
+        """Any GPU that code is built for."""
+        return device.kind != "cpu" and sm_number(device.arch) >= 0
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every axis along a warp's lanes; along the innermost one groups of all sizes where rows are folded."""
+        graph = self._graph(op.all_options())
+        rank = graph.types[graph.outputs[0]].rank
+        folds = sum(node.primitive in FOLDS for node in graph.nodes)
+        for axis in (rank, *([0] if folds else []), *range(1, rank)):
+            for lanes in GROUPS if folds and axis in (0, rank) else (WARP,):
+                for kept in ((), *((tensor,) for tensor in keepable(graph))):
+                    for unroll in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
+                        kernel = self.kernel_of(
+                            Schedule(lane_axis=axis - 1, lanes=lanes, unroll=unroll, folds=(unroll,) * folds, kept=kept), op
+                        )
+                        if self.text(kernel, "f") is not None:
+                            yield kernel
+
+    def text(self, kernel: MicroKernel, symbol: str) -> str | None:
+        """CUDA C++ of a kernel; None where there is none."""
+        return _text(self, kernel, symbol)
+
+    def plan(self, kernel: MicroKernel) -> Plan:
+        """The plan of a kernel of ``points``."""
+        plan = self._plan(kernel)
+        assert plan is not None, "a kernel that exists has a plan"
+        return plan
+
+    def cut(self, kernel: MicroKernel) -> Cut:
+        """How its launches are cut."""
+        plan = self.plan(kernel)
+        schedule = plan.schedule
+        return Cut(
+            lanes=schedule.lanes, vectors=schedule.unroll, lane_axis=schedule.lane_axis,
+            merges=merges(plan) and schedule.lanes >= WARP,
+        )  # fmt: skip
+
+    def launch(self, kernel: MicroKernel) -> Launch:
+        """What is known before a call: threads of a block at most."""
+        return Launch(tile_m=1, tile_n=1, threads=self.footprint(kernel).threads, shared_bytes=0, vector=1, splits=False)
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """A block's threads, and values that each keeps at a time."""
+        operands, lanes = len(self._own(kernel).operands), kernel["vl"]
+        return Footprint(
+            registers_per_thread=min(32 + 2 * kernel["u"] * operands, 255),
+            shared_bytes=0,
+            threads=lanes if lanes > WARP else THREADS,
+        )
+
+    def demand(self, asked: Asked) -> Demand:
+        """Bytes counted from each program; a tile is what one block computes."""
+        kind = self._own(asked.kernels[0])
+        options = self._options(asked.kernels[0])
+        extents: Any = kind.complete(asked.extents, options)
+        counted, moved = counts_of(asked, self._plan, extents)
+        work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes, **moved)
+        tiles = asked.tiles(self._run, self.footprint, vector=np.ones(len(asked.kernel_at)))
+        return Demand(work=work, tiles=tiles)
+
+    def joins(self, kernel: MicroKernel) -> dict[str, str]:
+        """None: a call is one launch."""
+        return {}
+
+    def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
+        """UsageError: its program is text, not TVM's."""
+        raise UsageError(f"micro-kernel {kernel.name} is CUDA C++ that haotuner writes itself; it has no module of TVM")
+
+
+@cache
+def _text(family: CudaGenerated, kernel: MicroKernel, symbol: str) -> str | None:
+    plan = family._plan(kernel)
+    try:
+        return None if plan is None else kernel_text(symbol, plan, THREADS)
+    except UsageError:
+        return None
