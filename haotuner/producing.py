@@ -287,6 +287,7 @@ def _document(
             "fingerprint": lab.fingerprint,
             "started_from": start.document,
             **({"models": {one.written.name: _plan_of(one) for one in request.models}} if request.models else {}),
+            **({"model_ranges": _ranges_of(request.models)} if request.models else {}),
         },
         # True: nothing was measured on the device, plans and times are predictions.
         "unverified": request.zero_measure,
@@ -306,6 +307,15 @@ def _plan_of(model: AskedModel) -> dict[str, Any]:
         "measured": told.measured,
         "requests": len(model.prices.requests),
         "regions": [one for one in told.regions if one["chosen"]],
+    }
+
+
+def _ranges_of(models: Sequence[AskedModel]) -> dict[str, dict[str, list[int]]]:
+    """Of each model and segment the first and last size that every dimension was tuned for."""
+    return {
+        part.name: {name: [one.spans[name].first, one.spans[name].last] for name in part.document["dims"]}
+        for one in models
+        for part in one.held.values()
     }
 
 

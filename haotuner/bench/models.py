@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
 from haotuner.trace import is_trace
 from haotuner.words.shape import ShapeRange
@@ -24,13 +26,18 @@ LIMIT_S = 900.0
 DRAWN = 12  # requests of a range
 
 
-def requests_of(text: str, dims: Sequence[str], seed: int = 0) -> list[dict[str, int]]:
-    """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly."""
+def requests_of(text: str, dims: Sequence[str], seed: int = 0, data: Sequence[str] = ()) -> list[dict[str, int]]:
+    """Requests of ``--shapes``: rows of a trace with a column for each dimension, or drawn of ranges, log-uniformly.
+
+    ``data``: dimensions that the data tell; what the text says of them is no request's.
+    """
     if is_trace(text):
         return _rows(Path(text), dims)
     spans = {}
     for part in text.split(";"):  # by name: dimensions of models may be called anything
         name, _, said = (one.strip() for one in part.partition("="))
+        if name in data:
+            continue
         spans[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"] if name in dims else None
     if set(spans) != set(dims):
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans)}; the model has the dimensions {', '.join(dims)}")
@@ -41,6 +48,26 @@ def requests_of(text: str, dims: Sequence[str], seed: int = 0) -> list[dict[str,
         grid = np.array(np.meshgrid(*samples.values(), indexing="ij")).reshape(len(dims), -1).T
         return [dict(zip(dims, map(int, one), strict=True)) for one in grid]
     return [{name: int(draw.choice(samples[name])) for name in dims} for _ in range(DRAWN)]
+
+
+def given_of(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:
+    """What ``--given`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq``, numbers or dimensions."""
+    found: dict[str, list[str]] = {}
+    for part in filter(None, text.split(";")):
+        name, _, said = (one.strip() for one in part.partition("="))
+        found[name] = [one.strip() for one in said.split(",")]
+        wrong = [one for one in found[name] if one not in dims and not re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", one)]
+        if name not in inputs or wrong:
+            raise UsageError(
+                f"--given {part!r}: write INPUT=NUMBERS or dimensions, such as lengths=seq or scales=0,1,0; "
+                f"the model has the inputs {', '.join(inputs)} and the dimensions {', '.join(dims) or 'none'}"
+            )
+    return found
+
+
+def dims_of(model: Model | Chain) -> tuple[str, ...]:
+    """Dimensions that a request decides; those that its data tell are not among them."""
+    return tuple(dict.fromkeys(one for end in model.inputs for one in end.shape if isinstance(one, str)))
 
 
 def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
@@ -66,7 +93,7 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
 
 
 def race(
-    model: Model,
+    model: Model | Chain,
     file: Path | None,
     requests: Sequence[Mapping[str, int]],
     peers: Sequence[str],
@@ -74,16 +101,20 @@ def race(
     threads: int,
     seconds: float,
     environment: Mapping[str, str],
+    given: Mapping[str, Sequence[str]] | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Times of ours and of each peer; peers read ``file``. HaotunerError with a contender's words where ours fails."""
+    """Times of ours and of each peer; peers read ``file``. HaotunerError with a contender's words where ours fails.
+
+    ``given``: what ``given_of`` read.
+    """
     inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
     found: dict[str, Any] = {}
     missing = []
     for name in ("ours", *(peers if file is not None else ())):
         watch(name)
         task = {"contender": name, "pack": str(model.pack.path), "model": model.name, "file": str(file), "inputs": inputs,
-                "threads": threads, "requests": list(requests), "seconds": seconds}  # fmt: skip
+                "threads": threads, "requests": list(requests), "seconds": seconds, "given": dict(given or {})}  # fmt: skip
         answer = subprocess.run(
             [sys.executable, "-m", "haotuner.bench.model_child"], input=json.dumps(task), capture_output=True, text=True,
             timeout=LIMIT_S, env=dict(environment), check=False,

@@ -65,6 +65,9 @@ def bench(
     file: Annotated[
         Path | None, typer.Option("--file", metavar="MODEL.onnx", help="With --only: the file that peers run.")
     ] = None,
+    given: Annotated[
+        str, typer.Option("--given", help="With --only: inputs whose elements matter: scales=0,1,0;lengths=seq.")
+    ] = "",
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw time over m.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -73,7 +76,7 @@ def bench(
     """Race a pack against other libraries in the same state of the weights; contended rows are left out of the figures."""
     if only is not None:
         bench_model(
-            pack, only, file=file, shapes=shapes, against=against, json_output=json_output, quiet=quiet,
+            pack, only, file=file, shapes=shapes, against=against, given=given, json_output=json_output, quiet=quiet,
             threads=tuple(count or len(os.sched_getaffinity(0)) for count in threads_of(threads)),
             seconds=seconds_per_row / 4, environment=dict(os.environ),
         )  # fmt: skip

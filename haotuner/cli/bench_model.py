@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.bench.models import MODEL_PEERS, race, requests_of
+from haotuner.bench.models import MODEL_PEERS, dims_of, given_of, race, requests_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.errors import UsageError
@@ -22,6 +22,7 @@ def bench_model(
     against: str | None,
     threads: Sequence[int],
     seconds: float,
+    given: str,
     json_output: bool,
     quiet: bool,
     environment: Mapping[str, str],
@@ -40,10 +41,12 @@ def bench_model(
         with load(pack, threads=count) as opened:
             model = opened.model(name)
             text = shapes or str(opened.manifest.tuning["shapes"])
-            requests = requests_of(text, model.dims)
+            dims = dims_of(model)
+            requests = requests_of(text, dims, data=[one for one in model.dims if one not in dims])
+            told = given_of(given, [end.name for end in model.inputs], dims)
             found.append(
                 race(
-                    model, file, requests, peers, threads=count, seconds=seconds, environment=environment,
+                    model, file, requests, peers, threads=count, seconds=seconds, environment=environment, given=told,
                     watch=_silent if quiet else tell,
                 )
             )  # fmt: skip

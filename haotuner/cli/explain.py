@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ def explain(
         return
     if not op or not shape:
         raise UsageError("name an op and a shape, --op dense_n768_k768 --shape m=37, or a whole model, --only MODEL")
-    name = _named(op, [entry.name for entry in manifest.ops if entry.group])
+    name = _named(op, {entry.name: entry.output.name for entry in manifest.ops if entry.group})
     if manifest.placed:
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
@@ -105,7 +105,7 @@ def explain(
         _print(document)
 
 
-def _named(op: str, groups: Sequence[str]) -> str:
+def _named(op: str, groups: Mapping[str, str]) -> str:
     """The name of an op; of a group its own name does, or its file: the hash at the end is found."""
     stem = op.partition(":")[2]
     found = named_so(groups, f"{PREFIX}_{Path(stem).stem}" if op.startswith(f"{PREFIX}:") else op)

@@ -18,6 +18,7 @@ from haotuner.runtime.schedule import sizes_of
 
 if TYPE_CHECKING:
     from haotuner.runtime.model import Model
+    from haotuner.runtime.pack import Pack
 
 
 def is_chain(raw: bytes) -> bool:
@@ -37,8 +38,9 @@ class ChainEnd:
 class Chain:
     """Called as a ``Model``. Dimensions of the data are known behind the segment that tells them."""
 
-    def __init__(self, raw: bytes, where: str, model: Callable[[str], Model]) -> None:
+    def __init__(self, pack: Pack, raw: bytes, where: str, model: Callable[[str], Model]) -> None:
         """``raw``: the document of the file ``where``; ``model``: opens a segment. PackInvalid where it is not sound."""
+        self.pack = pack
         try:
             document = json.loads(raw)
             self.name, self.dims = str(document["name"]), tuple(document["dims"])

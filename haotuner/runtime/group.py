@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
@@ -12,9 +13,22 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-def named_so(names: Iterable[str], asked: str) -> tuple[str, ...]:
-    """The ops of a pack that a group's own name means, without the hash that each ends with: one for each output."""
-    return tuple(name for name in names if asked.startswith(f"{PREFIX}_") and name.startswith(f"{asked}_"))
+def named_so(outputs: Mapping[str, str], asked: str) -> tuple[str, ...]:
+    """The ops of a pack that a group's own name means, without the hash that each ends with: one for each output.
+
+    ``outputs``: the output's name by that of each op. A group of one output has no more than the hash behind its own name;
+    of several the output's name stands between: another group's name may begin with this one's.
+    """
+    if not asked.startswith(f"{PREFIX}_"):
+        return ()
+    behind = {name: name.removeprefix(f"{asked}_") for name in outputs if name.startswith(f"{asked}_")}
+    whole = tuple(name for name, rest in behind.items() if "_" not in rest)
+    several = (name for name, rest in behind.items() if _letters(rest.rpartition("_")[0]) == _letters(outputs[name]))
+    return whole or tuple(several)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 class Outputs:

@@ -29,6 +29,9 @@ class Model:
         self._native = NativeModel(mapped, index, files.weights, pack.threads)
         self._inputs, self._outputs = self._native.inputs, self._native.outputs
         self._shapes: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
+        self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
+        self._outside: set[tuple[tuple[int, ...], ...]] = set()  # of the shapes kept, those out of the tuned ranges
+        self._out_of_range = 0
 
     @property
     def name(self) -> str:
@@ -68,8 +71,11 @@ class Model:
         return self._native.memory([dims[name] for name in self.dims])
 
     def stats(self) -> dict[str, int]:
-        """``calls``, ``plans`` made for new sizes, and what is held: ``contexts``, ``arena_bytes``, ``packed_bytes``."""
-        return self._native.held()
+        """``calls``, ``plans`` made for new sizes, and what is held: ``contexts``, ``arena_bytes``, ``packed_bytes``.
+
+        ``out_of_range``: calls from here of sizes that the model was not tuned for; they are answered all the same.
+        """
+        return {**self._native.held(), "out_of_range": self._out_of_range}
 
     def trim(self) -> None:
         """Give back the working memory that no call uses now."""
@@ -86,12 +92,26 @@ class Model:
             shapes = self._native.shapes(given)
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
+                self._outside.clear()
             self._shapes[key] = shapes
+            if self._ranges and self._out(key):
+                self._outside.add(key)
+        if key in self._outside:
+            self._out_of_range += 1
         found = self._made(shapes) if not out else self._placed(shapes, out)
         self._native.run(given, found)
         if out:
             return self._delivered(found, out)
         return {end.name: array for end, array in zip(self._outputs, found, strict=True)}
+
+    def _out(self, key: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether inputs of these shapes have a dimension out of its range."""
+        for end, shape in zip(self._inputs, key, strict=True):
+            for name, size in zip(end.shape, shape, strict=True):
+                first, last = self._ranges.get(str(name), (size, size))
+                if size and not first <= size <= last:  # of nothing no kernel runs
+                    return True
+        return False
 
     def _made(self, shapes: list[tuple[int, ...]]) -> list[Any]:
         try:

@@ -67,7 +67,8 @@ class Pack:
 
         A group may be named without the hash at its end; one of several outputs gives all of them.
         """
-        meant = () if name in self._ops else named_so([one for one, op in self._ops.items() if op.group], name)
+        groups = {one: op.output.name for one, op in self._ops.items() if op.group}
+        meant = () if name in self._ops else named_so(groups, name)
         if len(meant) > 1:
             return Outputs(self, meant)
         entry = self.op_entry(*meant or (name,))
@@ -89,7 +90,7 @@ class Pack:
             mapped = self.library().mapped
             with opened_model(self.path, self.manifest, name) as files:
                 if is_chain(files.schedule):
-                    self._models[name] = Chain(files.schedule, files.where, self._segment)
+                    self._models[name] = Chain(self, files.schedule, files.where, self._segment)
                 else:
                     self._models[name] = Model(self, mapped, mapped.find(name), files)
         return self._models[name]

@@ -36,6 +36,7 @@ from haotuner.words.op import Op
 
 WARPGROUP = 128  # threads that issue one wgmma together
 SLAB = 64  # rows of one wgmma
+SUSTAINED = 0.87  # of the tensor cores' rate on paper: under full load an H200's clock falls (docs/results/cuda-h200.md)
 K_STEP = 64  # 2-byte elements of a 128-byte swizzled row
 PITCH_ELEMENTS = 8  # TMA row pitches are multiples of 16 bytes
 ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 2))  # bm, slabs of a consumer warpgroup
@@ -106,6 +107,10 @@ class CudaWgmma(CudaDense):
     def ahead(self, kernel: MicroKernel) -> int:
         """All stages of the ring but the one that is computed."""
         return kernel["st"] - 1
+
+    def peak_share(self, device: Device) -> float:
+        """What the clock keeps when all tensor cores multiply."""
+        return SUSTAINED
 
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Each slab's instruction reads 64 rows of X and all columns of W."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.models import MODEL_PEERS, race, requests_of
+from haotuner.bench.models import MODEL_PEERS, dims_of, given_of, race, requests_of
 from haotuner.runtime.pack import load
 
 
@@ -31,15 +31,17 @@ def main() -> int:
     parser.add_argument(
         "--tuned", type=Path, help="what `haotuner tune --json` said: raced at its requests, predicted times told"
     )
+    parser.add_argument("--given", default="", help="inputs whose elements matter: scales=0,1,0;lengths=seq")
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
     with load(asked.pack, threads=asked.threads) as pack:
         model = pack.model(asked.name)
         predicted = _predicted(asked.tuned, asked.name, asked.threads)
-        requests = [dict(sizes) for sizes in predicted] or requests_of(asked.shapes, model.dims)
+        requests = [dict(sizes) for sizes in predicted] or requests_of(asked.shapes, dims_of(model))
         found = race(
             model, asked.file, requests, MODEL_PEERS, threads=asked.threads, seconds=asked.seconds,
             environment=dict(os.environ),
+            given=given_of(asked.given, [end.name for end in model.inputs], dims_of(model)),
         )  # fmt: skip
     peers = [peer for peer in MODEL_PEERS if peer not in found["missing"]]
     lines = [f"\n## {asked.name}, {asked.shapes}, threads: {asked.threads}\n"]

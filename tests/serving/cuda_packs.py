@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.cpu.pack_op import axes_of
+from haotuner.backends.cpu.pack_op import axes_of, operands_of
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
+from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.generate.schedule import Schedule
 from haotuner.microkernels.cuda.conv import conv_families
-from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
@@ -23,6 +24,9 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.index import family_named
+from haotuner.ops.index import KINDS
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
@@ -168,12 +172,24 @@ CONV_LAST = Pick(  # channels last, in groups: a product a group, rows are pixel
     dtype="bfloat16",
 )
 CONV_PICKS = (CONV_FIRST, CONV_LAST)
+_SOFTMAX, _NORM, _GELU = (CudaGenerated(KINDS[name]) for name in ("softmax", "layer_norm", "gelu"))
+GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one
+    Pick(arch="sm_80", op="softmax", dtype="float32", kernels=tuple(
+        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=1), Op.parse("softmax:")) for lanes in (8, 64)
+    )),
+    Pick(arch="sm_90a", op=Op.parse("layer_norm:affine=scale_bias").name, dtype="float32", kernels=(
+        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=2), Op.parse("layer_norm:affine=scale_bias")),
+    )),
+    Pick(arch="sm_90a", op="gelu", dtype="float32", kernels=(
+        _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=4), Op.parse("gelu:")),
+    )),
+)  # fmt: skip
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
-def family(kernel: MicroKernel) -> CudaDense:
+def family(kernel: MicroKernel) -> Any:
     """The family of a CUDA kernel."""
-    return next(one for one in CUDA_FAMILIES if one.name == kernel.family)
+    return next((one for one in CUDA_FAMILIES if one.name == kernel.family), None) or family_named(kernel.family)
 
 
 def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[int, CudaEntry]]) -> PackedCudaDense:
@@ -195,6 +211,8 @@ def packed(pick: Pick) -> PackedOnDevice:
         return packed_product(pick.op, pick.kernels)
     if Op.parse(pick.op).kind == "conv2d":
         return packed_conv(pick.op, pick.kernels)
+    if pick in GENERATED_PICKS:
+        return packed_generated(pick.op, pick.kernels)
     return packed_op(pick.op, pick.kernels, pick.cells)
 
 
@@ -209,6 +227,26 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
         kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
         launches=[family(one).launch(one) for one in kernels],
+    )
+
+
+def packed_generated(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaGenerated:
+    """An op with one plan by its last axis: short rows by the first kernel, long ones by the last."""
+    op, of = Op.parse(name), family(kernels[0])
+    return PackedCudaGenerated(
+        name=name,
+        kind=op.kind,
+        axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
+        operands=operands_of(op),
+        kernels=[SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one) for one in kernels],
+        plans=[
+            SlicedPlan(
+                threads=1, grid={"n": (16, LAST)}, entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)]
+            )
+        ],
+        launches=[of.launch(one) for one in kernels],
+        cuts=[of.cut(one) for one in kernels],
+        dimensions=of.plan(kernels[0]).graph.dimensions,
     )
 
 
@@ -252,6 +290,6 @@ def build_pack(out: Path, pick: Pick, code: Path) -> Path:
     dtype = Op.parse(pick.op).dtype
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{pick.op}.cu"
-    unit.write_text(device_unit(programs, reduces=(dtype,)))
+    unit.write_text(device_unit(programs, reduces=() if pick in GENERATED_PICKS else (dtype,)))
     op = packed(pick)
     return make_pack(out, [op], pick.arch, cubin_of(unit, code, pick.arch))

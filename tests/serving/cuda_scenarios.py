@@ -36,6 +36,7 @@ from tests.serving.cuda_doors import (
 )
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_fused import fused, fused_refusals, torch_fused
+from tests.serving.cuda_generated_ops import generated, generated_refusals
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, PICKS, WGMMA
@@ -358,7 +359,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
         fused, fused_refusals, torch_fused,
-        convolutions, convolution_refusals,
+        convolutions, convolution_refusals, generated, generated_refusals,
         torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,
         other_major, other_minor, other_shared, other_driver, misuses, settings, extents, lost, captures,

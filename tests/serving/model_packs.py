@@ -18,6 +18,7 @@ from tests.run_folder import toolchain
 from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
 
+LAST = 512  # of every dimension
 ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 
@@ -54,12 +55,9 @@ def model_pack(out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact
     models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact)
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of(models))
-    write_pack(
-        out,
-        library,
-        document(packed, level),
-        lambda _: None,
-        {one.name: (one.schedule, one.weights) for one in (*models, *chains)},
-    )
+    held = {one.name: one for one in (*models, *chains)}
+    ranges = {name: {dim: [1, LAST] for dim in one.document["dims"]} for name, one in held.items()}
+    told = document(packed, level) | {"tuning": {"model_ranges": ranges}}
+    write_pack(out, library, told, lambda _: None, {name: (one.schedule, one.weights) for name, one in held.items()})
     library.unlink()
     return out

@@ -14,6 +14,7 @@ import pytest
 from tests.serving.cuda_packs import (
     CONV_PICKS,
     FUSED_PICKS,
+    GENERATED_PICKS,
     GROUPED_HOPPER,
     GROUPED_PICKS,
     KN_HOPPER,
@@ -121,6 +122,11 @@ def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_on_a_second_device(folder, pick):
     run(folder, pick, "products_elsewhere", more_devices=(pick.arch,))
+
+
+@pytest.mark.parametrize("pick", GENERATED_PICKS, ids=lambda pick: pick.op)
+def test_generated_programs_are_served_in_one_launch(folder, pick):
+    run(folder, pick, "several", "generated", "generated_refusals")
 
 
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)

@@ -26,6 +26,7 @@ from haotuner.ops.groups import digest_of, learn  # noqa: E402
 from haotuner.pack.verify import not_verified, verify  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
 from haotuner.request import ops_of  # noqa: E402
+from haotuner.runtime.group import named_so  # noqa: E402
 from haotuner.words.op import Op  # noqa: E402
 from haotuner.words.shape import Shape  # noqa: E402
 from tests.serving.packs import document  # noqa: E402
@@ -120,6 +121,13 @@ def test_a_pack_of_groups_is_verified_and_explains_itself(pack):
     (name,) = (name for name in pack.ops if name.startswith("group_two_c_"))
     entry = pack.op_entry(name)
     assert [axis.formula for axis in entry.axes if axis.derived] == ["2*n"] and meaning_of(entry).parallel == ("m", "y1")
+
+
+def test_a_group_whose_name_begins_with_anothers_is_no_output_of_it():
+    outputs = {"group_two_mean_0a": "mean", "group_two_y_out_0b": "Y out", "group_two_more_0c": "t", "group_on_0d": "c"}
+    assert named_so(outputs, "group_two") == ("group_two_mean_0a", "group_two_y_out_0b")
+    assert named_so(outputs, "group_two_more") == ("group_two_more_0c",)
+    assert named_so(outputs, "group_on") == ("group_on_0d",) and named_so(outputs, "two") == ()
 
 
 def test_what_a_call_of_a_group_refuses(pack):

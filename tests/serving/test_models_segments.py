@@ -16,7 +16,7 @@ from haotuner.orchestrate.segments import counts, cut
 from haotuner.orchestrate.tasks import spans_of
 from haotuner.pack.verify import verify
 from haotuner.words.shape import Span
-from tests.serving.model_packs import model_pack
+from tests.serving.model_packs import LAST, model_pack
 
 B, T = dimension("batch"), dimension("seq")
 COUNT, AGAIN, LENGTH = dimension("count_0"), dimension("count_1"), dimension("length_0")
@@ -130,6 +130,19 @@ def test_memory_is_told_and_counted(path):
         assert len(session.run(None, given("chosen", 3))) == 4
 
 
+def test_calls_out_of_the_tuned_range_are_answered_and_counted(path):
+    with haotuner.load(path) as pack:
+        model = pack.model("chosen")
+        model.run(given("chosen", LAST))
+        assert model.stats()["out_of_range"] == 0
+        for _ in range(2):
+            inputs = given("chosen", LAST + 1, -1.0)  # the first segment's rows, and the others' of none
+            found = model.run(inputs)
+            np.testing.assert_array_equal(found[GRAPHS["chosen"].outputs[3]], 2 * inputs["x"])
+        assert [one.stats()["out_of_range"] for one in model.segments.values()] == [2, 2, 0]
+        assert model.stats()["out_of_range"] == 4
+
+
 def test_the_pack_verifies_and_a_damaged_chain_is_refused(path, tmp_path):
     assert verify(path) == []
     with haotuner.load(path) as pack:
@@ -138,7 +151,7 @@ def test_the_pack_verifies_and_a_damaged_chain_is_refused(path, tmp_path):
 
         for damaged in (b'{"chain": 3', b'{"chain": [{}], "name": "a", "dims": [], "inputs": [], "outputs": []}'):
             with pytest.raises(PackInvalid, match="here"):
-                Chain(damaged, "here", pack.model)
+                Chain(pack, damaged, "here", pack.model)
 
 
 def test_ranges_of_lengths_are_asked_for_and_those_of_counts_follow():

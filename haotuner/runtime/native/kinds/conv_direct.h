@@ -109,13 +109,19 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(pixels_of)(c
     HT_V start = call->bias == NULL ? zero : HT_PART(call->bias + f, 0, n);
 #pragma GCC unroll 16
     for (int j = 0; j < count; ++j) sums[j] = start;
-    for (int t = 0; t < tall->taps; ++t) {
-      int64_t at = top + (int64_t)t * tall->dilation;
-      if (at < 0 || at >= call->h) continue;
-      for (int u = 0; u < wide->taps; ++u) {
-        const float* tap = w + (t * wide->taps + u) * features + f;
-        int64_t from = first + (int64_t)u * wide->dilation;
-        const float* pixel = x + at * call->xh + from * call->xw + f;
+    /* Places go on by sums: a product for each tap takes longer than what is computed there. */
+    const int taps = wide->taps;
+    const int64_t along = wide->dilation * call->xw, below = tall->dilation * call->xh;
+    const float *tap = w + f, *line = x + top * call->xh + first * call->xw + f;
+    int64_t at = top;
+    for (int t = 0; t < tall->taps; ++t, at += tall->dilation, line += below) {
+      if (at < 0 || at >= call->h) {
+        tap += taps * features;
+        continue;
+      }
+      const float* pixel = line;
+      int64_t from = first;
+      for (int u = 0; u < taps; ++u, tap += features, pixel += along, from += wide->dilation) {
         HT_V v = n == HT_N ? HT_LOAD(tap) : HT_PART(tap, 0, n);
 #pragma GCC unroll 16
         for (int j = 0; j < count; ++j) {
