@@ -15,12 +15,14 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, merges
-from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated_program import WARP, kernel_text
 from haotuner.microkernels.cuda.launch import Launch
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
 from haotuner.words.demand import Asked, Demand, Work
 from haotuner.words.device import Device
@@ -29,6 +31,7 @@ from haotuner.words.op import Op
 
 GROUPS = (8, WARP, 128, 512)  # threads of a group where rows are folded: short, usual and long ones
 UNROLLS = (1, 2, 4, 8)
+SHORT = ("fp16", "bf16")
 THREADS = 256  # of a block at most, unless a group is one
 
 
@@ -47,16 +50,23 @@ class Cut:
 
 
 class CudaGenerated(CpuGenerated):
-    """Family ``cuda_generated_KIND_fp32``; parameters as of the CPU's family, ``vl``: threads of a group."""
+    """Family ``cuda_generated_KIND_DTYPE``; parameters as of the CPU's family, ``vl``: threads of a group.
+
+    Numbers are computed in fp32, whatever memory keeps them as.
+    """
 
     backend = "cuda"
     frontier = 24
-    dtype = "fp32"
     grouped = batched = False
 
-    def __init__(self, kind: OpKind) -> None:
+    def __init__(self, kind: OpKind, dtype: str = "fp32") -> None:
         super().__init__(kind)
-        self.name = f"cuda_generated_{kind.name}_fp32"
+        self.dtype = dtype
+        self.name = f"cuda_generated_{kind.name}_{dtype}"
+
+    def serves(self, op: Op) -> bool:
+        """The kind in its type, whatever is dynamic, no epilogue."""
+        return op.kind == self.kind.name and op.dtype == self.dtype and not op.epilogue and bool(op.dynamic)
 
     @staticmethod
     def covers(kind: OpKind) -> bool:
@@ -120,7 +130,9 @@ class CudaGenerated(CpuGenerated):
         options = self._options(asked.kernels[0])
         extents: Any = kind.complete(asked.extents, options)
         counted, moved = counts_of(asked, self._plan, extents)
-        work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes, **moved)
+        share = DTYPE_BYTES[self.dtype] / FP32_BYTES  # of what is counted
+        over = {name: column * share for name, column in moved.items()}
+        work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes * share, **over)
         tiles = asked.tiles(self._run, self.footprint, vector=np.ones(len(asked.kernel_at)))
         return Demand(work=work, tiles=tiles)
 
@@ -134,9 +146,18 @@ class CudaGenerated(CpuGenerated):
 
 
 @cache
+def short_family(name: str) -> CudaGenerated | None:
+    """The family of a name that says a type of 16 bits; None of every other."""
+    kind, _, dtype = name.removeprefix("cuda_generated_").rpartition("_")
+    if not name.startswith("cuda_generated_") or dtype not in SHORT or kind not in KINDS:
+        return None
+    return CudaGenerated(KINDS[kind], dtype) if CudaGenerated.covers(KINDS[kind]) else None
+
+
+@cache
 def _text(family: CudaGenerated, kernel: MicroKernel, symbol: str) -> str | None:
     plan = family._plan(kernel)
     try:
-        return None if plan is None else kernel_text(symbol, plan, THREADS)
+        return None if plan is None else kernel_text(symbol, plan, THREADS, family.dtype)
     except UsageError:
         return None
