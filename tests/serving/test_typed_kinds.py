@@ -184,7 +184,9 @@ def test_odd_tensors_are_right_or_refused_in_words(pack: Pack, data: st.DataObje
             found = served(given_to["x"], out=out, **{name: given_to[name] for name in passed if name != "x"})
     except (TypeError, ValueError, HaotunerError) as error:
         assert op.name in str(error) or "takes" in str(error), str(error)
-        assert way not in ("none", "apart") or at == "out", str(error)
+        gaps = at != "out" and given_to[at].shape[-1] > 1 and given_to[at].strides[-1] != given_to[at].itemsize
+        documented = op.kind != "batch_matmul" and gaps and "inner stride" in str(error)  # an image's rows have no gaps
+        assert way not in ("none", "apart") or at == "out" or documented, str(error)
         return
     assert found.size == 0 or found.shape == out.shape if out is not None else True
     if way not in ("axis", "no axis", "longer", "empty", "one", "type"):
