@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
@@ -24,6 +23,7 @@ from haotuner.runtime.host import missing_flags
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.odd_tensors import ODD, odd
 from tests.serving.packs import LANES, best_level, document, rewrite
@@ -58,7 +58,7 @@ def made(out: Path, level: str) -> Path:
     ops += [packed_product(spec, lanes) for spec in PRODUCTS]
     ops.append(typed_op(SIGNED, lanes))
     library = out / "pack.so"
-    pack_library(ops, level, Toolchain.find(), library)
+    pack_library(ops, level, toolchain(), library)
     write_pack(out / "pack", library, document(ops, level), lambda _: None)
     return out / "pack"
 
