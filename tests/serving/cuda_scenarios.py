@@ -366,5 +366,11 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     )
 }  # fmt: skip
 
+
+def run(name: str, *words: str) -> None:
+    """The scenario of a name."""
+    SCENARIOS[name](*words)
+
+
 if __name__ == "__main__":
-    SCENARIOS[sys.argv[1]](*sys.argv[2:])
+    run(*sys.argv[1:])

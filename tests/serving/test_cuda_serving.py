@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tests.serving.cuda_packs import (
     build_pack,
 )
 from tests.standin import ROOT, environment, toolchain_missing
+from tests.standin.forking import Forking
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 SECONDS = 110
@@ -36,8 +39,16 @@ BOTH = pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cuda")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("cuda")
+    yield made
+    forking(made).close()
+
+
+@functools.cache
+def forking(folder: Path) -> Forking:
+    """A process that has imported the scenarios, and forks before it has asked anything of the driver."""
+    return Forking(environment(folder / "images"), ["tests.serving.cuda_scenarios"])
 
 
 def pack(folder: Path, pick: Pick) -> Path:
@@ -45,23 +56,26 @@ def pack(folder: Path, pick: Pick) -> Path:
     return out if out.exists() else build_pack(out, pick, folder / "code")
 
 
-def run(
-    folder: Path, pick: Pick, scenario: str, *more: str, device: str = "", **how: Any
-) -> subprocess.CompletedProcess[str]:
-    """A scenario in a child process on the stand-in; its output is shown where it fails."""
+def run(folder: Path, pick: Pick, scenario: str, *more: str, device: str = "", whole: bool = False, **how: Any) -> None:
+    """A scenario in a child process on the stand-in; a ``whole`` one, or one that failed, has its own start and exit."""
     where = environment(folder / "images", device=device or pick.arch, sources=folder / "code", **how)
+    words = (scenario, str(pack(folder, pick)), *more)
+    ended = ""
+    if not whole:
+        ended = forking(folder).call("tests.serving.cuda_scenarios", "run", *words, environment=where, seconds=SECONDS)
+        if not ended:
+            return
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.serving.cuda_scenarios", scenario, str(pack(folder, pick)), *more],
+        [sys.executable, "-m", "tests.serving.cuda_scenarios", *words],
         cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
-    return ran
+    assert ran.returncode == 0 and not ended, f"{ended} {ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
 
 
 @BOTH
 @pytest.mark.parametrize("mode", ["late", "early"])
 def test_every_cell_and_beyond_is_right(folder, pick, mode):
-    run(folder, pick, "numbers", mode=mode)
+    run(folder, pick, "numbers", mode=mode, whole=True)
 
 
 @BOTH
@@ -85,12 +99,12 @@ def test_drivers_that_are_not_as_they_should_be(folder, pick, scenario):
 @BOTH
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_graph_is_replayed_after_hand_over_and_close(folder, pick, seed):
-    run(folder, pick, "captured", seed=seed)
+    run(folder, pick, "captured", seed=seed, whole=True)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_threads_and_streams_while_the_pack_is_handed_over(folder, seed):
-    run(folder, SIMT, "threads", seed=seed)
+    run(folder, SIMT, "threads", seed=seed, whole=True)
 
 
 @BOTH

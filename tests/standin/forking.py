@@ -31,9 +31,10 @@ class Forking:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(10)
+        self._process.stdout.close()
 
     def call(self, module: str, function: str, *words: str, environment: Mapping[str, str], seconds: float) -> str:
         """Nothing if the call returned; else the last line of what it said, or how it ended."""
