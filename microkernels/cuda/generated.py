@@ -84,8 +84,12 @@ class CudaGenerated(CpuGenerated):
         graph = self._graph(op.all_options())
         rank = graph.types[graph.outputs[0]].rank
         folds = sum(node.primitive in FOLDS for node in graph.nodes)
+        space = self.space(op, device)
         for axis in (rank, *([0] if folds else []), *range(1, rank)):
-            for lanes in GROUPS if folds and axis in (0, rank) else (WARP,):
+            shared = any(  # a fold's terms are shared by lanes; else each lane folds its own
+                axis - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
+            )
+            for lanes in GROUPS if shared and axis in (0, rank) else (WARP,):
                 for kept in ((), *((tensor,) for tensor in keepable(graph))):
                     for unroll in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
                         kernel = self.kernel_of(
