@@ -17,47 +17,63 @@ import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid
 from haotuner.graph.extents import evaluate, product
+from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
-from haotuner.orchestrate.tasks import AskedModel, asked_model, requests
-from haotuner.orchestrate.written import WrittenModel
+from haotuner.orchestrate.tasks import AskedModel, asked_model, requests, spans_of
+from haotuner.runtime.chain import Chain
+from haotuner.runtime.model import Model
 from haotuner.runtime.pack import Pack
+from haotuner.words.shape import Span
 
 TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
 CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
 CHECKS = 3
 SEED = 0  # of random numbers in a checked model
-CHECK_LIMIT_S = 300.0
+CHECK_LIMIT_S = 900.0
 
 
 def model_of(path: str | Path, shapes: str, first_group: int = 0, measure_s: float = 0.0) -> AskedModel:
     """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers."""
     place = Path(path)
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", place.stem)[:60].lstrip(".-") or "model"
-    return asked_model(
-        name, (read_exported if place.suffix == SUFFIX else read)(place), shapes, place, first_group, measure_s
-    )
+    return asked_model(name_of(place), graph_of(place), shapes, place, first_group, measure_s)
+
+
+def name_of(file: Path) -> str:
+    """What a pack calls the model of a file."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
+
+
+def graph_of(file: Path) -> Graph:
+    """The graph of a model's file, by the file's kind; errors as of the readers."""
+    return (read_exported if file.suffix == SUFFIX else read)(file)
 
 
 def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str]) -> None:
     """``check_model`` in a process of its own. PackInvalid with its words."""
     command = [sys.executable, "-m", "haotuner.whole_model", str(pack), str(file), shapes]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, env=dict(environment) or None, timeout=CHECK_LIMIT_S, check=False
-    )
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, env=dict(environment) or None, timeout=CHECK_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PackInvalid(
+            f"the check of the new pack's model took more than {CHECK_LIMIT_S:.0f} s; tune for smaller sizes, or on a host "
+            "that is less busy: what was measured is kept in the records"
+        ) from error
     if answer.returncode != 0:
         said = answer.stderr.strip()[-1500:] or f"status {answer.returncode}"
         raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {said}")
 
 
-def drawn_inputs(model: AskedModel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
+def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
     """Inputs of a request: normal numbers, whole ones small enough to be indices, masks of ones."""
     draw = np.random.default_rng(seed)
     found: dict[str, Any] = {}
-    for name in model.graph.inputs:
-        kind = model.graph.types[name]
+    for name in graph.inputs:
+        kind = graph.types[name]
         shape = [evaluate(extent, sizes) for extent in kind.shape]
         if kind.dtype in FLOATS:
             found[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
@@ -66,34 +82,33 @@ def drawn_inputs(model: AskedModel, sizes: Mapping[str, int], seed: int = 0) -> 
     return found
 
 
-def check_model(pack: Path, model: AskedModel) -> None:
+def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) -> None:
     """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range."""
-    small = sorted(requests(model.spans), key=lambda sizes: _elements(model, sizes))
-    chosen = [sizes for sizes in small if _elements(model, sizes) <= CHECKED_ELEMENTS][-CHECKS:] or small[:1]
+    small = sorted(requests(spans), key=lambda sizes: _elements(graph, sizes))
+    chosen = [sizes for sizes in small if _elements(graph, sizes) <= CHECKED_ELEMENTS][-CHECKS:] or small[:1]
+    made = {node.output for node in graph.nodes}
     whole = False
     for sizes in chosen:
-        given = drawn_inputs(model, sizes)
-        values = {**interpret(model.graph, given, SEED, _between(model)), **given}
+        given = drawn_inputs(graph, sizes)
+        values: dict[str, Any] = {}
         for threads in (1, None):
             with Pack(pack, threads) as opened:
-                for part in model.parts:
-                    _check_part(opened, part, values, sizes)
-                if len(model.parts) > 1:
-                    found = opened.model(model.written.name).run(given, seed=SEED)
-                    whole |= all(difference(found[name], values[name]) <= TOLERANCE for name in model.graph.outputs)
-    if len(model.parts) > 1 and not whole:  # rounding may change a size that the data tell, but hardly always
-        raise PackInvalid(f"model {model.written.name}: its segments together compute something else")
+                model = opened.model(name)
+                parts: list[Model] = list(model.segments.values()) if isinstance(model, Chain) else [model]
+                if not values:
+                    ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
+                    values = {**interpret(graph, given, SEED, ends & made), **given}
+                for part in parts:
+                    _check_part(part, values, sizes)
+                if isinstance(model, Chain):
+                    found = model.run(given, seed=SEED)
+                    whole |= all(difference(found[one], values[one]) <= TOLERANCE for one in graph.outputs)
+    if not whole and isinstance(model, Chain):  # rounding may change a size that the data tell, but hardly always
+        raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
 
 
-def _between(model: AskedModel) -> list[str]:
-    """Tensors that go from one segment into another."""
-    made = {node.output for node in model.graph.nodes}
-    ends = [one["name"] for part in model.parts for kind in ("inputs", "outputs") for one in part.document[kind]]
-    return [one for one in dict.fromkeys(ends) if one in made]
-
-
-def _check_part(opened: Pack, part: WrittenModel, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    found = opened.model(part.name).run({one["name"]: values[one["name"]] for one in part.document["inputs"]})
+def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    found = part.run({end.name: values[end.name] for end in part.inputs})
     for output, computed in found.items():
         far = difference(computed, values[output])
         if far > TOLERANCE:
@@ -114,15 +129,16 @@ def difference(found: Any, want: Any) -> float:
     return float(np.max(np.abs(one - other), initial=0, where=keep) / max(1.0, np.max(np.abs(other), initial=0, where=keep)))
 
 
-def _elements(model: AskedModel, sizes: Mapping[str, int]) -> float:
-    held = {node.output for node in model.graph.nodes}
-    return float(sum(evaluate(product(kind.shape), sizes) for name, kind in model.graph.types.items() if name in held))
+def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
+    held = {node.output for node in graph.nodes}
+    return float(sum(evaluate(product(kind.shape), sizes) for name, kind in graph.types.items() if name in held))
 
 
 def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
-        check_model(Path(pack), model_of(file, shapes))
+        graph = graph_of(Path(file))
+        check_model(Path(pack), name_of(Path(file)), graph, spans_of(graph, shapes))
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -128,7 +128,9 @@ _ARCHS: Mapping[str, Mapping[str, Any]] = {
     # GA102 white paper: Turing 64 bytes per clock and SM, Ampere 128. Its instruction cache is the small one (Jia 2019).
     "sm_75": {"near_bytes": 64.0, "code_bytes": 46 * 2**10},
     "sm_80": {"mid_bytes": 40.0},  # 5,120 bytes a cycle (NVIDIA A100 white paper), and its successors
-    "sm_90a": {"mid_bytes": 40.0},
+    "sm_90a": {
+        "mid_bytes": 64.0
+    },  # a unit's port: what neighbours ask at the same time is served once (H200 records: 48 to 64)
     "sm_100a": {"mid_bytes": 40.0},
 }
 

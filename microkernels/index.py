@@ -16,7 +16,7 @@ from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.generated import CudaGenerated, short_family
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -56,12 +56,16 @@ def family_named(name: str) -> Family:
         for family in _group_families(kind):
             if family.name == name:
                 return family
+    if (short := short_family(name)) is not None:
+        return short
     raise KeyError(f"no family {name!r}; known: {', '.join(f.name for f in FAMILIES)}")
 
 
 def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     """The families that compute this op on a backend; NothingLegal if none does."""
     known = _group_families(op.kind) if op.kind in GROUPS else FAMILIES
+    if (short := short_family(f"cuda_generated_{op.kind}_{op.dtype}")) is not None:
+        known = (*known, short)
     found = tuple(family for family in known if family.backend == backend and family.serves(op))
     if not found:
         named = ", ".join(family.name for family in known if family.backend == backend and op.kind in family.name)

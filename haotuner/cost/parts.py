@@ -30,5 +30,5 @@ def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
     if parts == 1:
         return 0.0
     elements = shape[op.dynamic[0]] * op["n"]
-    moved = elements * (parts * PARTIAL_BYTES + DTYPE_BYTES[op.dtype])
+    moved = elements * (2 * parts * PARTIAL_BYTES + DTYPE_BYTES[op.dtype])  # parts are written and read again
     return LAUNCH_US + moved / ((device.memory_gbps or 1000.0) * 1e3)

@@ -87,7 +87,9 @@ def _infer_pad(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Te
 def _pad(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
     widths = [(sizes(b), sizes(a)) for b, a in zip(attributes["before"], attributes["after"], strict=True)]
     more: dict[str, Any] = {"constant_values": attributes.get("value", 0)} if attributes["mode"] == "constant" else {}
-    return np.pad(arrays[0], widths, mode=attributes["mode"], **more)
+    array = np.asarray(arrays[0])
+    cut = tuple(slice(max(0, -b), n + min(0, a)) for n, (b, a) in zip(array.shape, widths, strict=True))  # of negative ones
+    return np.pad(array[cut], [(max(0, b), max(0, a)) for b, a in widths], mode=attributes["mode"], **more)
 
 
 def _infer_concat(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:

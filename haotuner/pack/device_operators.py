@@ -29,7 +29,7 @@ def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.
         held = output.outer
         inner = output.inner
         if place % 2:  # without gaps
-            held = np.full(inner.size + 2 * judge.GUARD, judge.SENTINEL, inner.dtype)
+            held = np.full(inner.size + 2 * judge.GUARD, held.reshape(-1)[0], inner.dtype)
             inner = held[judge.GUARD : -judge.GUARD].reshape(inner.shape)
         before = held.copy()
         y = memory.put(held)

@@ -282,7 +282,7 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         put_step(0)
         T.cuda.cta_sync()
         if twice:
-            T.evaluate(pieces.unroll_twice(T))  # the two buffers' addresses become constants
+            T.evaluate(pieces.unroll(T, 2))  # the two buffers' addresses become constants
         for step in T.serial(last - first):
             fetch_step(first + step + 1)  # past the end it fetches zeros or the next share's, which nobody reads
             for kk in T.unroll(bk):

@@ -36,6 +36,7 @@ from haotuner.words.op import Op
 
 WARPGROUP = 128  # threads that issue one wgmma together
 SLAB = 64  # rows of one wgmma
+SUSTAINED = 0.87  # of the tensor cores' rate on paper: under full load an H200's clock falls (docs/results/cuda-h200.md)
 K_STEP = 64  # 2-byte elements of a 128-byte swizzled row
 PITCH_ELEMENTS = 8  # TMA row pitches are multiples of 16 bytes
 ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 2))  # bm, slabs of a consumer warpgroup
@@ -106,6 +107,10 @@ class CudaWgmma(CudaDense):
     def ahead(self, kernel: MicroKernel) -> int:
         """All stages of the ring but the one that is computed."""
         return kernel["st"] - 1
+
+    def peak_share(self, device: Device) -> float:
+        """What the clock keeps when all tensor cores multiply."""
+        return SUSTAINED
 
     def near_bytes(self, kernel: MicroKernel) -> int:
         """Each slab's instruction reads 64 rows of X and all columns of W."""
@@ -227,6 +232,9 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
             if thread == 0:
                 slot: T.int32 = 0
                 phase: T.int32 = 1  # a fresh barrier counts as in the phase before: the first round never waits
+                T.evaluate(
+                    pieces.unroll(T, 4)
+                )  # as nvcc does of itself; NVRTC, which does it twice, lost 5 to 12 % on short sums
                 for step in T.serial(last - first):
                     T.cuda.mbarrier_wait(empty.ptr_to([slot]), phase)
                     T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([slot]), T.uint32(x_bytes + w_bytes))
@@ -264,7 +272,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
             w_rows = T.meta_var(ws.ptr_to([0, group * (SLAB * wr * bk) if swapped else 0]))
             a_low[0] = pieces.call(T, "ht_descriptor_low", w_rows if swapped else x_rows, a_leading, gives="uint32")
             b_low[0] = pieces.call(T, "ht_descriptor_low", x_rows if swapped else w_rows, b_leading, gives="uint32")
-            T.evaluate(pieces.unroll_twice(T))  # once, ptxas keeps some tiles' descriptors out of uniform registers
+            T.evaluate(pieces.unroll(T, 2))  # once, ptxas keeps some tiles' descriptors out of uniform registers
             for step in T.serial(last - first):
                 T.cuda.mbarrier_wait(full.ptr_to([at]), turn)
                 T.ptx.wgmma.fence.sync.aligned()

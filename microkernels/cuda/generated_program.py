@@ -22,6 +22,7 @@ from haotuner.microkernels.cuda.pieces import DEVICE
 
 WARP = 32
 WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
+ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
 TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
 FUNCTIONS = DEVICE / "generated.cuh"
@@ -80,7 +81,8 @@ class _Cell:
 class CudaText:
     """Values are expressions; each step is a statement of its own, so nothing is said twice."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, kept_as: str = "fp32") -> None:
+        self.kept_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32
         self.plan, self._names, self._lanes = plan, 0, plan.schedule.lanes
         self._loops = [Loop(Code(""), Code("1"))]
         self.tensors = (*plan.graph.inputs, plan.output)
@@ -167,6 +169,8 @@ class CudaText:
         """An element a lane."""
         dtype = self.plan.graph.types[tensor].dtype
         place = self._place(tensor, indices, steps if lanes > 1 else None)
+        if self.element(tensor) != TYPES[dtype]:
+            place = f"float({place})"
         guarded = f"{mask} ? {place} : {TYPES[dtype]}(0)" if mask is not None and lanes > 1 else place
         return self._named(dtype, guarded)
 
@@ -177,10 +181,17 @@ class CudaText:
         wide = lanes > 1 and any(steps)
         condition = mask if wide else "ht_lane == 0"
         place = self._place(tensor, indices, steps if wide else None)
+        if self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
+            value = Code(f"{self.kept_as}({value})")
         self._say(f"if ({condition}) {place} = {value};" if condition is not None else f"{place} = {value};")
         self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
+
+    def element(self, tensor: str) -> str:
+        """The type of a tensor's elements in memory."""
+        dtype = self.plan.graph.types[tensor].dtype
+        return self.kept_as if dtype == "fp32" else TYPES[dtype]
 
     def _place(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None) -> str:
         at, parts = self.tensors.index(tensor), []
@@ -269,17 +280,19 @@ def shared_text() -> str:
     return ARGUMENTS.read_text() + FUNCTIONS.read_text()
 
 
-def kernel_text(symbol: str, plan: Plan, threads: int = 256) -> str:
-    """One kernel; UsageError as of ``cuda_unit``."""
+def kernel_text(symbol: str, plan: Plan, threads: int = 256, kept_as: str = "fp32") -> str:
+    """One kernel, on floats that memory keeps as ``kept_as``, of device/prelude.cuh; UsageError as of ``cuda_unit``."""
+    if plan.keeps and kept_as != "fp32":
+        raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
     lanes = plan.schedule.lanes
     if lanes not in WIDTHS:
         raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")
-    machine = CudaText(plan)
+    machine = CudaText(plan, kept_as)
     emit(plan, machine)
     tensors = []
     for place, name in enumerate(machine.tensors):
         const = "const " if name != plan.output else ""
-        dtype = TYPES[plan.graph.types[name].dtype]
+        dtype = machine.element(name)
         tensors.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
     body = [

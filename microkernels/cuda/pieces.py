@@ -10,7 +10,7 @@ from typing import Any
 
 DEVICE = Path(__file__).parent / "device"
 ELEMENT_TYPES = {"float32": "float", "float16": "ht_half", "bfloat16": "ht_bf16"}  # of device/prelude.cuh, by TVM dtype
-UNROLL_TWICE = "ht_unroll_twice"  # TVM's loops have no such pragma: the unit puts it where this call stands
+UNROLL = {2: "ht_unroll_2", 4: "ht_unroll_4"}  # TVM's loops have no such pragma: the unit puts it where this call stands
 STAGED_ROWS = 8  # of a warp's accumulators, on their way to Y
 
 
@@ -44,9 +44,9 @@ def w_row(tirx: Any) -> Any:
     return call(tirx, "ht_w_row", gives="int32")
 
 
-def unroll_twice(tirx: Any) -> Any:
-    """A statement before a loop, which the compiler then unrolls twice."""
-    return call(tirx, UNROLL_TWICE)
+def unroll(tirx: Any, times: int) -> Any:
+    """A statement before a loop, which the compiler then unrolls so many times (of ``UNROLL``)."""
+    return call(tirx, UNROLL[times])
 
 
 def held(tirx: Any, value: Any) -> Any:

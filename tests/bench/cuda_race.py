@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--note", default="")
     wanted = parser.parse_args(arguments)
-    found = [json.loads(path.read_text()) for path in sorted(wanted.results.glob("*.json")) if path.stat().st_size]
-    races = [race for race in found if race.get("rows")]
+    found = {
+        path.stem: json.loads(path.read_text()) for path in sorted(wanted.results.glob("*.json")) if path.stat().st_size
+    }
+    races = {stem: race for stem, race in found.items() if race.get("rows")}
     if not races:
         print(
             f"cuda_race: no race in {wanted.results}: pass the folder of files that `haotuner bench --json` wrote",
@@ -46,23 +48,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def page(races: Sequence[dict[str, Any]], note: str) -> str:
+def page(races: Mapping[str, dict[str, Any]], note: str) -> str:
     """All races: a table of means, then each race row by row."""
-    first = races[0]
+    first = next(iter(races.values()))
     versions = ", ".join(f"{peer} {version}" for peer, version in first["versions"].items() if not peer.startswith("ours"))
     lines = [HEAD, "", f"{first['device']['id']}, {first['device']['compute_units']} multiprocessors; {versions}.", ""]
     lines += [note, ""] if note else []
-    lines += ["| op | rows | best peer | each peer |", "|---|---|---|---|"]
-    for race in races:
+    lines += ["| op | run | rows | best peer | each peer |", "|---|---|---|---|---|"]
+    for stem, race in races.items():
         name = race["rows"][0]["op"]
         for words, rows in _parts(race["rows"]):
             each = ", ".join(
                 f"{peer} {_mean([row['ratios'][peer]['ratio'] for row in rows]):.2f}" for peer in rows[0]["ratios"]
             )
-            lines.append(f"| {name} | {words} | {_mean([row['best']['ratio'] for row in rows]):.2f} | {each} |")
-    for race in races:
+            lines.append(f"| {name} | {stem} | {words} | {_mean([row['best']['ratio'] for row in rows]):.2f} | {each} |")
+    for stem, race in races.items():
         peers = list(race["rows"][0]["peers_us"])
-        lines += ["", f"## {race['rows'][0]['op']}", "", f"| m | ours | {' | '.join(peers)} | TFLOP/s | plan |"]
+        lines += ["", f"## {race['rows'][0]['op']}, {stem}", "", f"| m | ours | {' | '.join(peers)} | TFLOP/s | plan |"]
         lines.append("|---" * (len(peers) + 4) + "|")
         for row in race["rows"]:
             times = [row["ours_us"], *(row["peers_us"].get(peer) for peer in peers)]

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.errors import UsageError
+from haotuner.errors import NothingLegal, UsageError
 from haotuner.generate.kinds import graph_of
 from haotuner.generate.schedule import Schedule, planned
+from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import cuda_unit
+from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.op import Op
 from tests.content.cuda_generated import PROGRAMS, QUICK, entries, plan_of
 from tests.emulator import build
@@ -57,6 +60,18 @@ def test_what_the_text_is(unit):
     assert block.count("__shared__") == 2 and "ht_groups = (long long)gridDim.x * blockDim.x / 64;" in block
     gelu = unit[unit.index(" gelu(const") : unit.index(" bias_gelu(const")]
     assert "__shfl" not in gelu and "erff(" in gelu
+
+
+def test_short_types_are_computed_in_fp32():
+    op = Op.parse("layer_norm:dtype=bf16")
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaGenerated) and family is family_named("cuda_generated_layer_norm_bf16")
+    points = list(family.points(op, find_device("h200")))
+    assert {point["vl"] for point in points} == {8, 32, 128, 512} and not any(point["kp"] for point in points)
+    text = family.text(points[0], "norm")
+    assert text is not None and "float(t0[" in text and "= ht_bf16(v" in text and "float v" in text
+    with pytest.raises(NothingLegal, match="on cpu"):
+        families_for(op, "cpu")
 
 
 def test_what_has_no_program_is_told():

@@ -17,8 +17,11 @@ from haotuner.cost.ring import Flow, flow_of, parts_of
 from haotuner.cost.roofline import expected_us, resident_tiles, roofline_us
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
+from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
+from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.index import families_for
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
@@ -28,6 +31,7 @@ from haotuner.words.traffic import Traffic
 
 H200, A100, CORE = (find_device(name, measure=False) for name in ("h200", "a100-80gb", "epyc-7763"))
 MMA, WGMMA = CudaMma("cuda_mma_fp16", "fp16"), CudaWgmma("cuda_wgmma_fp16", "fp16")
+SHORT = CudaWgmmaShort("cuda_wgmmas_fp16", "fp16")
 OP = Op.parse("dense:n=4096,k=4096,dtype=fp16")
 RING = [feature.name for feature in RING_FEATURES]
 
@@ -59,9 +63,8 @@ def test_stages_ahead_bring_bytes_on_their_way_until_memory_gives_all_it_has() -
 
 def test_few_rows_are_bound_by_the_bytes_of_the_weight() -> None:
     for op in (OP, Op.parse("dense:n=8192,k=8192,dtype=fp16")):
-        score = over_traffic(op, MMA, H200, Traffic.of_range(ShapeRange.parse("m=16")))
-        best = max(float(score([point])[0]) for point in list(MMA.points(op, H200))[::7])
-        assert 0.5 < best <= 1.0
+        score = over_traffic(op, SHORT, H200, Traffic.of_range(ShapeRange.parse("m=16")))
+        assert 0.5 < float(max(score(list(SHORT.points(op, H200))))) <= 1.0  # 0.59 was measured
 
 
 def test_a_scheduler_without_a_wave_does_nothing() -> None:
@@ -126,3 +129,26 @@ def test_a_ring_without_a_product_is_no_demand() -> None:
     wanted = demand(H200, WGMMA, OP, [(WGMMA.kernel(bm=64, bn=64, st=4), Shape.of(m=64))])
     with pytest.raises(ValueError, match="groups matmul and ring"):
         parts_of(replace(wanted, matmul=None))
+
+
+def test_a_product_on_cuda_cores_is_priced_by_them_alone() -> None:
+    """Of half types too: an H200 reaches 22 to 29 TFLOP/s with these kernels, at any number of rows."""
+    family = CudaGemv("cuda_gemv_fp16", "fp16")
+    kernel, shape = family.kernel(bm=16, c=4, wn=4, wk=1, v=8), Shape.of(m=384)
+    work = demand(H200, family, OP, [(kernel, shape)]).work
+    assert float(work.flops["tensor"][0]) == 0.0 and float(work.flops["simd"][0]) == OP.flops(shape)
+    assert us(family, kernel, 384) > OP.flops(shape) / (machine(H200).peak_gflops * 1e3)
+    assert us(family, kernel, 384) > 5 * us(WGMMA, WGMMA.kernel(bm=64, bn=128, st=6), 384)
+
+
+def test_a_wave_alone_waits_for_its_loads() -> None:
+    """Three tiles of a unit take less than twice the time of one, whose waits nothing fills."""
+    family, op = CudaSimt("cuda_simt_fp32", "fp32"), Op.parse("dense:n=2304,k=768")
+    kernel = family.kernel(bm=64, bn=128, bk=8, tm=8, tn=8)
+    one, three = (us(family, kernel, m, op=op) for m in (448, 1408))  # tiles of a unit; 66 and 112 us on an H200
+    assert 1.2 * one < three < 2.2 * one
+
+
+def test_every_call_pays_for_its_launch() -> None:
+    least = us(SHORT, SHORT.kernel(bm=8, bn=64, st=8), 1, op=Op.parse("dense:n=64,k=64,dtype=fp16"))
+    assert 2.0 < least < 4.0  # 3.4 us were the least of an H200

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 import pytest
 
 import haotuner
 from haotuner import judge
 from haotuner.errors import PackClosed, UsageError
+from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_memory import Device
@@ -25,17 +27,18 @@ class Generated:
     def __init__(self, path: str) -> None:
         self.device, self.pack = Device(), haotuner.load(path, device="cuda:0")
         (name,) = self.pack.ops
+        self.dtype = DTYPES[Op.parse(name).dtype].numpy
         self.meaning, self.op, self.stream = Op.parse(name), self.pack.op(name), self.device.stream()
 
     def drawn(self, m: int, n: int) -> dict[str, Any]:
         return judge.draw(self.meaning, Shape.of(m=m, n=n), np.random.default_rng(m * n))
 
     def out(self, m: int, n: int, gap: int = 0) -> Any:
-        return self.device.upload(np.full((m, n), UNTOUCHED, np.float32), strides=(n + gap, 1))
+        return self.device.upload(np.full((m, n), UNTOUCHED, self.dtype), strides=(n + gap, 1))
 
     def judged(self, inputs: dict[str, Any], y: Any, what: object) -> None:
         self.device.wait(self.stream)
-        verdict = judge.check(self.meaning, inputs, self.device.download(y, "float32"))
+        verdict = judge.check(self.meaning, inputs, self.device.download(y, self.dtype))
         assert not verdict.wrong, f"{what}: {verdict}"
 
 
@@ -58,8 +61,8 @@ def generated(path: str) -> None:
     graph = one.device.end(one.stream)
     one.device.replay(graph, one.stream)
     one.judged(inputs, y, "a graph")
-    empty = one.device.empty((0, 40), "float32")
-    one.op.run(empty, *list(named.values())[1:], out=one.device.empty((0, 40), "float32"), stream=one.stream)
+    empty = one.device.empty((0, 40), one.dtype)
+    one.op.run(empty, *list(named.values())[1:], out=one.device.empty((0, 40), one.dtype), stream=one.stream)
     assert one.pack.stats()[one.op.name]["calls"] >= 14
 
 
@@ -70,7 +73,7 @@ def generated_refusals(path: str) -> None:
     x, *rest = (one.device.upload(value) for value in inputs.values())
     out = one.out(4, 12)
     for wrong, kind, why in (
-        (inputs["x"], ValueError, "does not live on a CUDA device"),
+        (inputs["x"].astype(np.float32), ValueError, "does not live on a CUDA device"),
         (one.device.upload(inputs["x"].astype(np.float16)), TypeError, "dtype"),
         (one.device.upload(inputs["x"][:3].copy()), ValueError, "they must be equal"),
         (7, TypeError, "x is a int"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from haotuner.microkernels.index import families_for
+from haotuner.plan.cells import CellTable
 from haotuner.search.cells import LEAST_LIMIT_US, compared
 from haotuner.tuning import Task, tune
 from haotuner.words.op import Op
@@ -45,3 +48,24 @@ def test_shapes_that_would_eat_the_budget_are_not_raced_at() -> None:
     assert max(shape["m"] * shape["n"] for shape in compared(many, CORE, 16)) == 8192 * 16384
     only = task(SILU, "m=8192;n=16384", 20.0)
     assert compared(only, CORE, 16) == list(only.traffic.shapes()), "something is raced at in any case"
+
+
+class Filtering(FakeLab):
+    """Minimal filtering takes half of the time where images are large, and twice of it where they are small."""
+
+    def true_us(self, trial: Trial) -> float:
+        by_transforms = "_winograd_" in trial.composition.parts[0].kernel
+        return trial.shape["h"] ** 2 * ((0.5 if trial.shape["h"] > 20 else 2.0) if by_transforms else 1.0)
+
+
+def test_two_families_race_and_each_shape_gets_the_faster() -> None:
+    op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
+    families = tuple(one for one in families_for(op, "cpu") if one.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32"))
+    asked = replace(task(op, "b=1;h=8..64;w=h", 3600.0), threads=(1,))
+    tuned = tune(asked, Filtering(CORE).as_lab(), families)
+    (table,) = tuned.tables
+    assert isinstance(table, CellTable)
+    chosen = {entry.parts[0].kernel.split("__")[0] for entry in table.entries}
+    assert chosen == {"cpu_conv_fp32", "cpu_conv_winograd_fp32"} and {kernel.family for kernel in tuned.kernels} == chosen
+    for alone in (replace(asked, one_order=True), replace(asked, budget_s=0.0)):  # bits of one order; predictions alone
+        assert {kernel.family for kernel in tune(alone, Filtering(CORE).as_lab(), families).kernels} == {"cpu_conv_fp32"}

@@ -106,7 +106,8 @@ def _verified(
             view = judge.spaced(value, 3) if gaps else value
             root = view.base if gaps and view.base is not None else view
             put(np.ascontiguousarray(root), view)
-        whole = np.full(output.inner.size + 2 * judge.GUARD, judge.SENTINEL, output.inner.dtype)
+        sentinel = output.outer.reshape(-1)[0]
+        whole = np.full(output.inner.size + 2 * judge.GUARD, sentinel, output.inner.dtype)
         inner = whole[judge.GUARD : -judge.GUARD].reshape(output.inner.shape)
         back = output.outer if gaps else whole
         put(back, output.inner if gaps else inner)
@@ -119,7 +120,7 @@ def _verified(
     found = output.inner if gaps else inner
     verdict = judge.check(op, inputs, found)
     edges = np.concatenate([whole[: judge.GUARD], whole[-judge.GUARD :]])
-    touched = output.touched() if gaps else bool((edges != judge.SENTINEL).any())
+    touched = output.touched() if gaps else bool((edges != sentinel).any())
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{shape}: {verdict}")
     if touched:

@@ -92,6 +92,9 @@ def _places() -> Iterator[str]:
 
 
 def _loaded(place: str) -> Nvrtc:
+    # NVRTC 13.0 has no path of its own to its built-in functions: what is loaded already is found by its name.
+    for beside in sorted(Path(place).parent.glob("libnvrtc-builtins.so.*")) if Path(place).is_absolute() else ():
+        ctypes.CDLL(str(beside), mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(place)
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) or (major.value, minor.value) < OLDEST:

@@ -16,7 +16,7 @@ from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
-from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL_TWICE
+from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
 
@@ -164,7 +164,8 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
     body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", _own_types(found["body"]))
     # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
-    body = body.replace(f"{UNROLL_TWICE}();", "#pragma unroll 2")
+    for times, call in UNROLL.items():
+        body = body.replace(f"{call}();", f"#pragma unroll {times}")
     if family.grouped:
         for own, ours in GROUP_WORDS.items():
             body = body.replace(own, ours)
