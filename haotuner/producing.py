@@ -121,6 +121,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     request.check()
     device = own_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
     backend = backend_for(device, request.device)
+    request.check_models(device)
     request.check_memory(device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)

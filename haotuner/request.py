@@ -114,6 +114,14 @@ class Request:
                     f"{device.memory_bytes / (1 << 30):,.1f} GiB; give a smaller op"
                 )
 
+    def check_models(self, device: Device) -> None:
+        """UsageError for whole models on a device that serves none, before anything is tuned."""
+        if self.models and device.kind != "cpu":
+            raise UsageError(
+                f"whole models are tuned for CPUs alone so far, and {device.id} is none; leave --device out, or tune the "
+                f"operators: --op {self.ops[0].name}"
+            )
+
     def check(self) -> None:
         """UsageError for what can be known to be wrong without looking at the device."""
         if not self.ops:

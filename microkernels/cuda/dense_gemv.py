@@ -94,8 +94,8 @@ class CudaGemv(CudaDense):
         return EXCHANGE * exchanged
 
     def near_bytes(self, kernel: MicroKernel) -> int:
-        """Every warp across reads X's rows, from the L1."""
-        return kernel["bm"] * kernel["wn"] * self.bytes_per_element()
+        """Every warp across reads X's rows and its columns of W, all through the L1."""
+        return (kernel["bm"] * kernel["wn"] + kernel["bn"]) * self.bytes_per_element()
 
     def step(self, kernel: MicroKernel) -> Step:
         """A lane has one of 32 elements of k: FMAs, loads of X and W, and their conversion where they are no floats."""

@@ -36,6 +36,7 @@ SIMT_SHORT = Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "", TWOS)
 TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
 GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "", GROUPS)
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, Call(m=64, n=32, k=512)))
+Bugs = dict[str, tuple[Variant, Callable[[str], str]]]
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
 
@@ -63,7 +64,7 @@ def in_lines(containing: str, pattern: str, new: str) -> Callable[[str], str]:
     return apply
 
 
-BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
+BUGS: Bugs = {
     "simt: no barrier in the main loop": (SIMT_SMALL, last(BARRIER, ";")),
     "simt: the next step lands in the buffer being read": (SIMT_SMALL, everywhere(r"\(\(step \+ 1\) % 2\)", "(step % 2)")),
     "simt: X stored in other columns than it is read from": (SIMT_SMALL, in_lines("= x_next_ptr[", r"\^", "+ 0 *")),
@@ -119,7 +120,7 @@ BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
     "wgmma: sums go through a ring that is still read": (WGMMA_SMALL, everywhere(r"ht_sync_some\(.*\n", "")),
 }
 # In the functions that all kernels share: each of these kernels calls a broken copy of its own.
-EPILOGUE_BUGS: dict[str, tuple[Variant, Callable[[str], str]]] = {
+EPILOGUE_BUGS: Bugs = {
     "rows beyond m are written": (SIMT_SMALL, everywhere(r"row >= a\.m \|\| ", "")),
     "columns beyond n are written": (SIMT_SMALL, everywhere(r" \|\| column >= a\.n", "")),
     "16-byte stores to rows off 16 bytes": (SIMT_SMALL, everywhere(r"return pointers % 16 == 0 && .*;", "return true;")),
@@ -153,6 +154,9 @@ GROUP_BUGS: dict[str, Callable[[str], str]] = {
     "groups: rows up to the end of all": everywhere(r"a\.m = .*;", "a.m -= at.x_row;"),
 }
 
+# Copies that nobody breaks: what the others are judged against.
+RIGHT = {"simt as it is": SIMT_SMALL, "mma as it is": MMA_SMALL, "groups as they are": GROUPED_SMALL}
+
 
 def broken(text: str, breaks: Callable[[str], str], bug: str) -> str:
     changed = breaks(text)
@@ -167,14 +171,26 @@ def broken_epilogue(symbol: str, breaks: Callable[[str], str], bug: str) -> str:
     return re.sub(rf"\b({'|'.join(names)})\b", rf"{symbol}_\1", text)
 
 
-@pytest.fixture(scope="module")
-def verdicts(tmp_path_factory):
-    """One unit holds a copy of a kernel for each bug; each copy is broken in its own way and runs in its own process."""
-    folder = tmp_path_factory.mktemp("bugs")
-    bugs = {**BUGS, **EPILOGUE_BUGS, **{bug: (GROUPED_SMALL, breaks) for bug, breaks in GROUP_BUGS.items()}}
-    symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
-    programs = {symbols[bug]: (FAMILIES[variant.kernel.family], variant.kernel) for bug, (variant, _) in bugs.items()}
-    source = device_unit(programs, reduces=("fp32", "fp16"))
+def copied(bugs: dict[str, Variant], symbols: dict[str, str]) -> str:
+    """One unit with a copy of a bug's kernel under its symbol. TVM generates each kernel once, the rest is text."""
+    kernels = {variant.kernel.name: variant.kernel for variant in bugs.values()}
+    models = {name: f"model{number}_" for number, name in enumerate(kernels)}
+    source = device_unit({models[n]: (FAMILIES[k.family], k) for n, k in kernels.items()}, reduces=("fp32", "fp16"))
+    found = {}
+    for name, model in models.items():  # the function, and the kernel that calls it
+        whole = re.search(rf"^HT_DEVICE void {model}_kernel\(.*?^\}}\n.*?^\}}\n", source, re.MULTILINE | re.DOTALL)
+        assert whole is not None, f"no {name} in the unit"
+        found[name] = whole
+    copies = "".join(
+        found[variant.kernel.name][0].replace(models[variant.kernel.name], symbols[bug]) for bug, variant in bugs.items()
+    )
+    first, last = min(text.start() for text in found.values()), max(text.end() for text in found.values())
+    return source[:first] + copies + source[last:]
+
+
+def broken_unit(bugs: Bugs, symbols: dict[str, str]) -> str:
+    """One unit that holds a copy of a kernel for each bug, broken in its own way, and ``RIGHT`` ones as they are."""
+    source = copied({bug: variant for bug, (variant, _) in bugs.items()}, symbols)
     for bug, (_, breaks) in bugs.items():
         head = source.index(f"HT_DEVICE void {symbols[bug]}_kernel(")
         start = source.index(" {\n", head)
@@ -189,10 +205,20 @@ def verdicts(tmp_path_factory):
             last = source.index("\n}\n", end + 3)
             own = source[end:last].replace("ht_enter_group<", f"{symbols[bug]}_enter<")
             source = source[:head] + function + source[head:end] + own + source[last:]
-        else:
+        elif bug in EPILOGUE_BUGS:
             own = source[start:end].replace("ht_store_", f"{symbols[bug]}_ht_store_")
             source = source[:head] + broken_epilogue(symbols[bug], breaks, bug) + source[head:start] + own + source[end:]
-    library = build.build_kernels(source, folder / "bugs.so")
+    return source
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory):
+    """Each copy runs in a process of its own."""
+    folder = tmp_path_factory.mktemp("bugs")
+    right: Bugs = {name: (variant, str) for name, variant in RIGHT.items()}
+    bugs: Bugs = {**BUGS, **EPILOGUE_BUGS, **{bug: (GROUPED_SMALL, breaks) for bug, breaks in GROUP_BUGS.items()}, **right}
+    symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
+    library = build.build_kernels(broken_unit(bugs, symbols), folder / "bugs.so")
     cases = [case_of(symbols[bug], FAMILIES[v.kernel.family], v.kernel, v.calls) for bug, (v, _) in bugs.items()]
     found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), folder)
     return {bug: found[symbols[bug]] for bug in bugs}
@@ -201,3 +227,8 @@ def verdicts(tmp_path_factory):
 @pytest.mark.parametrize("bug", [*BUGS, *EPILOGUE_BUGS, *GROUP_BUGS])
 def test_the_bug_is_caught(verdicts, bug):
     assert not verdicts[bug].right
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_copy_without_a_bug_is_right(verdicts, name):
+    assert verdicts[name].right

@@ -190,3 +190,18 @@ def test_models_have_the_layers_that_they_are_known_for() -> None:
     assert resnet["conv2d_c512_f512_r3_s3_pad1_bias_relu"] == "b=1..8;h=5..10;w=h"
     assert mobile["conv2d_c960_f960_r5_s5_pad2_groups960_bias_hardswish"] == "b=1..8;h=5..10;w=h"
     assert len(resnet) == 25 and "dense_n168_k672_bias_relu" in mobile
+
+
+def test_a_whole_model_on_a_gpu_is_refused_before_anything_is_tuned(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    import onnx
+    from onnx import helper
+
+    kinds = [helper.make_tensor_value_info(name, 1, ["m", 32]) for name in "xy"]
+    weight = helper.make_tensor("w", 1, [32, 32], [0.5] * 1024)
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", kinds[:1], kinds[1:], [weight])
+    file = tmp_path / "layer.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
+    done = run("tune", str(file), "--shapes", "m=1..9", "--device", "h200", "--zero-measure", cache=tmp_path, cwd=tmp_path)
+    assert done.code == 2
+    assert "whole models are tuned for CPUs alone so far" in done.err

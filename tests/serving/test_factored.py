@@ -13,7 +13,6 @@ from haotuner import judge
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.generate.factor import joined
 from haotuner.generate.kinds import graph_of
 from haotuner.microkernels.cpu.generated import CpuGenerated, joins_of
@@ -21,6 +20,7 @@ from haotuner.pack.write import write_pack
 from haotuner.words.limits import PARTIAL_FLOATS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.packs import document
 
 FOLDED = {
@@ -51,7 +51,7 @@ def packed(spec: str, share: str = "") -> PackedSliced:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("factored")
     ops, library = [packed(spec) for spec in FOLDED], folder / "factored.so"
-    pack_library(ops, "x86-64", Toolchain.find(), library)
+    pack_library(ops, "x86-64", toolchain(), library)
     write_pack(folder / "pack", library, document(ops, "x86-64"), lambda _: None)
     return folder / "pack"
 
@@ -102,7 +102,7 @@ def test_which_folds_may_be_cut():
 
 def test_one_row_of_a_cell_of_many_has_its_terms_shared(path, tmp_path):
     held = packed("reduce_sum:", "m")
-    pack_library([held], "x86-64", Toolchain.find(), tmp_path / "rows.so")
+    pack_library([held], "x86-64", toolchain(), tmp_path / "rows.so")
     write_pack(tmp_path / "rows", tmp_path / "rows.so", document([held], "x86-64"), lambda _: None)
     x = np.random.default_rng(0).standard_normal((3, 70_000), dtype=np.float32)
     with haotuner.load(tmp_path / "rows", threads=2) as rows, haotuner.load(path, threads=2) as terms:

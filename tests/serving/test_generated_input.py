@@ -11,10 +11,10 @@ import pytest
 import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.packs import document
 from tests.serving.test_generated import packed
 
@@ -28,7 +28,7 @@ INF = np.float32(np.inf)
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("odd")
     ops, library = [packed(spec) for spec in SPECS], folder / "odd.so"
-    pack_library(ops, "x86-64", Toolchain.find(), library)
+    pack_library(ops, "x86-64", toolchain(), library)
     write_pack(folder / "pack", library, document(ops, "x86-64"), lambda _: None)
     with haotuner.load(folder / "pack", threads=2) as opened:
         yield opened

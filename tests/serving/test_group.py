@@ -13,7 +13,6 @@ import haotuner  # noqa: E402, after the skip
 from haotuner import judge  # noqa: E402
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
-from haotuner.backends.toolchain import Toolchain  # noqa: E402
 from haotuner.cost.problem import Foreign, problem_of  # noqa: E402
 from haotuner.errors import UsageError  # noqa: E402
 from haotuner.graph.interpret import interpret  # noqa: E402
@@ -29,6 +28,7 @@ from haotuner.request import ops_of  # noqa: E402
 from haotuner.runtime.group import named_so  # noqa: E402
 from haotuner.words.op import Op  # noqa: E402
 from haotuner.words.shape import Shape  # noqa: E402
+from tests.run_folder import toolchain  # noqa: E402
 from tests.serving.packs import document  # noqa: E402
 
 helper, FLOAT, INT32, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT32, onnx.TensorProto.INT64
@@ -82,7 +82,7 @@ def packed(op: Op) -> PackedSliced:
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("groups")
     ops = [packed(op) for file in files(folder) for op in ops_of(f"group:{file}")]
-    pack_library(ops, "x86-64", Toolchain.find(), folder / "groups.so")
+    pack_library(ops, "x86-64", toolchain(), folder / "groups.so")
     write_pack(folder / "pack", folder / "groups.so", document(ops, "x86-64"), lambda _: None)
     with haotuner.load(folder / "pack", threads=2) as opened:
         yield opened

@@ -40,14 +40,21 @@ def encoder() -> Graph:
 GRAPH = {"encoder": encoder()}
 
 
+ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The program of native/models.c, and the weights of its model."""
-    folder = tmp_path_factory.mktemp("models")
+    return program(tmp_path_factory.mktemp("models"), ADDRESS)
+
+
+def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, Path]:
+    """The program, built with sanitizers, and its model's weights."""
     written, _, ops = planned(GRAPH, LANES, exact=False)
     weights = folder / "weights"
     weights.write_bytes(written[0].weights)
-    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *LOOSE, *WRAPPED)
+    flags = ("-g", "-O1", *sanitizers, *LOOSE, *WRAPPED)
     sources = [*pack_sources(folder / "pack", ops, written), HERE / "models.c"]
     return cc(sources, folder / "models", *flags), weights
 
@@ -70,6 +77,12 @@ def test_a_size_that_was_seen_takes_no_memory(models):
 def test_many_damaged_schedules(models):
     for seed in range(8):
         run([models[0], "schedules", "20000", str(seed), models[1]], 600)
+
+
+@pytest.mark.slow
+def test_callers_at_once_race_for_nothing(tmp_path):
+    built, weights = program(tmp_path, ("-fsanitize=thread",))
+    assert "wrong=0" in run([built, "callers", "10", "5", weights], 300).stdout
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ import pytest
 import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.graph.interpret import interpret
 from haotuner.pack.write import write_pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.model_packs import model_pack
 from tests.serving.online_packs import online_op
 from tests.serving.packs import document
@@ -30,7 +30,7 @@ SPECS = ("attention:d=24", "attention:d=8,causal=end,mask=keys", "attention:d=8,
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("attention")
     ops, library = [online_op(spec) for spec in SPECS], folder / "attention.so"
-    pack_library(ops, "x86-64", Toolchain.find(), library)
+    pack_library(ops, "x86-64", toolchain(), library)
     write_pack(folder / "pack", library, document(ops, "x86-64"), lambda _: None)
     return folder / "pack"
 

@@ -15,8 +15,8 @@ torch: Any = pytest.importorskip("torch")
 import haotuner  # noqa: E402
 import haotuner.torch as adapter  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
-from haotuner.backends.toolchain import Toolchain  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
+from tests.run_folder import toolchain  # noqa: E402
 from tests.serving.conv_packs import packed_conv  # noqa: E402
 from tests.serving.odd_tensors import ODD, odd  # noqa: E402
 from tests.serving.packs import LANES, best_level, document  # noqa: E402
@@ -96,7 +96,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Any:
     level, out = best_level(), Path(tmp_path_factory.mktemp("blocks"))
     specs = [*adapter.ops_of(net(), fuse=True), *adapter.ops_of(net(torch.bfloat16), fuse=True)]
     ops = [packed_conv(spec, LANES[level]) for spec in specs]
-    pack_library(ops, level, Toolchain.find(), out / "pack.so")
+    pack_library(ops, level, toolchain(), out / "pack.so")
     write_pack(out / "pack", out / "pack.so", document(ops, level), lambda _: None)
     with haotuner.load(out / "pack", threads=1) as opened:
         yield opened

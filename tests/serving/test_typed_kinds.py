@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import haotuner
 from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
 from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
@@ -24,6 +23,7 @@ from haotuner.runtime.host import missing_flags
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
+from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.odd_tensors import ODD, odd
 from tests.serving.packs import LANES, best_level, document, rewrite
@@ -58,7 +58,7 @@ def made(out: Path, level: str) -> Path:
     ops += [packed_product(spec, lanes) for spec in PRODUCTS]
     ops.append(typed_op(SIGNED, lanes))
     library = out / "pack.so"
-    pack_library(ops, level, Toolchain.find(), library)
+    pack_library(ops, level, toolchain(), library)
     write_pack(out / "pack", library, document(ops, level), lambda _: None)
     return out / "pack"
 
@@ -184,7 +184,9 @@ def test_odd_tensors_are_right_or_refused_in_words(pack: Pack, data: st.DataObje
             found = served(given_to["x"], out=out, **{name: given_to[name] for name in passed if name != "x"})
     except (TypeError, ValueError, HaotunerError) as error:
         assert op.name in str(error) or "takes" in str(error), str(error)
-        assert way not in ("none", "apart") or at == "out", str(error)
+        gaps = at != "out" and given_to[at].shape[-1] > 1 and given_to[at].strides[-1] != given_to[at].itemsize
+        documented = op.kind != "batch_matmul" and gaps and "inner stride" in str(error)  # an image's rows have no gaps
+        assert way not in ("none", "apart") or at == "out" or documented, str(error)
         return
     assert found.size == 0 or found.shape == out.shape if out is not None else True
     if way not in ("axis", "no axis", "longer", "empty", "one", "type"):

@@ -14,7 +14,7 @@ import pytest
 
 from haotuner.backends.cuda.unit import device_unit
 from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of
-from tests.content.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken, broken_epilogue
+from tests.content.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken_unit
 from tests.emulator.run import Case
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.cubins import cubin_of
@@ -54,17 +54,6 @@ def test_generated_kernels_compute_through_the_driver(way, tmp_path):
 def test_broken_kernels_are_noticed_through_the_driver(tmp_path):
     bugs = {**BUGS, **EPILOGUE_BUGS}
     symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
-    programs = {symbols[bug]: (FAMILIES[variant.kernel.family], variant.kernel) for bug, (variant, _) in bugs.items()}
-    source = device_unit(programs, reduces=("fp32", "fp16"))
-    for bug, (_, breaks) in bugs.items():
-        head = source.index(f"HT_DEVICE void {symbols[bug]}_kernel(")
-        start = source.index(" {\n", head)
-        end = source.index("\n}\n", start)
-        if bug in BUGS:
-            source = source[:start] + broken(source[start:end], breaks, bug) + source[end:]
-        else:
-            own = source[start:end].replace("ht_store_", f"{symbols[bug]}_ht_store_")
-            source = source[:head] + broken_epilogue(symbols[bug], breaks, bug) + source[head:start] + own + source[end:]
     cases = [case_of(symbols[bug], FAMILIES[v.kernel.family], v.kernel, v.calls) for bug, (v, _) in bugs.items()]
-    found = failures(source, cases, "sm_90a", tmp_path, seconds=800)
+    found = failures(broken_unit(bugs, symbols), cases, "sm_90a", tmp_path, seconds=800)
     assert [bug for bug in bugs if not found[symbols[bug]]] == []

@@ -1,49 +1,18 @@
 /* act(x w^T + bias + residual) with GELU, of a pack on CUDA device 0 through haotuner.h: drive_fused PACK dense_n<N>_k<K>_bias_residual_gelu.
  * Prints the largest error. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "cuda/cu.h"
-#include "haotuner.h"
-
-#define CHECK(condition)                                      \
-  do {                                                        \
-    if (!(condition)) {                                       \
-      fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-      exit(1);                                                \
-    }                                                         \
-  } while (0)
-
-static ht_cu cu;
-
-static DLTensor upload(const void* data, size_t bytes, DLDataType dtype, int rank, int64_t* shape) {
-  CUdeviceptr at;
-  CHECK(cu.MemAlloc(&at, bytes) == 0);
-  if (data != NULL) CHECK(cu.MemcpyHtoDAsync(at, data, bytes, NULL) == 0);
-  DLTensor t = {(void*)(size_t)at, {kDLCUDA, 0}, rank, dtype, shape, NULL, 0};
-  return t;
-}
+#include "on_device.h"
 
 int main(int argc, char** argv) {
-  const DLDataType fp32 = {kDLFloat, 32, 1};
   ht_error error;
   ht_pack* pack;
   ht_op* op;
   ht_linear* linear;
-  CUdevice device;
-  CUcontext context;
   long long n, k;
   CHECK(argc == 3 && sscanf(argv[2], "dense_n%lld_k%lld_bias_residual_gelu", &n, &k) == 2);
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != NULL);
-#define FIND(field, symbol, parameters) *(void**)&cu.field = dlsym(library, #symbol);
-  HT_CU_NEEDED(FIND)
-  HT_CU_PERHAPS(FIND)
+  find_driver();
   CHECK(ht_pack_open_on(argv[1], 0, &pack, &error) == HT_OK && ht_op_find(pack, argv[2], &op, &error) == HT_OK);
-  CHECK(cu.DeviceGet(&device, 0) == 0 && cu.DevicePrimaryCtxRetain(&context, device) == 0 && cu.CtxPushCurrent(context) == 0);
+  enter_device();
   const int64_t m = 37;
   float *w = malloc((size_t)(n * k) * 4), *b = malloc((size_t)n * 4), *x = malloc((size_t)(m * k) * 4), *y = malloc((size_t)(m * n) * 4);
   float* r = malloc((size_t)(m * n) * 4);

@@ -1,48 +1,18 @@
 /* A grouped op of a pack on CUDA device 0 through haotuner.h: drive_grouped PACK grouped_n<N>_k<K>_g<G>. Prints the largest error. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "cuda/cu.h"
-#include "haotuner.h"
-
-#define CHECK(condition)                                      \
-  do {                                                        \
-    if (!(condition)) {                                       \
-      fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-      exit(1);                                                \
-    }                                                         \
-  } while (0)
-
-static ht_cu cu;
-
-static DLTensor upload(const void* data, size_t bytes, DLDataType dtype, int rank, int64_t* shape) {
-  CUdeviceptr at;
-  CHECK(cu.MemAlloc(&at, bytes) == 0);
-  if (data != NULL) CHECK(cu.MemcpyHtoDAsync(at, data, bytes, NULL) == 0);
-  DLTensor t = {(void*)(size_t)at, {kDLCUDA, 0}, rank, dtype, shape, NULL, 0};
-  return t;
-}
+#include "on_device.h"
 
 int main(int argc, char** argv) {
-  const DLDataType fp32 = {kDLFloat, 32, 1}, int32 = {kDLInt, 32, 1};
+  const DLDataType int32 = {kDLInt, 32, 1};
   ht_error error;
   ht_pack* pack;
   ht_op* op;
   ht_linear* linear;
-  CUdevice device;
-  CUcontext context;
   long long n, k, g;
   CHECK(argc == 3 && sscanf(argv[2], "grouped_n%lld_k%lld_g%lld", &n, &k, &g) == 3 && g <= 64);
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != NULL);
-#define FIND(field, symbol, parameters) *(void**)&cu.field = dlsym(library, #symbol);
-  HT_CU_NEEDED(FIND)
-  HT_CU_PERHAPS(FIND)
+  find_driver();
   CHECK(ht_pack_open_on(argv[1], 0, &pack, &error) == HT_OK && ht_op_find(pack, argv[2], &op, &error) == HT_OK);
-  CHECK(cu.DeviceGet(&device, 0) == 0 && cu.DevicePrimaryCtxRetain(&context, device) == 0 && cu.CtxPushCurrent(context) == 0);
+  enter_device();
   const int64_t m = 77;
   float *w = malloc((size_t)(g * n * k) * 4), *b = malloc((size_t)(g * n) * 4), *x = malloc((size_t)(m * k) * 4), *y = malloc((size_t)(m * n) * 4);
   for (long long i = 0; i < g * n * k; ++i) w[i] = (float)((i * 37 % 101) - 50) / 50.0f;

@@ -1,25 +1,11 @@
 /* A batch_matmul of a pack on CUDA device 0 through haotuner.h, stored nn in fp32: drive_products PACK. Prints the largest error.
  * Called through the door for tvm-ffi as well, in a process that has no tvm-ffi to tell a stream. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <tvm/ffi/c_api.h>
 
-#include "cuda/cu.h"
 #include "ht_limits.h"
+#include "on_device.h"
 #include "open.h"
-
-#define CHECK(condition)                                      \
-  do {                                                        \
-    if (!(condition)) {                                       \
-      fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-      exit(1);                                                \
-    }                                                         \
-  } while (0)
-
-static ht_cu cu;
 
 /* With no stream said: the legacy one. */
 static void through_the_door(void* library, DLTensor* x, DLTensor* w, DLTensor* y) {
@@ -35,14 +21,6 @@ static void through_the_door(void* library, DLTensor* x, DLTensor* w, DLTensor* 
   CHECK(cu.StreamSynchronize(NULL) == 0);
 }
 
-static DLTensor upload(const void* data, size_t bytes, int rank, int64_t* shape) {
-  CUdeviceptr at;
-  CHECK(cu.MemAlloc(&at, bytes) == 0);
-  if (data != NULL) CHECK(cu.MemcpyHtoDAsync(at, data, bytes, NULL) == 0);
-  DLTensor t = {(void*)(size_t)at, {kDLCUDA, 0}, rank, {kDLFloat, 32, 1}, shape, NULL, 0};
-  return t;
-}
-
 int main(int argc, char** argv) {
   enum { B = 3, M = 33, N = 20, K = 13 };
   static float x[B * M * K], w[K * N], y[B * M * N];
@@ -50,22 +28,16 @@ int main(int argc, char** argv) {
   ht_pack* pack;
   ht_op* op;
   ht_linear* linear;
-  CUdevice device;
-  CUcontext context;
   CUstream stream;
   CHECK(argc == 2);
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != NULL);
-#define FIND(field, symbol, parameters) *(void**)&cu.field = dlsym(library, #symbol);
-  HT_CU_NEEDED(FIND)
-  HT_CU_PERHAPS(FIND)
+  find_driver();
   CHECK(ht_pack_open_on(argv[1], 0, &pack, &error) == HT_OK && ht_op_find(pack, "batch_matmul", &op, &error) == HT_OK);
-  CHECK(cu.DeviceGet(&device, 0) == 0 && cu.DevicePrimaryCtxRetain(&context, device) == 0 && cu.CtxPushCurrent(context) == 0);
+  enter_device();
   CHECK(cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING) == 0);
   for (int i = 0; i < B * M * K; ++i) x[i] = (float)((i * 53 % 7) - 3);
   for (int i = 0; i < K * N; ++i) w[i] = (float)((i * 37 % 7) - 3);
   int64_t x_shape[3] = {B, M, K}, w_shape[2] = {K, N}, y_shape[3] = {B, M, N}, none[3] = {B, 0, K}, nothing[3] = {B, 0, N};
-  DLTensor tx = upload(x, sizeof x, 3, x_shape), tw = upload(w, sizeof w, 2, w_shape), ty = upload(NULL, sizeof y, 3, y_shape);
+  DLTensor tx = upload(x, sizeof x, fp32, 3, x_shape), tw = upload(w, sizeof w, fp32, 2, w_shape), ty = upload(NULL, sizeof y, fp32, 3, y_shape);
   DLTensor x0 = tx, y0 = ty, away = tx;
   x0.shape = none, y0.shape = nothing, away.device.device_id = 1;
   CHECK(ht_bind(op, &tw, NULL, &linear, &error) == HT_BAD_VALUE);
@@ -83,8 +55,8 @@ int main(int argc, char** argv) {
   for (int j = 0; j < N; ++j) bias[j] = (float)(j % 5);
   for (int i = 0; i < M; ++i) mask[i] = (float)(i % 3);
   int64_t n_shape[1] = {N}, m_shape[2] = {M, 1}, b_shape[1] = {B};
-  DLTensor tb = upload(bias, sizeof bias, 1, n_shape), tm = upload(mask, sizeof mask, 2, m_shape), ts = upload(scales, sizeof scales, 1, b_shape);
-  DLTensor tz = upload(NULL, sizeof z, 3, y_shape), number = {&half, {kDLCPU, 0}, 0, {kDLFloat, 32, 1}, NULL, NULL, 0};
+  DLTensor tb = upload(bias, sizeof bias, fp32, 1, n_shape), tm = upload(mask, sizeof mask, fp32, 2, m_shape), ts = upload(scales, sizeof scales, fp32, 1, b_shape);
+  DLTensor tz = upload(NULL, sizeof z, fp32, 3, y_shape), number = {&half, {kDLCPU, 0}, 0, {kDLFloat, 32, 1}, NULL, NULL, 0};
   DLTensor elsewhere = tm;
   elsewhere.device.device_id = 1;
   CHECK(ht_run(op, (const DLTensor*[]){&tx, &tw, &tz, NULL, NULL, &elsewhere}, 6, stream, &error) == HT_BAD_VALUE);
