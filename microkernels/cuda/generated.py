@@ -15,6 +15,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, merges
+from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline
@@ -84,8 +85,13 @@ class CudaGenerated(CpuGenerated):
         graph = self._graph(op.all_options())
         rank = graph.types[graph.outputs[0]].rank
         folds = sum(node.primitive in FOLDS for node in graph.nodes)
+        groups = GROUPS if _folds_rows(graph) else GROUPS[:2]
+        space = self.space(op, device)
         for axis in (rank, *([0] if folds else []), *range(1, rank)):
-            for lanes in GROUPS if folds and axis in (0, rank) else (WARP,):
+            shared = any(  # a fold's terms are shared by lanes; else each lane folds its own
+                axis - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
+            )
+            for lanes in groups if shared and axis in (0, rank) else (WARP,):
                 for kept in ((), *((tensor,) for tensor in keepable(graph))):
                     for unroll in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
                         kernel = self.kernel_of(
@@ -182,6 +188,17 @@ class CudaGenerated(CpuGenerated):
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """UsageError: its program is text, not TVM's."""
         raise UsageError(f"micro-kernel {kernel.name} is CUDA C++ that haotuner writes itself; it has no module of TVM")
+
+
+def _folds_rows(graph: Graph) -> bool:
+    """Whether some fold has more terms than a window: an extent that comes with a call, or a long one."""
+    for node in graph.nodes:
+        if node.primitive in FOLDS:
+            shape = graph.types[node.inputs[0]].shape
+            axes = node.attributes.get("axes", range(len(shape)))
+            if any(not isinstance(shape[axis], int) or int(shape[axis]) > GROUPS[1] for axis in axes):
+                return True
+    return False
 
 
 @cache

@@ -84,12 +84,12 @@ def build_unit(source: str, library: Path) -> Path:
 
 
 def build_kernels(source: str, library: Path, *, traced: bool = False) -> Path:
-    """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each kernel.
+    """A unit of ``haotuner.backends.cuda.unit`` as a shared library with an ``emulator_run_SYMBOL`` for each micro-kernel.
 
     ``traced``: its accesses to shared memory are seen (``native/banks.cc``); four times as slow.
     """
     unit = library.with_suffix(".cc")
-    entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source))
+    entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source) if "ht_cuda_args" in taken)
     text = translate(source) + entries
     sources: list[str] = [str(unit)]
     checks: tuple[str, ...] = ALIGNMENT

@@ -21,6 +21,7 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 DRAWN = 2  # shapes beside those around a vector
+MOST_FLOPS = 3e5  # of a shape: the reference takes float64 of the host
 
 
 class CutWords(ctypes.Structure):
@@ -129,13 +130,15 @@ def _verified(
 
 
 def _shapes(op: Op, kernel: MicroKernel, rng: np.random.Generator) -> Iterator[Shape]:
-    """One of everything, a vector and more, and some drawn."""
-    along = kernel["vl"] * kernel["u"]
-    yield Shape.of(dict.fromkeys(op.dynamic, 1))
+    """One of everything, a vector and more, and some drawn; the outer axes shorter where there is too much to compute."""
     *outer, last = op.dynamic
-    yield Shape.of({**dict.fromkeys(outer, 3), last: along + 5})
+    found = [dict.fromkeys(op.dynamic, 1), {**dict.fromkeys(outer, 3), last: kernel["vl"] * kernel["u"] + 5}]
     for _ in range(DRAWN):
-        yield Shape.of({axis: int(rng.integers(1, 40 if axis != last else 3 * kernel["vl"] + 8)) for axis in op.dynamic})
+        found.append({axis: int(rng.integers(1, 40 if axis != last else 3 * kernel["vl"] + 8)) for axis in op.dynamic})
+    for extents in found:
+        while op.flops(Shape.of(extents)) > MOST_FLOPS and any(extents[axis] > 1 for axis in outer):
+            extents |= {axis: max(1, extents[axis] // 2) for axis in outer}
+        yield Shape.of(extents)
 
 
 class GeneratedOperands:
