@@ -86,7 +86,7 @@ int ht_ffi_queue_operands(int index, const TVMFFIAny* args, int32_t count_args, 
   for (int i = 0; i < op->operand_count; ++i) {
     if ((given[i] = ht_ffi_tensor(&args[2 + i])) != NULL) continue;
     char text[128];
-    snprintf(text, sizeof text, "%.80s is not a tensor: pass a tensor of a CUDA device", op->operands[i].name);
+    snprintf(text, sizeof text, "%.60s is not a tensor: pass a tensor of a CUDA device", op->operands[i].name);
     return ht_ffi_raise("TypeError", op->name, text);
   }
   if (args[1].type_index == kTVMFFINone && TVMFFIEnvGetStream != NULL)
