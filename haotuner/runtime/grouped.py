@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from haotuner.errors import UsageError
+from haotuner.runtime.on_device import check_lazy, explained, stream_for
 from haotuner.runtime.placed import PlacedBound, PlacedLinear, PlacedOp
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import kind_of, still
@@ -50,9 +51,9 @@ class PlacedGroups(PlacedLinear):
         call, record, setting = self._state
         kind = kind_of(type(x))
         if stream is None:
-            stream = self._stream_of(x)
+            stream = stream_for(self.name, x)
         if kind.lazy:
-            self._check_lazy(x)
+            check_lazy(self.name, "x", x)
         try:
             if out is None:
                 if kind.gives:
@@ -60,5 +61,5 @@ class PlacedGroups(PlacedLinear):
                 out = self._empty(x)
             call(still(x, stream), record, still(out, stream), setting, stream, still(offsets, stream))
         except REFUSED as error:
-            raise self._explained(error, x, out, offsets=offsets) from error
+            raise explained(self.name, error, {"x": x, "out": out, "offsets": offsets}) from error
         return out

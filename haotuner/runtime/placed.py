@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed
+from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
 from haotuner.runtime.refusal import REFUSED
-from haotuner.runtime.streams import Unclear, kind_of, still, stream_of
+from haotuner.runtime.streams import kind_of, still
 from haotuner.words.composition import Composition, Part
 from haotuner.words.limits import MAX_PARTS
 
@@ -92,9 +92,9 @@ class PlacedLinear:
         call, record, setting = self._state
         kind = kind_of(type(x))
         if stream is None:
-            stream = self._stream_of(x)
+            stream = stream_for(self.name, x)
         if kind.lazy:
-            self._check_lazy(x)
+            check_lazy(self.name, "x", x)
         try:
             if out is None:
                 if kind.gives:
@@ -105,7 +105,7 @@ class PlacedLinear:
             else:
                 call(still(x, stream), record, still(out, stream), setting, stream)
         except REFUSED as error:
-            raise self._explained(error, x, out) from error
+            raise explained(self.name, error, {"x": x, "out": out}) from error
         return out
 
     @property
@@ -129,11 +129,11 @@ class PlacedLinear:
         Not needed with torch, which gives it to each call. Not while a stream is captured.
         """
         bound = self._bound
-        bound.prepare(self.owner, self._stream_of(bound.weight) if stream is None else stream)
+        bound.prepare(self.owner, stream_for(self.name, bound.weight) if stream is None else stream)
 
     def warm(self) -> None:
         """What ``Pack.warmup`` does: code was loaded with the pack, what is left is memory for the current stream."""
-        if _exchange(self._bound.weight) is None:
+        if exchange_of(self._bound.weight) is None:
             self.prepare()
 
     def serve(self, bound: PlacedBound) -> None:
@@ -155,38 +155,13 @@ class PlacedLinear:
         """Let go of the library; later calls raise PackClosed. The weight stays, for graphs may replay it."""
         self.serve(self._bound.closed())
 
-    def _stream_of(self, x: Any) -> int | None:
-        try:
-            return stream_of(x)
-        except Unclear as error:
-            raise ValueError(f"{self.name}: {error}") from error
-
-    def _check_lazy(self, x: Any, name: str = "x") -> None:
-        """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
-        if x.is_neg():
-            raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
-        if x.requires_grad and sys.modules["torch"].is_grad_enabled():
-            raise ValueError(f"{self.name}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
-
     def _empty(self, x: Any) -> Any:
         shape = getattr(x, "shape", None)
         if shape is None or len(shape) == 0:
             op = self._bound.op
             raise TypeError(f"{op.name}: x must be a tensor (..., {op.k}) of the pack's device, got {type(x).__name__}")
         size = (*(int(extent) for extent in shape[:-1]), self._n)
-        if hasattr(x, "new_empty"):
-            return x.new_empty(size)
-        cupy = sys.modules.get("cupy")
-        if cupy is not None and isinstance(x, cupy.ndarray):
-            return cupy.empty(size, dtype=x.dtype)
-        raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
-
-    def _explained(self, error: Exception, x: Any, out: Any, **more: Any) -> Exception:
-        """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
-        for name, value in {"x": x, "out": out, **more}.items():
-            if value is not None and not hasattr(value, "__dlpack__") and _exchange(value) is None:
-                return TypeError(f"{self.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
-        return error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}")
+        return empty_like(self.name, x, size)
 
 
 class PlacedFused(PlacedLinear):
@@ -206,10 +181,10 @@ class PlacedFused(PlacedLinear):
         call, record, setting = self._state
         kind = kind_of(type(x))
         if stream is None:
-            stream = self._stream_of(x)
+            stream = stream_for(self.name, x)
         if kind.lazy:
-            self._check_lazy(x)
-            self._check_lazy(residual, "residual")
+            check_lazy(self.name, "x", x)
+            check_lazy(self.name, "residual", residual)
         try:
             if out is None:
                 if kind.gives:
@@ -217,12 +192,8 @@ class PlacedFused(PlacedLinear):
                 out = self._empty(x)
             call(still(x, stream), record, still(out, stream), setting, stream, still(residual, stream))
         except REFUSED as error:
-            raise self._explained(error, x, out, residual=residual) from error
+            raise explained(self.name, error, {"x": x, "out": out, "residual": residual}) from error
         return out
-
-
-def _exchange(value: Any) -> Any:
-    return getattr(type(value), "__dlpack_c_exchange_api__", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +249,6 @@ def _kept(op: PackOp, name: str, value: Any) -> Any:
     detach = getattr(value, "detach", None)
     if detach is not None:
         return detach()
-    if not hasattr(value, "__dlpack__") and _exchange(value) is None:
+    if not hasattr(value, "__dlpack__") and exchange_of(value) is None:
         raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
     return value

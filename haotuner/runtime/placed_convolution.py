@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.ops.convolution import windows
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER
+from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
 from haotuner.runtime.refusal import REFUSED
-from haotuner.runtime.streams import kind_of, still
+from haotuner.runtime.streams import still
 from haotuner.words.op import Op
 
 if TYPE_CHECKING:
@@ -54,15 +54,14 @@ class PlacedConvolution(PlacedLinear):
         """The convolution; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
         call, record, setting = self._state
         if stream is None:
-            stream = self._stream_of(x)
-        if kind_of(type(x)).lazy:
-            self._check_lazy(x)
+            stream = stream_for(self.name, x)
+        check_lazy(self.name, "x", x)
         if out is None:
             out = self._empty(x)
         try:
             call(still(x, stream), record, still(out, stream), setting, stream)
         except REFUSED as error:
-            raise self._explained(error, x, out) from error
+            raise explained(self.name, error, {"x": x, "out": out}) from error
         return out
 
     def warm(self) -> None:
@@ -86,9 +85,4 @@ class PlacedConvolution(PlacedLinear):
         sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
         known = {"f": meaning["f"], **{after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}}
         size = (*shape[:split], *(max(0, known[axis]) for axis in op.output.dims[1:]))
-        if hasattr(x, "new_empty"):
-            return x.new_empty(size)
-        cupy = sys.modules.get("cupy")
-        if cupy is not None and isinstance(x, cupy.ndarray):
-            return cupy.empty(size, dtype=x.dtype)
-        raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
+        return empty_like(self.name, x, size)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from haotuner.ops.batch_matmul import BESIDE
 from haotuner.pack.op import PackOp
+from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
 from haotuner.runtime.products import broadcast
 from haotuner.runtime.refusal import REFUSED
-from haotuner.runtime.streams import Unclear, kind_of, still, stream_of
+from haotuner.runtime.streams import still
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -53,33 +53,17 @@ class PlacedProductOp:
             more["scale"] = np.array(more["scale"], np.float32)
         given = [(name, value) for name, value in more.items() if value is not None]
         for name, value in (("x", x), ("w", w), *given):
-            self._check_lazy(name, value)
+            check_lazy(self.name, name, value)
         if stream is None:
-            try:
-                stream = stream_of(x)
-            except Unclear as error:
-                raise ValueError(f"{self.name}: {error}") from error
+            stream = stream_for(self.name, x)
         if out is None:
             out = self._empty(x, w)
         try:
             call = (still(x, stream), still(w, stream), still(out, stream), self._setting, stream)
             self._call(*call, *(() if not given else (_still(value, stream) for value in more.values())))
         except REFUSED as error:
-            for name, value in (("x", x), ("w", w), ("out", out), *given):
-                if not hasattr(value, "__dlpack__") and not hasattr(type(value), "__dlpack_c_exchange_api__"):
-                    kind = type(value).__name__
-                    raise TypeError(f"{self.name}: {name} is a {kind}; pass a tensor of the pack's device") from error
-            raise error if str(error).startswith(self.name) else type(error)(f"{self.name}: {error}") from error
+            raise explained(self.name, error, {"x": x, "w": w, "out": out, **dict(given)}) from error
         return out
-
-    def _check_lazy(self, name: str, value: Any) -> None:
-        """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
-        if not kind_of(type(value)).lazy:
-            return
-        if value.is_neg():
-            raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
-        if value.requires_grad and sys.modules["torch"].is_grad_enabled():
-            raise ValueError(f"{self.name}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
 
     def _empty(self, x: Any, w: Any) -> Any:
         """An output for these factors; what else is wrong with them is said by the call itself."""
@@ -98,12 +82,7 @@ class PlacedProductOp:
             ) from None
         m_at, n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(self.entry.inputs, "mn", strict=True))
         size = (*batch, shapes[0][m_at], shapes[1][n_at])
-        if hasattr(x, "new_empty"):
-            return x.new_empty(size)
-        cupy = sys.modules.get("cupy")
-        if cupy is not None and isinstance(x, cupy.ndarray):
-            return cupy.empty(size, dtype=x.dtype)
-        raise ValueError(f"{self.name}: no output can be made for a {type(x).__name__}; pass out=")
+        return empty_like(self.name, x, size)
 
 
 def _still(value: Any, stream: int | None) -> Any:

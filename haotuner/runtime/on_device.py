@@ -1,0 +1,53 @@
+"""What every call on a device does with operands of a framework: their stream, what is refused, memory for the result.
+
+``op`` is the name that begins every message.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from haotuner.runtime.streams import Unclear, kind_of, stream_of
+
+
+def stream_for(op: str, x: Any) -> int | None:
+    """The current stream of x's framework; ValueError where it does not say one."""
+    try:
+        return stream_of(x)
+    except Unclear as error:
+        raise ValueError(f"{op}: {error}") from error
+
+
+def check_lazy(op: str, name: str, value: Any) -> None:
+    """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
+    if not kind_of(type(value)).lazy:
+        return
+    if value.is_neg():
+        raise ValueError(f"{op}: {name} is a lazy negation; pass {name}.resolve_neg()")
+    if value.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise ValueError(f"{op}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
+
+
+def empty_like(op: str, x: Any, size: tuple[int, ...]) -> Any:
+    """New memory of x's framework, type and device; ValueError where it has no way to be asked for it."""
+    if hasattr(x, "new_empty"):
+        return x.new_empty(size)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        return cupy.empty(size, dtype=x.dtype)
+    raise ValueError(f"{op}: no output can be made for a {type(x).__name__}; pass out=")
+
+
+def explained(op: str, error: Exception, given: Mapping[str, Any]) -> Exception:
+    """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
+    for name, value in given.items():
+        if value is not None and not hasattr(value, "__dlpack__") and exchange_of(value) is None:
+            return TypeError(f"{op}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
+    return error if str(error).startswith(op) else type(error)(f"{op}: {error}")
+
+
+def exchange_of(value: Any) -> Any:
+    """The table by which its framework hands tensors over, or None."""
+    return getattr(type(value), "__dlpack_c_exchange_api__", None)
