@@ -12,6 +12,7 @@ import pytest
 
 import haotuner
 from haotuner.bench.models import race, requests_of
+from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
@@ -210,6 +211,25 @@ def test_damaged_files_of_a_model_are_found(path, tmp_path):
     (copied / "models" / "encoder.weights").write_bytes(b"")
     with haotuner.load(copied, threads=1) as pack, pytest.raises(PackInvalid, match="not the file"):
         pack.model("encoder")
+
+
+def test_every_step_of_a_request_is_timed_and_shown(path, capsys):
+    graph = GRAPHS["encoder"]
+    document = steps_document(path, "encoder", "seq=7;batch=2", "", 1)
+    assert document["shape"] == {"batch": 2, "seq": 7}, "whatever the order of the words"
+    with haotuner.load(path, threads=1) as pack:
+        model = pack.model("encoder")
+        run = [step for step in model.schedule.steps if step["do"] != "alias"]
+        inputs = given(graph, batch=2, seq=7)
+        outputs, us = model.timed(inputs)
+        assert len(us) == len(model.schedule.steps) and min(us) >= 0 < sum(us)
+        for name, found in model.run(inputs).items():
+            np.testing.assert_array_equal(outputs[name], found)
+    assert len(document["steps"]) == len(run) and document["us"] == pytest.approx(
+        sum(row["us"] for row in document["steps"])
+    )
+    print_steps(document)
+    assert "generated groups" in capsys.readouterr().out
 
 
 def test_a_schedule_is_plain_data(path):

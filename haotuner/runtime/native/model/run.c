@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "model/model.h"
 
@@ -144,16 +145,26 @@ static void connect(const ht_model* m, ht_model_plan* plan, const DLTensor* inpu
   }
 }
 
-static int run_steps(const ht_model* m, ht_model_plan* plan, ht_error* error) {
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* `ns`: NULL, or what each step took. */
+static int run_steps(const ht_model* m, ht_model_plan* plan, int64_t* ns, ht_error* error) {
   for (int32_t s = 0; s < m->step_count; ++s) {
     const ht_model_step* step = &m->steps[s];
+    if (ns != NULL) ns[s] = 0;
     if (plan->skipped[s]) continue;
+    int64_t begin = ns == NULL ? 0 : now_ns();
     if (step->kind == STEP_LOOPS) ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads);
     else if (ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, NULL, error) != 0) {
       char text[sizeof error->text]; /* the step's words, behind whose they are */
       memcpy(text, error->text, sizeof text);
       return ht_refuse(error, error->kind, "%s: step %d, %.60s: %.120s", m->name, (int)s, ht_ops[step->index].name, text);
     }
+    if (ns != NULL) ns[s] = now_ns() - begin;
   }
   return 0;
 }
@@ -170,7 +181,7 @@ static void deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor
   }
 }
 
-int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) {
+int ht_model_times(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error) {
   int place, rc = -1;
   ht_model_context* c = take(m, &place, error);
   if (c == NULL) return -1;
@@ -178,12 +189,14 @@ int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, h
   ht_model_plan* plan = ht_model_dims(m, inputs, c->dims, error) != 0 ? NULL : plan_of(m, c, error);
   if (plan != NULL && check_outputs(m, plan, inputs, outputs, error) == 0) {
     connect(m, plan, inputs, outputs);
-    rc = run_steps(m, plan, error);
+    rc = run_steps(m, plan, ns, error);
     if (rc == 0) deliver(m, plan, inputs, outputs);
   }
   give_back(m, place);
   return rc;
 }
+
+int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) { return ht_model_times(m, inputs, outputs, NULL, error); }
 
 /* Sizes of a request, in a context that is not otherwise used. */
 static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, int64_t* bytes, int64_t* shapes, ht_error* error) {
