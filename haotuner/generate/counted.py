@@ -145,13 +145,17 @@ class Counted:
         return found
 
 
-def run(plan: AnyPlan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
-    """The output of a plan's program for these inputs, and the machine that counted."""
+def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[Any, Counted]:
+    """The output of a plan's program for these inputs, and the machine that counted; ``over``: inputs that it lies on."""
     graph = plan.graph
     sizes = graph.sizes(inputs)
     t = graph.types[plan.output]
     out = np.full([evaluate(extent, sizes) for extent in t.shape], np.nan if t.dtype.startswith("fp") else 0)
     out = out.astype(numpy_dtype(t.dtype))
-    machine = Counted({**{name: np.asarray(inputs[name]) for name in graph.inputs}, plan.output: out}, sizes)
+    arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
+    for name in over:
+        out[...] = arrays[name]
+        arrays[name] = out
+    machine = Counted({**arrays, plan.output: out}, sizes)
     emit(plan, machine)
     return out, machine

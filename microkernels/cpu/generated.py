@@ -15,6 +15,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.factor import joined
+from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, told
 from haotuner.generate.space import Space
@@ -212,11 +213,17 @@ class CpuGenerated:
         """Folded axes along which threads may share a call, and how their results are joined."""
         return joined(self._graph(self._options(kernel)))
 
+    def in_place(self, kernel: MicroKernel) -> tuple[str, ...]:
+        """Inputs that the output may be, too: the program has read an element when it writes there."""
+        plan = self._plan(kernel)
+        return in_place(plan) if isinstance(plan, Plan) else ()
+
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"
-        return told(plan)
+        found = self.in_place(kernel)
+        return told(plan) | ({"in place": f"the output may be {' or '.join(found)} itself"} if found else {})
 
     def bytes_by_level(self, kernel: MicroKernel, extents: Mapping[str, int], device: Device) -> dict[str, int]:
         """Bytes that a call on one thread moves over each level's edge, nearest first."""
@@ -257,6 +264,11 @@ def _graph(kind: str, options: tuple[tuple[str, str], ...], family: CpuGenerated
     """Graphs are values: one for each kind and options."""
     own: Mapping[str, str] = dict(options)
     return graph_of(family.kind, own)
+
+
+def in_place_of(family: object, kernel: MicroKernel) -> tuple[str, ...]:
+    """Inputs that the output of a kernel may be, too; none of families that have no generated programs."""
+    return family.in_place(kernel) if isinstance(family, CpuGenerated) else ()
 
 
 def joins_of(family: object, op: Op) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.pack_op import axes_of, operands_of
-from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan, in_place_operands
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
@@ -16,6 +16,7 @@ from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operan
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.generate.schedule import Schedule
+from haotuner.microkernels.cpu.generated import in_place_of
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -234,12 +235,15 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
 def packed_generated(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaGenerated:
     """An op with one plan by its last axis: short rows by the first kernel, long ones by the last."""
     op, of = Op.parse(name), family(kernels[0])
+    sliced = [
+        SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one, in_place=in_place_of(of, one)) for one in kernels
+    ]
     return PackedCudaGenerated(
         name=name,
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
-        operands=operands_of(op),
-        kernels=[SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one) for one in kernels],
+        operands=in_place_operands(operands_of(op), sliced),
+        kernels=sliced,
         plans=[
             SlicedPlan(
                 threads=1, grid={"n": (16, LAST)}, entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)]
