@@ -39,7 +39,7 @@ def explain(
     ] = "",
     region: Annotated[str, typer.Option("--region", metavar="TENSOR", help="Of a model: the region that makes it.")] = "",
     given: Annotated[
-        str, typer.Option("--given", help="With --only and --shape: as of `bench`, lengths=seq;scales=0,1,0.")
+        str, typer.Option("--given", metavar="INPUTS", help="With --only and --shape: lengths=seq;scales=0,1,0.")
     ] = "",
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
     json_output: Json = False,
