@@ -26,7 +26,7 @@ from haotuner.orchestrate.products import Product
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate
-WINDOW_S = 20.0
+WINDOW_S, AGAIN_S = 20.0, 2.0  # for a window's program; again, when some of its prices have become times
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Exact(Greedy):
                     replace(one, us=self.prices.price_of(one.output, one.nodes, one.usual_us)) for one in window.candidates
                 ]
                 if [one.us for one in window.candidates] != before:
-                    solved[place] = solve(window.candidates, window.outputs)
+                    solved[place] = solve(window.candidates, window.outputs, AGAIN_S)
                     bounds[place] = solved[place][1] if more else bounds[place]
         self.told.measured = self.prices.count
         for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
@@ -263,7 +263,9 @@ class Exact(Greedy):
         return frozenset(nodes | (above & below))
 
 
-def solve(candidates: Sequence[Candidate], outputs: Sequence[str]) -> tuple[list[Candidate] | None, float, bool]:
+def solve(
+    candidates: Sequence[Candidate], outputs: Sequence[str], limit_s: float = WINDOW_S
+) -> tuple[list[Candidate] | None, float, bool]:
     """The binary program by HiGHS: the plan, a lower bound on any plan's cost, and whether the plan meets it.
 
     ``y_t`` is the number of chosen kernels that make tensor t; at most one, one for each output, and one wherever a chosen
@@ -290,7 +292,7 @@ def solve(candidates: Sequence[Candidate], outputs: Sequence[str]) -> tuple[list
         constraints=LinearConstraint(rows.tocsr(), low, high),
         bounds=Bounds(0, 1),
         integrality=np.ones(len(candidates)),
-        options={"time_limit": WINDOW_S, "mip_rel_gap": 0.0},
+        options={"time_limit": limit_s, "mip_rel_gap": 0.0},
     )
     bound = float(solution.get("mip_dual_bound") or 0.0)
     if solution.x is None:

@@ -64,12 +64,16 @@ static ht_model_context* take(ht_model* m, int* place, ht_error* error) {
 
 static void give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
 
+/* A larger arena keeps its pages: only what is new of it will be paid for with page faults. */
 static int grow(const ht_model* m, ht_model_context* c, int64_t need, ht_error* error) {
   if ((size_t)need <= c->arena_bytes) return 0;
-  drop_arena(c);
-  void* found = mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (found == MAP_FAILED)
+  for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */
+  void* found = c->arena != NULL ? mremap(c->arena, c->arena_bytes, (size_t)need, MREMAP_MAYMOVE)
+                                 : mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) {
+    drop_arena(c);
     return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory, which cannot be had", m->name, (long long)need);
+  }
   if ((size_t)need >= 4 * HUGE) madvise(found, (size_t)need, MADV_HUGEPAGE);
   c->arena = found;
   c->arena_bytes = (size_t)need;
