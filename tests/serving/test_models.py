@@ -58,6 +58,17 @@ def image() -> Graph:
     return g.finish(g.map("sub", both, pooled), near, place)
 
 
+def sums() -> Graph:
+    """Sums along rows of tensors as they lie, alone and of products, in blocks of the last axis and what is left of it."""
+    g = GraphBuilder()
+    x, y = g.input("x", (B, 3, T)), g.constant(numbers(3, 75))
+    down = g.add("reduce", x, how="sum", axes=(1,))
+    rows = g.add("contract", g.add("transpose", x, order=(0, 2, 1)), y, labels="btc,cn->btn")
+    both = g.map("mul", g.add("reduce", g.map("exp", x), how="sum", axes=(0,)), g.add("reduce", x, how="max", axes=(0,)))
+    nested = g.add("reduce", g.map("mul", g.add("reduce", x, how="sum", axes=(1,), keepdims=True), x), how="sum", axes=(1,))
+    return g.finish(down, g.map("max", rows, 0.0), both, nested)
+
+
 def given(graph: Graph, **sizes: int) -> dict[str, Any]:
     found = {"x": numbers(*[sizes[str(e)] if str(e) in sizes else int(e) for e in graph.types["x"].shape])}
     if "mask" in graph.inputs:
@@ -65,7 +76,7 @@ def given(graph: Graph, **sizes: int) -> dict[str, Any]:
     return found
 
 
-GRAPHS = {"encoder": encoder(), "image": image()}
+GRAPHS = {"encoder": encoder(), "image": image(), "sums": sums()}
 SIZES = ({"batch": 1, "seq": 1}, {"batch": 2, "seq": 7}, {"batch": 3, "seq": 50}, {"batch": 1, "seq": 300})
 
 
