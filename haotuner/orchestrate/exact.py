@@ -26,7 +26,7 @@ from haotuner.orchestrate.products import Product
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate
-WINDOW_S, AGAIN_S = 20.0, 2.0  # for a window's program; again, when some of its prices have become times
+WINDOW_S, AGAIN_S = 20.0, 1.0  # for a window's program; again, when some of its prices have become times
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,12 @@ class Exact(Greedy):
                     replace(one, us=self.prices.price_of(one.output, one.nodes, one.usual_us)) for one in window.candidates
                 ]
                 if [one.us for one in window.candidates] != before:
-                    solved[place] = solve(window.candidates, window.outputs, AGAIN_S)
-                    bounds[place] = solved[place][1] if more else bounds[place]
+                    found, bound, proved = solve(window.candidates, window.outputs, AGAIN_S)
+                    if found is None:  # the plan before, by the prices now
+                        chosen = {(one.output, one.nodes) for one in solved[place][0] or ()}
+                        found = [one for one in window.candidates if (one.output, one.nodes) in chosen] or None
+                    solved[place] = found, bound, proved
+                    bounds[place] = bound if more else bounds[place]
         self.told.measured = self.prices.count
         for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
             self.told.unproved += not (window.whole and proved)

@@ -77,7 +77,8 @@ class Measured(Prices):
 
     def settle(self, graphs: Sequence[Graph]) -> bool:
         """From now on what has no time counts with what is expected of it; whether that changes anything."""
-        changes = not self._settled and any(_key(graph) not in self._known for graph in graphs)
+        late = time.monotonic() > self._until or not self._goes_on()  # then what was learnt last is in no plan yet
+        changes = not self._settled and (late or any(_key(graph) not in self._known for graph in graphs))
         self._settled = self._settled or changes
         return changes
 
@@ -93,7 +94,7 @@ class Measured(Prices):
                     self._learn(one)
             apart = list({one.group.name: one for one in reversed(left)}.values())[::-1]  # equal groups are timed once
             if not left or time.monotonic() > self._until or not self._goes_on():
-                return len(left) < len(new)
+                return len(left) < len(new) and time.monotonic() <= self._until  # else there is no time to plan again
             self._time(apart[:BATCH])
             waiting = left
         return False
