@@ -52,13 +52,17 @@ class Counted:
         for i in range(int(count)):
             body(np.int64(i))
 
-    def ramp(self, base: Any, lanes: int) -> Any:
+    def ramp(self, base: Any, lanes: int, pitch: int = 1) -> Any:
         """The numbers from the base on."""
-        return base + np.arange(lanes)
+        return base + np.arange(lanes) * pitch
 
-    def mask(self, base: Any, extent: Any, lanes: int) -> Any:
+    def mask(self, base: Any, extent: Any, lanes: int, pitch: int = 1) -> Any:
         """The lanes before the extent."""
-        return base + np.arange(lanes) < extent
+        return base + np.arange(lanes) * pitch < extent
+
+    def together(self, first: Any, bases: Sequence[Any], pitch: int, limit: Any) -> Sequence[Any]:
+        """As they are."""
+        return bases
 
     def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
         """Elements; those that the mask leaves out are not touched and read as 0."""

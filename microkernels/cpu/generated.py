@@ -42,7 +42,8 @@ class CpuGenerated:
     Parameters: vl (lanes of a vector), u (vectors an iteration), ax (the output's axis along the lanes, from 1 on; 0: none),
     kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
     Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
-    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked).
+    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked). On GPUs
+    pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers).
     """
 
     backend = "cpu"
@@ -120,6 +121,10 @@ class CpuGenerated:
             more.append(("rw", schedule.rows))
         if not schedule.masked:
             more.append(("sc", 1))
+        if schedule.packed > 1:
+            more.append(("pk", schedule.packed))
+        if schedule.held:
+            more.append(("hd", 1))
         return self._kernel(
             schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
         )
@@ -163,6 +168,8 @@ class CpuGenerated:
             folds=tuple(1 << int(digit) for digit in str(given.get("fu", 1))[1:]),
             rows=given.get("rw", 1),
             masked=not given.get("sc", 0),
+            packed=given.get("pk", 1),
+            held=bool(given.get("hd", 0)),
         )
         try:
             return planned(graph, schedule)

@@ -177,13 +177,16 @@ _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])
 _NORM = CudaGenerated(KINDS["layer_norm"], "bf16")
 GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one
     Pick(arch="sm_80", op="softmax", dtype="float32", kernels=tuple(
-        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=1), Op.parse("softmax:")) for lanes in (8, 64)
+        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=4, folds=(4, 4), packed=4, held=True),
+                           Op.parse("softmax:"))
+        for lanes in (8, 64)
     )),
     Pick(arch="sm_90a", op=Op.parse("layer_norm:affine=scale_bias,dtype=bf16").name, dtype="bfloat16", kernels=(
-        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=2), Op.parse("layer_norm:affine=scale_bias,dtype=bf16")),
+        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, folds=(8, 8), packed=8, held=True),
+                        Op.parse("layer_norm:affine=scale_bias,dtype=bf16")),
     )),
     Pick(arch="sm_90a", op="gelu", dtype="float32", kernels=(
-        _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=4), Op.parse("gelu:")),
+        _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, packed=4), Op.parse("gelu:")),
     )),
 )  # fmt: skip
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
