@@ -206,7 +206,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
-        # Before the first load nobody computes: what it takes to ask for that load comes first, in the order it is waited for.
+        # Nobody computes before the first load: what it takes to ask for it comes first, in the order it is waited for.
         pool = T.SMEMPool()
         xs = pool.alloc((st, bm, bk), dtype, align=1024)  # the swizzle's pattern repeats every 1024 bytes
         ws = pool.alloc((st, bn * bk), dtype, align=1024)
