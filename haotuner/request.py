@@ -82,6 +82,7 @@ class Request:
     models: tuple[AskedModel, ...] = ()  # whole models that the pack serves with these ops
     objective: str = "sum"  # what their budget is spent for (search/task_objectives.py)
     strategy: str = GRADIENT  # how it is shared among their tasks
+    spent_s: float = 0.0  # of their budget, before the request was made: to read and to plan them
     early_stopping: int = 0  # turns without a better time, after which a task gets no more; 0: never
 
     @property
@@ -94,6 +95,11 @@ class Request:
         """The whole budget."""
         usual = BUDGET_PER_OP_S * len(self.ops)
         return self.budget_s or (min(BUDGET_OF_MODELS_S, usual) if self.models else usual)
+
+    @property
+    def times_groups(self) -> bool:
+        """Whether kernels of generated groups are timed: on this host as it is."""
+        return self.device == "cpu" and not self.zero_measure
 
     @property
     def records(self) -> str:

@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def contender(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
 
 
 def feeds_of(
-    inputs: list[Mapping[str, Any]], dims: Mapping[str, int], seed: int, given: Mapping[str, list[str]]
+    inputs: Sequence[Mapping[str, Any]], dims: Mapping[str, int], seed: int, given: Mapping[str, list[str]]
 ) -> dict[str, Any]:
     """Inputs of a request: normal numbers, whole ones 0 or 1; ``given``: numbers, or dimensions' names, for some."""
     draw, found = np.random.default_rng(seed), {}

@@ -42,7 +42,7 @@ def requests_of(text: str, dims: Sequence[str], seed: int = 0, data: Sequence[st
     if set(spans) != set(dims):
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans)}; the model has the dimensions {', '.join(dims)}")
     draw = np.random.default_rng(seed)
-    samples = {name: span.sample(24) for name, span in spans.items() if span is not None}
+    samples = {name: span.sample(24) for name in dims if (span := spans[name]) is not None}  # in the order of ``dims``
     most = math.prod(len(values) for values in samples.values())
     if most <= DRAWN:
         grid = np.array(np.meshgrid(*samples.values(), indexing="ij")).reshape(len(dims), -1).T

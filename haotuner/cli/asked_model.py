@@ -28,7 +28,7 @@ class Asked:
 
     def table(self, report: Report) -> str:
         """What the models run, in words."""
-        return "\n".join(_table(one) for one in self.models)
+        return "\n".join(_table(one) for one in report.models)
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form: ``model`` is the first, ``models`` are all."""
@@ -42,7 +42,7 @@ class Asked:
                     for table in report.tuned[0].tables
                 },
             }
-            for one in self.models
+            for one in report.models
         ]
         return {"model": every[0], "models": every}
 
@@ -104,11 +104,8 @@ def _steps(model: AskedModel) -> Counter[str]:
     return found
 
 
-def read_models(files: Sequence[Path], shapes: Sequence[str], *, measure_s: float, quiet: bool) -> Asked:
-    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
-
-    ``measure_s``: for timing groups of each, where a plan wants them.
-    """
+def read_models(files: Sequence[Path], shapes: Sequence[str], *, quiet: bool) -> Asked:
+    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong."""
     if len(shapes) not in (1, len(files)):
         raise UsageError(
             f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
@@ -122,7 +119,7 @@ def read_models(files: Sequence[Path], shapes: Sequence[str], *, measure_s: floa
             raise UsageError(
                 f"say with --shapes how large {file.name}'s dimensions may be, for example batch=1..8;seq=1..512"
             )
-        model = model_of(file, said, sum(len(one.written.functions) for one in found), measure_s)
+        model = model_of(file, said, sum(len(one.written.functions) for one in found))
         found.append(model)
         if not quiet:
             steps = _steps(model)

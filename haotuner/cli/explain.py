@@ -16,6 +16,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.explain_cell import cell_document, placed_cell_document, print_cell
 from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.explain_model import model_document, print_model
+from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
 from haotuner.errors import UsageError
@@ -34,14 +35,22 @@ def explain(
     op: Annotated[str, typer.Option("--op", help="Name or spec of an op in the pack.")] = "",
     shape: Annotated[str, typer.Option("--shape", help="One shape, for example m=37.")] = "",
     only: Annotated[
-        str, typer.Option("--only", metavar="MODEL", help="A whole model: its groups beside greedy fusion's.")
+        str, typer.Option("--only", metavar="MODEL", help="A whole model: its groups; with --shape what its steps take.")
     ] = "",
     region: Annotated[str, typer.Option("--region", metavar="TENSOR", help="Of a model: the region that makes it.")] = "",
+    given: Annotated[
+        str, typer.Option("--given", metavar="INPUTS", help="With --only and --shape: lengths=seq;scales=0,1,0.")
+    ] = "",
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     manifest = read_manifest(pack)
+    if only and shape:
+        with facts_of(pack):
+            seen = steps_document(pack, only, shape, given, threads)
+        say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)
+        return
     if only:
         told = model_document(manifest, only, region)
         say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))

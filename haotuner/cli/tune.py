@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,6 @@ from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.trace import arrivals_of
 from haotuner.workloads import DEFAULT, WORKLOADS, workload_shapes
 
-GROUPS_SHARE = 0.1  # of the budget, beside it: for timing kernels of generated groups
 PEERS_HERE = "torch,onnxruntime,numpy"
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
@@ -127,9 +127,8 @@ def tune(
     peers = peers_of(PEERS_HERE if against is None else against)
     said = shapes or ["dynamic"]
     seconds = None if budget is None else seconds_of(budget)
-    groups_s = GROUPS_SHARE * (seconds or BUDGET_OF_MODELS_S) / len(file or [0])
-    groups_s = 0.0 if zero_measure or device != "cpu" else groups_s
-    asked = read_models(file, said, measure_s=groups_s, quiet=quiet) if file else None
+    began = time.monotonic()
+    asked = read_models(file, said, quiet=quiet) if file else None
     if asked is None and len(said) > 1:
         raise UsageError("--shapes is given twice; a trace may give each op shapes of its own")
     arrivals = arrivals_of(said[0]) if asked is None else asked.arrivals
@@ -154,6 +153,7 @@ def tune(
         objective=objective,
         strategy=strategy,
         early_stopping=early_stopping,
+        spent_s=0.0 if asked is None else time.monotonic() - began,
         cache=cache_folder(os.environ),
         environment=dict(os.environ),
     )

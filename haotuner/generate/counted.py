@@ -52,13 +52,17 @@ class Counted:
         for i in range(int(count)):
             body(np.int64(i))
 
-    def ramp(self, base: Any, lanes: int) -> Any:
+    def ramp(self, base: Any, lanes: int, pitch: int = 1) -> Any:
         """The numbers from the base on."""
-        return base + np.arange(lanes)
+        return base + np.arange(lanes) * pitch
 
-    def mask(self, base: Any, extent: Any, lanes: int) -> Any:
+    def mask(self, base: Any, extent: Any, lanes: int, pitch: int = 1) -> Any:
         """The lanes before the extent."""
-        return base + np.arange(lanes) < extent
+        return base + np.arange(lanes) * pitch < extent
+
+    def together(self, first: Any, bases: Sequence[Any], pitch: int, limit: Any) -> Sequence[Any]:
+        """As they are."""
+        return bases
 
     def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
         """Elements; those that the mask leaves out are not touched and read as 0."""
@@ -145,13 +149,17 @@ class Counted:
         return found
 
 
-def run(plan: AnyPlan, inputs: Mapping[str, Any]) -> tuple[Any, Counted]:
-    """The output of a plan's program for these inputs, and the machine that counted."""
+def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[Any, Counted]:
+    """The output of a plan's program for these inputs, and the machine that counted; ``over``: inputs that it lies on."""
     graph = plan.graph
     sizes = graph.sizes(inputs)
     t = graph.types[plan.output]
     out = np.full([evaluate(extent, sizes) for extent in t.shape], np.nan if t.dtype.startswith("fp") else 0)
     out = out.astype(numpy_dtype(t.dtype))
-    machine = Counted({**{name: np.asarray(inputs[name]) for name in graph.inputs}, plan.output: out}, sizes)
+    arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
+    for name in over:
+        out[...] = arrays[name]
+        arrays[name] = out
+    machine = Counted({**arrays, plan.output: out}, sizes)
     emit(plan, machine)
     return out, machine

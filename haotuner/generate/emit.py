@@ -16,6 +16,7 @@ from haotuner.generate.expressions import (
     Apply,
     Expression,
     Fold,
+    Load,
     Merged,
     Number,
     Size,
@@ -27,7 +28,7 @@ from haotuner.generate.expressions import (
 from haotuner.generate.machine import Cell, Machine, Value
 from haotuner.generate.online_emit import emit_online
 from haotuner.generate.online_schedule import OnlinePlan
-from haotuner.generate.places import extents_of, is_ready, maskable
+from haotuner.generate.places import extents_of, is_ready, maskable, offsets
 from haotuner.generate.schedule import FOLDS, Keep, Plan
 from haotuner.generate.values import Frame, Values
 from haotuner.graph.extents import Extent
@@ -59,6 +60,7 @@ class _Emitter(Values):
         Values.__init__(self, machine)
         self.plan = plan
         self.lanes = plan.schedule.lanes
+        self._held = plan.schedule.held and self.lanes > 1
         self._folds = [node.output for node in plan.graph.nodes if node.primitive in FOLDS]
         self._unions: dict[Any, tuple[list[Sink], list[Sink]]] = {}  # by identity; the first keeps what the key names alive
 
@@ -81,6 +83,8 @@ class _Emitter(Values):
             inside = names[place]
             heres = [here.inner() for here in heres]
             ready = [keep for keep in keeps if is_ready(keep, inside) and not (place and is_ready(keep, names[place - 1]))]
+            if place == count - 1 and self._held:
+                self._ahead(sinks, heres, extents[-1])
             for here in heres:
                 self._outside(sinks, inside, here, ready)
             if place == count - 1:
@@ -229,13 +233,15 @@ class _Emitter(Values):
         machine, lanes, unroll = self.machine, self.lanes, self._unroll(sinks)
         size = machine.size(extent)
 
-        def body(bases: Sequence[Value], width: int, mask: Value) -> None:
+        def body(bases: Sequence[Value], width: int, masks: Sequence[Value] = (), pitch: int = 1) -> None:
             frames = [
                 replace(here.inner(**dict.fromkeys(along, base)), lanes=width, along=along if width > 1 else frozenset(),
-                        mask=mask)
-                for here in heres for base in bases
+                        mask=mask, pitch=pitch)
+                for here in heres for base, mask in zip(bases, masks or [None] * len(bases), strict=True)
             ]  # fmt: skip
             self._inside(sinks, frames)
+            if self.plan.schedule.loads_first:
+                self._load(sinks, frames)
             for place, frame in enumerate(frames):
                 for sink in sinks:
                     self._sunk(sink, cells, place, frame, width)
@@ -245,21 +251,32 @@ class _Emitter(Values):
 
         def whole(step: Value) -> None:
             base = machine.apply("mul", [step, number(lanes * unroll)], INDEX, 1)
-            body([machine.apply("add", [base, number(place * lanes)], INDEX, 1) for place in range(unroll)], lanes, None)
+            body(self._bases(base, unroll, None), lanes, pitch=pitch)
 
+        pitch = self.plan.schedule.pitch(unroll)
         if extent == 1:
-            body([number(0)], 1, None)
+            body([number(0)], 1)
             return
         if lanes == 1 and unroll == 1:
-            machine.loop(size, lambda i: body([i], 1, None))
+            machine.loop(size, lambda i: body([i], 1))
             return
         steps = machine.apply("floordiv", [size, number(lanes * unroll)], INDEX, 1)
-        machine.loop(steps, whole)
+        if self._held:  # the first iteration, whose loads every pass shares, stands outside of a loop
+            bases = self._bases(number(0), unroll, size)
+            body(bases, lanes, [machine.mask(base, size, lanes, pitch) for base in bases], pitch)
+            if isinstance(extent, int) and extent <= lanes * unroll:
+                return
+            steps = machine.apply("max", [steps, number(1)], INDEX, 1)
+            behind = machine.apply("sub", [steps, number(1)], INDEX, 1)
+            machine.loop(behind, lambda step: whole(machine.apply("add", [step, number(1)], INDEX, 1)))
+        else:
+            machine.loop(steps, whole)
         done = machine.apply("mul", [steps, number(lanes * unroll)], INDEX, 1)
         left = machine.apply("sub", [size, done], INDEX, 1)
         if isinstance(extent, int) and extent % (lanes * unroll) == 0:
             return
-        masked = lanes > 1 and self.plan.schedule.masked and all(maskable(sink.value, sink.indices, along) for sink in sinks)
+        near = self.plan.schedule.loads_first or all(maskable(sink.value, sink.indices, along) for sink in sinks)
+        masked = lanes > 1 and self.plan.schedule.masked and near
         width = lanes if masked else 1
         rounds = machine.apply(
             "floordiv", [machine.apply("add", [left, number(width - 1)], INDEX, 1), number(width)], INDEX, 1
@@ -267,9 +284,41 @@ class _Emitter(Values):
 
         def rest(step: Value) -> None:
             base = machine.apply("add", [done, machine.apply("mul", [step, number(width)], INDEX, 1)], INDEX, 1)
-            body([base], width, machine.mask(base, size, width) if masked else None)
+            body([base], width, [machine.mask(base, size, width)] if masked else ())
 
         machine.loop(rounds, rest)
+
+    def _bases(self, first: Value, unroll: int, limit: Value) -> Sequence[Value]:
+        """Where the vectors of an iteration begin; ``limit``: the extent where some may not exist."""
+        machine, pitch = self.machine, self.plan.schedule.pitch(unroll)
+        found = [
+            machine.apply("add", [first, machine.number(offset, INDEX)], INDEX, 1)
+            for offset in offsets(unroll, self.lanes, pitch)
+        ]
+        return machine.together(first, found, pitch, limit)
+
+    def _ahead(self, sinks: Sequence[Sink], heres: Sequence[Frame], extent: Extent) -> None:
+        """Loads of the first iteration, before anything is folded that it needs: they wait for memory once."""
+        if extent == 1:
+            return
+        unroll, size = self._unroll(sinks), self.machine.size(extent)
+        along = frozenset(sink.axes[-1][0].name for sink in sinks)
+        pitch, bases = self.plan.schedule.pitch(unroll), self._bases(self.machine.number(0, INDEX), unroll, size)
+        masks = [self.machine.mask(base, size, self.lanes, pitch) for base in bases]
+        frames = [
+            replace(here.inner(**dict.fromkeys(along, base)), lanes=self.lanes, along=along, mask=mask, pitch=pitch)
+            for here in heres
+            for base, mask in zip(bases, masks, strict=True)
+        ]
+        self._load(sinks, frames)
+
+    def _load(self, sinks: Sequence[Sink], frames: Sequence[Frame]) -> None:
+        """What an iteration loads, before it computes: loads wait for memory together."""
+        for frame in frames:
+            for sink in sinks:
+                for part in parts(sink.value, into_folds=False):
+                    if isinstance(part, Load) and free_variables(part) & frame.along:
+                        self.evaluate(part, frame)
 
     def _sunk(self, sink: Sink, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, width: int) -> None:
         if sink.fold is None:
@@ -331,5 +380,5 @@ class _Emitter(Values):
     def _store(self, sink: Sink, frame: Frame, variables: Mapping[str, Value]) -> None:
         value = self.evaluate(sink.value, frame)
         indices = [self.scalar(one, frame) for one in sink.indices]
-        steps = [int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]
+        steps = [frame.pitch * int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]
         self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)

@@ -28,8 +28,15 @@ class Machine(Protocol):
     def number(self, value: float, dtype: str) -> Value: ...  # noqa: D102
     def size(self, extent: Extent) -> Value: ...  # noqa: D102
     def loop(self, count: Value, body: Callable[[Value], None]) -> None: ...  # noqa: D102
-    def ramp(self, base: Value, lanes: int) -> Value: ...  # noqa: D102
-    def mask(self, base: Value, extent: Value, lanes: int) -> Value: ...  # noqa: D102
+    def ramp(self, base: Value, lanes: int, pitch: int = 1) -> Value: ...  # noqa: D102
+    def mask(self, base: Value, extent: Value, lanes: int, pitch: int = 1) -> Value: ...  # noqa: D102
+
+    def together(self, first: Value, bases: Sequence[Value], pitch: int, limit: Value) -> Sequence[Value]:
+        """The same bases, of vectors that one iteration begun at ``first`` moves; ``limit``: the extent, None: all exist.
+
+        ``pitch``: how far lanes are apart, which is as many vectors as begin at neighbours.
+        """
+        ...
 
     def load(self, tensor: str, indices: Sequence[Value], steps: Sequence[int] | None, lanes: int, mask: Value) -> Value:
         """Elements of a tensor. ``steps``: growth of each index from lane to lane; None: indices are vectors."""

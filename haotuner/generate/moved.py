@@ -118,7 +118,7 @@ class Moved:
     def _set(self, access: Access, at: tuple[int, ...], group: tuple[int, ...], line: int) -> Set:
         """The places of one group of axes, as numbers; an axis that hangs on data counts whole."""
         indices, last = access.indices, len(access.indices) - 1
-        masked = access.mask is not None and last in group
+        masked = access.mask is not None and _masked(access) in group
         known = [one for one in (*(indices[axis] for axis in group), access.mask if masked else None) if one is not None]
         own = tuple(value if any(one.shape[dim] > 1 for one in known) else -1 for dim, value in enumerate(at))
         key = (id(access), group, own, line)
@@ -210,6 +210,12 @@ def _at(places: Places, at: tuple[int, ...]) -> Places:
         if places.shape[dim] > 1:
             places = places.take([value], axis=dim)
     return places
+
+
+def _masked(access: Access) -> int:
+    """The axis along which a mask leaves lanes out: one whose index grows with them, else the last."""
+    along = (axis for axis, one in enumerate(access.indices) if one is not None and one.shape[-1] > 1)
+    return next(along, len(access.indices) - 1)
 
 
 def _groups(accesses: Sequence[Access], fixed: int) -> list[tuple[int, ...]]:

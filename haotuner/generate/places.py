@@ -26,6 +26,11 @@ def is_ready(keep: Keep, inside: set[str]) -> bool:
     return not (free_variables(keep.value) - own) & inside
 
 
+def offsets(count: int, lanes: int, pitch: int) -> list[int]:
+    """Where the vectors of an iteration begin: ``pitch`` of them at neighbours, lanes so far apart, then the next ones."""
+    return [place // pitch * lanes * pitch + place % pitch for place in range(count)]
+
+
 def maskable(value: Expression, indices: Sequence[Expression], along: frozenset[str]) -> bool:
     """Whether all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
     for part in parts(value):

@@ -28,6 +28,9 @@ class Schedule:
     ``unroll``: vectors an iteration; ``folds``: the same of each fold, in the graph's order, where it is not the program's;
     ``rows``: points of the axis around the lanes that an iteration writes, which share what does not depend on it;
     ``masked``: whether the last vector leaves lanes out, else elements are computed one by one; ``kept``: tensors.
+    On machines whose lanes are threads: ``packed``, how many neighbours a lane takes at a time, of as many vectors;
+    ``held``: whether each pass over an axis has its first iteration, masked, outside of the loop, so that what it loads
+    stays in registers from pass to pass.
     """
 
     lane_axis: int
@@ -37,6 +40,17 @@ class Schedule:
     folds: tuple[int, ...] = ()
     rows: int = 1
     masked: bool = True
+    packed: int = 1
+    held: bool = False
+
+    def pitch(self, vectors: int) -> int:
+        """Elements from lane to lane in an iteration of so many vectors."""
+        return self.packed if vectors % self.packed == 0 else 1
+
+    @property
+    def loads_first(self) -> bool:
+        """Whether an iteration loads everything before it computes."""
+        return self.packed > 1 or self.held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +113,17 @@ def told(plan: Plan) -> dict[str, str]:
     rows = f" in {schedule.rows} rows" if schedule.rows > 1 else ""
     folds = f", {'/'.join(map(str, schedule.folds))} of the reductions" if schedule.folds else ", of reductions too"
     end = "masked" if schedule.masked else "computed element by element"
+    near = f", {schedule.packed} of them neighbours" if schedule.packed > 1 else ""
     others = [axis for place, axis in enumerate(axes) if place != schedule.lane_axis]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
+    kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
     return {
         "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
-        "computation": f"{vectors} an iteration{rows}{folds}; the end of an axis is {end}",
+        "computation": f"{vectors} an iteration{near}{rows}{folds}; the end of an axis is {end}",
     }  # fmt: skip
 
 

@@ -132,14 +132,18 @@ class Tally:
         body(np.arange(int(count)).reshape(along) if int(count) <= MOST_PLACES else UNKNOWN)
         self.here = outer
 
-    def ramp(self, base: Any, lanes: int) -> Any:
+    def ramp(self, base: Any, lanes: int, pitch: int = 1) -> Any:
         """The numbers from the base on."""
-        return self._bounded(np.add, base, np.arange(lanes))
+        return self._bounded(np.add, base, np.arange(lanes) * pitch)
 
-    def mask(self, base: Any, extent: Any, lanes: int) -> Any:
+    def mask(self, base: Any, extent: Any, lanes: int, pitch: int = 1) -> Any:
         """The lanes before the extent."""
         self.here.body.append(Work("mask", lanes, "int32"))
-        return np.ones(lanes, bool) if base is UNKNOWN else np.asarray(base + np.arange(lanes) < extent)
+        return np.ones(lanes, bool) if base is UNKNOWN else np.asarray(base + np.arange(lanes) * pitch < extent)
+
+    def together(self, first: Any, bases: Sequence[Any], pitch: int, limit: Any) -> Sequence[Any]:
+        """As they are."""
+        return bases
 
     def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:
         """Note the places."""

@@ -18,6 +18,7 @@ class Frame:
     lanes: int = 1
     along: frozenset[str] = frozenset()
     mask: Value = None
+    pitch: int = 1  # of what runs along the lanes, from lane to lane
     known: dict[int, Value] = field(default_factory=dict)  # by identity of the expression
 
     def inner(self, **variables: Value) -> Frame:
@@ -51,7 +52,7 @@ class Values:
             return machine.size(e.extent)
         if isinstance(e, Variable):
             value = frame.variables[e.name]
-            return machine.ramp(value, frame.lanes) if e.name in frame.along else value
+            return machine.ramp(value, frame.lanes, frame.pitch) if e.name in frame.along else value
         if isinstance(e, Fold):
             return frame.folds[e]
         if isinstance(e, Load):
@@ -60,7 +61,7 @@ class Values:
                 return machine.load(
                     e.tensor, [self.evaluate(one, frame) for one in e.indices], None, frame.lanes, frame.mask
                 )
-            known = [step for step in steps if step is not None]
+            known = [step * frame.pitch for step in steps if step is not None]
             return machine.load(e.tensor, [self.scalar(one, frame) for one in e.indices], known, frame.lanes, frame.mask)
         arguments = [self.evaluate(one, frame) for one in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)

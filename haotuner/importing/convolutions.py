@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from haotuner.graph.extents import Extent, canonical, floor_division
 from haotuner.importing.call import Call, Rule
@@ -52,18 +53,71 @@ def convolved(c: Call, x: str, weight: str, w: Windows, groups: int) -> str:
 
 
 def _transposed(c: Call) -> str:
-    """Zeros between the elements, then a convolution with the windows turned around."""
-    n, own = c.shape(1)[:2]
-    groups = c.attribute("group", 1)
-    image, sizes = c.shape()[2:], list(c.shape(1)[2:])
-    rank = len(sizes)
-    strides = list(c.attribute("strides", [1] * rank))
-    dilations = list(c.attribute("dilations", [1] * rank))
+    """Phases where elements are spread by strides, else (and where windows have gaps, too) zeros between the elements."""
+    rank = len(c.shape()) - 2
+    strides, dilations = list(c.attribute("strides", [1] * rank)), list(c.attribute("dilations", [1] * rank))
+    sizes = list(c.shape(1)[2:])
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
-    before, after = _cuts(c, image, strides, spans)
+    before, after = _cuts(c, c.shape()[2:], strides, spans)
+    cuts = [one for one in (*before, *after) if isinstance(one, int)]
+    if max(strides) > 1 and max(dilations) == 1 and len(cuts) == 2 * rank:
+        return _biased(c, _in_phases(c, strides, cuts[:rank], cuts[rank:]))
+    return _biased(c, _zeros_between(c, strides, dilations, spans, (before, after)))
+
+
+def _in_phases(c: Call, strides: Sequence[int], before: Sequence[int], after: Sequence[int]) -> str:
+    """The phases of a result, each a convolution of its own, as filters of one that moves by one; then they are interleaved.
+
+    Every stride-th element of the result is a sum over the same window elements, so no zero is multiplied:
+    ``y[f, s*j + p] = sum over c, u of x[c, j - u] * w[c, f, p + s*u]``, for each phase p of the stride s.
+    """
+    n, own, *sizes = c.shape(1)
+    groups, rank = c.attribute("group", 1), len(sizes)
+    taps = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
+    weight = reshaped(c, c.tensor(1), (groups, n // groups, own, *sizes))
+    more = tuple(tap * stride - size for tap, stride, size in zip(taps, strides, sizes, strict=True))
+    weight = padded(c, weight, (0,) * (3 + rank), (0, 0, 0, *more), "constant", 0.0)
+    apart = [one for pair in zip(taps, strides, strict=True) for one in pair]
+    weight = reshaped(c, weight, (groups, n // groups, own, *apart))
+    axes = tuple(range(3, 3 + 2 * rank, 2))  # of the taps
+    turned = tuple(tap - 1 for tap in taps)
+    weight = c.g.add("slice", weight, axes=axes, starts=turned, stops=(-1,) * rank, steps=(-1,) * rank)
+    weight = c.g.add("transpose", weight, order=(0, 2, *(axis + 1 for axis in axes), 1, *axes))
+    weight = reshaped(c, weight, (groups * own * prod(strides), n // groups, *taps))
+    b, image = c.shape()[0], c.shape()[2:]
+    around = tuple(tap - 1 for tap in taps)
+    ones = (1,) * rank
+    found = convolved(c, c.tensor(0), weight, Windows(tuple(taps), ones, ones, around, around), groups)
+    places = c.g.types[found].shape[2:]
+    found = reshaped(c, found, (b, groups * own, *strides, *places))
+    between = [one for place in range(rank) for one in (2 + rank + place, 2 + place)]
+    found = c.g.add("transpose", found, order=(0, 1, *between))
+    whole = [canonical(extent * stride) for extent, stride in zip(places, strides, strict=True)]
+    found = reshaped(c, found, (b, groups * own, *whole))
+    wanted = [canonical((extent - 1) * stride + size - last) for extent, stride, size, last in
+              zip(image, strides, sizes, after, strict=True)]  # fmt: skip
+    lacking = [
+        max(0, size - last - tap * stride) for size, last, tap, stride in zip(sizes, after, taps, strides, strict=True)
+    ]
+    ahead = [max(0, -first) for first in before]
+    found = padded(c, found, (0, 0, *ahead), (0, 0, *lacking), "constant", 0.0)
+    starts = [first + more for first, more in zip(before, ahead, strict=True)]
+    stops = tuple(canonical(stop + more) for stop, more in zip(wanted, ahead, strict=True))
+    return c.g.add("slice", found, axes=tuple(range(2, 2 + rank)), starts=tuple(starts), stops=stops, steps=ones)
+
+
+def _zeros_between(
+    c: Call,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    spans: Sequence[int],
+    cuts: tuple[Sequence[Extent], Sequence[Extent]],
+) -> str:
+    """Zeros between the elements, then a convolution with the windows turned around."""
+    n, own, *sizes = c.shape(1)
+    groups, rank = c.attribute("group", 1), len(sizes)
     x = _spread(c, c.tensor(0), strides)
-    outer_before = [canonical(span - 1 - cut) for span, cut in zip(spans, before, strict=True)]
-    outer_after = [canonical(span - 1 - cut) for span, cut in zip(spans, after, strict=True)]
+    outer_before, outer_after = ([canonical(span - 1 - cut) for span, cut in zip(spans, one, strict=True)] for one in cuts)
     weight = reshaped(c, c.tensor(1), (groups, n // groups, own, *sizes))
     weight = c.g.add("transpose", weight, order=(0, 2, 1, *range(3, 3 + rank)))
     weight = reshaped(c, weight, (groups * own, n // groups, *sizes))
@@ -72,7 +126,7 @@ def _transposed(c: Call) -> str:
     weight = c.g.add("slice", weight, axes=axes, starts=turned, stops=(-1,) * rank, steps=(-1,) * rank)
     x = padded(c, x, (0, 0, *outer_before), (0, 0, *outer_after), "constant", 0.0)
     none = (0,) * rank
-    return _biased(c, convolved(c, x, weight, Windows(tuple(sizes), (1,) * rank, tuple(dilations), none, none), groups))
+    return convolved(c, x, weight, Windows(tuple(sizes), (1,) * rank, tuple(dilations), none, none), groups)
 
 
 def _cuts(

@@ -29,6 +29,7 @@ from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_math import C_TYPES, applied, joined, neutral, number
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
+BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
 LARGEST = 1_500  # expressions of a group; more is made in parts
 
 
@@ -84,6 +85,35 @@ def _element(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
     return variables, accesses.computed(graph.outputs[0], variables)
 
 
+def folds_across(value: Expression, variables: Sequence[Variable]) -> list[Fold]:
+    """Sums whose terms lie side by side along the output's last axis and apart along their own: as of a row times a matrix.
+
+    In the order of plain loops, sum innermost, every term would be a cache line's; summed a block of the last axis at a time
+    they are read as they lie.
+    """
+    known = {variable.name for variable in variables}  # one inside of another sum needs that one's loops, too
+    folds = [one for one in parts(value) if isinstance(one, Fold) and free_variables(one) <= known]
+    return [one for one in folds if _across(one, variables[-1])]
+
+
+def _across(fold: Fold, last: Variable) -> bool:
+    inside, own = list(parts(fold.value)), {variable.name for variable, _ in fold.axes}
+    if fold.how != "sum" or fold.dtype != "fp32" or any(isinstance(one, Fold) for one in inside):
+        return False
+    beside = [one for one in inside if isinstance(one, Load) and last.name in free_variables(one)]
+    lie = all(
+        isinstance(one.indices[-1], Variable)
+        and one.indices[-1].name == last.name
+        and not any(last.name in free_variables(index) for index in one.indices[:-1])
+        for one in beside
+    )
+    return lie and any(own & free_variables(one) for one in beside)
+
+
+def _wide(extent: Extent) -> bool:
+    return not isinstance(extent, int) or extent >= LEAST_WIDE
+
+
 def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     """The C function ``name`` of a graph. ``size`` gives an extent's place among the sizes of a call."""
     node = ordered_node(graph)
@@ -106,7 +136,11 @@ class _Writer:
         extents = self.graph.types[out].shape
         variables, value = _element(self.graph)
         stack = [self.top]
+        across = folds_across(value, variables) if variables and _wide(extents[-1]) else []
         for place, variable in enumerate(variables):
+            if across and place == len(variables) - 1:
+                stack += self._lanes(across, variable.name, place, stack)
+                continue
             head = f"for (int64_t {variable.name} = lo[{place}]; {variable.name} < hi[{place}]; ++{variable.name})"
             stack.append(self._open(head, variable.name))
         found = self._value(value, stack)
@@ -122,6 +156,32 @@ class _Writer:
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
         source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, body, "}"])
         return Group(source=source, tensors=tensors, loops=extents)
+
+    def _lanes(self, folds: Sequence[Fold], variable: str, place: int, stack: Sequence[Scope]) -> list[Scope]:
+        """Loops over blocks of the last axis and over a block's elements; sums are made before, all of a block at a time."""
+        block, count = f"{variable}_block", f"{variable}_count"
+        outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{place}]; {block} < hi[{place}]; {block} += {BLOCK})"])
+        left = f"hi[{place}] - {block}"
+        outer.lines.append(f"const int64_t {count} = {left} < {BLOCK} ? {left} : {BLOCK};")
+        lane = self._lane(variable, block, count)
+        for fold in folds:
+            self.count += 1
+            sums = f"v{self.count}"
+            inner = [*stack, outer]
+            for axis, extent in fold.axes:
+                wide = f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
+                inner.append(self._open(f"for (int64_t {axis.name} = 0; {axis.name} < {wide}; ++{axis.name})", axis.name))
+            inner.append(self._lane(variable, block, count))
+            value = self._value(fold.value, inner)
+            inner[-1].lines.append(f"{sums}[{variable} - {block}] += {value};")
+            outer.lines.append(f"float {sums}[{BLOCK}] = {{0}};")
+            self._close(inner, len(stack) + 1)
+            lane.by_identity[id(fold)] = f"{sums}[{variable} - {block}]"
+            self.kept.append(fold)
+        return [outer, lane]
+
+    def _lane(self, variable: str, block: str, count: str) -> Scope:
+        return self._open(f"for (int64_t {variable} = {block}; {variable} < {block} + {count}; ++{variable})", variable)
 
     def _open(self, head: str, variable: str) -> Scope:
         scope = Scope(frozenset({variable}))

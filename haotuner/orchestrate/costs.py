@@ -40,8 +40,20 @@ class Prices:
         """Microseconds of a group with one output, the mean over the requests."""
         return float(np.mean(self.each_us(graph)))
 
+    def usual_us(self, graph: Graph) -> float:
+        """What is expected of a group, the mean over the requests, whatever is known of it."""
+        return float(np.mean(Prices.each_us(self, graph)))
+
+    def price_of(self, output: str, nodes: frozenset[str], usual_us: float) -> float:
+        """The price of a kernel of which ``usual_us`` is expected."""
+        return usual_us
+
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
+        return False
+
+    def settle(self, graphs: Sequence[Graph]) -> bool:
+        """Nothing more will be timed, a plan wants these: whether prices are others now."""
         return False
 
     def knows(self, output: str, nodes: frozenset[str]) -> bool:

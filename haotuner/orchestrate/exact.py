@@ -26,17 +26,21 @@ from haotuner.orchestrate.products import Product
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate
-WINDOW_S = 20.0
+WINDOW_S, AGAIN_S = 20.0, 1.0  # for a window's program; again, when some of its prices have become times
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``output`` and the primitives that one kernel computes, by the tensors they make; ``reads`` of the window."""
+    """``output`` and the primitives that one kernel computes, by the tensors they make; ``reads`` of the window.
+
+    ``us``: its price; ``usual_us``: what is expected of it without a time.
+    """
 
     output: str
     nodes: frozenset[str]
     reads: frozenset[str]
     us: float
+    usual_us: float = 0.0
 
 
 @dataclass(slots=True)
@@ -91,18 +95,33 @@ class Exact(Greedy):
         apart += sum(self.prices.loops_us(self.subgraph(name, between)) for name in stored)
         return self.prices.product_us(one, self.graph) < apart
 
+    def price(self, prices: Prices) -> None:
+        """The same candidates by other prices at the same requests; ``steps`` and ``told`` are then those of a new plan."""
+        for window in self.windows:
+            window.candidates = [
+                replace(one, us=prices.price_of(one.output, one.nodes, one.usual_us)) for one in window.candidates
+            ]
+        self.prices, self.told = prices, Told()
+        self.__dict__.pop("steps", None)
+
+    @cached_property
+    def windows(self) -> list[_Window]:
+        """The windows with their candidates, which take most of the time of a plan."""
+        required, (_, groups) = self.required(), self.chosen
+        return [self._opened(window, required, groups) for window in self._windows(required)]
+
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """Windows are solved one by one; the greedy plan is the incumbent of each."""
-        greedy_stored, greedy_groups = self.chosen
+        greedy_stored = self.chosen[0]
         required = self.required()
         stored = {name for name in required if name in self.made}
         # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
         stored |= {name for name in self._live(required) if self._alias(self.made[name], required) is not None}
-        windows = [self._opened(window, required, greedy_groups) for window in self._windows(required)]
-        plans = self._priced(windows)
+        self.told.candidates = sum(len(window.candidates) for window in self.windows)
+        plans = self._priced(self.windows)
         groups: dict[str, Graph] = {}
-        for window, found in zip(windows, plans, strict=True):
+        for window, found in zip(self.windows, plans, strict=True):
             base_us = sum(self.prices.loops_us(group) for group in window.base.values())
             self.told.windows += 1
             self.told.greedy_us += base_us
@@ -137,26 +156,35 @@ class Exact(Greedy):
         window.candidates, window.whole = self._candidates(window, required)
         window.outputs = [name for name in window.nodes if name in required]
         window.base = {name: group for name, group in groups.items() if name in window.inside}
-        self.told.candidates += len(window.candidates)
         return window
 
     def _priced(self, windows: Sequence[_Window]) -> list[list[Candidate] | None]:
-        """The plan of each window. Where prices are measured, solved again until every kernel of the plans has a time."""
+        """The plan of each window. Where prices are measured, solved again until every kernel of the plans has a time.
+
+        Where time for measuring ends first, what has none counts with what is expected of it, no longer with a bound.
+        """
+        solved = [solve(window.candidates, window.outputs) for window in windows]
+        bounds = [bound for _, bound, _ in solved]
         while True:
-            solved = [solve(window.candidates, window.outputs) for window in windows]
             wanted = [self.subgraph(one.output, one.nodes) for found, _, _ in solved for one in found or ()]
             wanted += [group for window in windows for group in window.base.values()]
-            if not self.prices.measure(wanted):
+            more = self.prices.measure(wanted)
+            if not more and not self.prices.settle(wanted):
                 break
-            for window in windows:
+            for place, window in enumerate(windows):
+                before = [one.us for one in window.candidates]
                 window.candidates = [
-                    replace(one, us=self.prices.loops_us(self.subgraph(one.output, one.nodes)))
-                    if self.prices.knows(one.output, one.nodes)
-                    else one
-                    for one in window.candidates
+                    replace(one, us=self.prices.price_of(one.output, one.nodes, one.usual_us)) for one in window.candidates
                 ]
+                if [one.us for one in window.candidates] != before:
+                    found, bound, proved = solve(window.candidates, window.outputs, AGAIN_S)
+                    if found is None:  # the plan before, by the prices now
+                        chosen = {(one.output, one.nodes) for one in solved[place][0] or ()}
+                        found = [one for one in window.candidates if (one.output, one.nodes) in chosen] or None
+                    solved[place] = found, bound, proved
+                    bounds[place] = bound if more else bounds[place]
         self.told.measured = self.prices.count
-        for window, (_, bound, proved) in zip(windows, solved, strict=True):
+        for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
             self.told.unproved += not (window.whole and proved)
             self.told.bound_us += bound if window.whole else 0.0
         return [found for found, _, _ in solved]
@@ -204,7 +232,8 @@ class Exact(Greedy):
                 graph = self.subgraph(name, nodes)
                 if again_and_again(graph) is None:
                     reads = frozenset(one for one in graph.inputs if one in inside and one not in required)
-                    found.append(Candidate(name, nodes, reads, self.prices.loops_us(graph)))
+                    usual = self.prices.usual_us(graph)
+                    found.append(Candidate(name, nodes, reads, self.prices.price_of(name, nodes, usual), usual))
                     if len(found) >= MOST_CANDIDATES:
                         return found, False
                 for more in self._grown_by_one(nodes, inside, required):
@@ -238,7 +267,9 @@ class Exact(Greedy):
         return frozenset(nodes | (above & below))
 
 
-def solve(candidates: Sequence[Candidate], outputs: Sequence[str]) -> tuple[list[Candidate] | None, float, bool]:
+def solve(
+    candidates: Sequence[Candidate], outputs: Sequence[str], limit_s: float = WINDOW_S
+) -> tuple[list[Candidate] | None, float, bool]:
     """The binary program by HiGHS: the plan, a lower bound on any plan's cost, and whether the plan meets it.
 
     ``y_t`` is the number of chosen kernels that make tensor t; at most one, one for each output, and one wherever a chosen
@@ -265,7 +296,7 @@ def solve(candidates: Sequence[Candidate], outputs: Sequence[str]) -> tuple[list
         constraints=LinearConstraint(rows.tocsr(), low, high),
         bounds=Bounds(0, 1),
         integrality=np.ones(len(candidates)),
-        options={"time_limit": WINDOW_S, "mip_rel_gap": 0.0},
+        options={"time_limit": limit_s, "mip_rel_gap": 0.0},
     )
     bound = float(solution.get("mip_dual_bound") or 0.0)
     if solution.x is None:

@@ -65,12 +65,15 @@ class Greedy:
         return self._ordered(*self.chosen)
 
     def required(self) -> set[str]:
-        """Tensors that lie in memory in every plan."""
+        """Tensors that lie in memory in every plan. What only nodes inside of products read, such as a pad, does not."""
         stored = set(self.graph.outputs)
         for one in self.products.values():
             stored |= {one.output, *one.reads}
-        for node in self.graph.nodes:
-            stored |= set(self._wanted_in_memory(node))
+        read = set(stored)
+        for node in reversed(self.graph.nodes):
+            if node.output in read and node.output not in self.inside and node.output not in self.products:
+                read.update(node.inputs)
+                stored |= set(self._wanted_in_memory(node))
         return stored
 
     @cached_property

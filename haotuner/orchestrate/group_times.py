@@ -47,7 +47,7 @@ def main() -> int:
     job = json.loads(sys.stdin.read())
     library = ctypes.CDLL(job["library"])
     for task in job["tasks"]:
-        us = timed_us(library, task, job["values"][task["request"]])
+        us = timed_us(library, task, job["values"][task["group"]][task["request"]])
         print(json.dumps([task["group"], task["request"], us]), flush=True)
     return 0
 

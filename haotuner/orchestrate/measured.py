@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,102 +22,166 @@ from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
-from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
-from haotuner.orchestrate.c_loops import Group, loops_of
 from haotuner.orchestrate.c_math import PRELUDE
 from haotuner.orchestrate.costs import STEP_US, Prices
-from haotuner.orchestrate.sizes import SizeTable
+from haotuner.orchestrate.group_records import NAMELESS, GroupRecords, NamedGroup
+from haotuner.words.record import Timed, Trial
 
 BOUND = 0.4  # of what an unmeasured kernel is expected to take
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
-CHILD_LIMIT_S = 120.0
+BATCH = 24  # groups that are compiled and timed at a time: between two of them the clock is looked at
+CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
 Key = tuple[str, frozenset[str]]
 
 
 class Measured(Prices):
-    """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over."""
+    """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over.
 
-    def __init__(self, requests: Sequence[Mapping[str, int]], limit_s: float) -> None:
+    ``records``: what is known before and is kept of it; ``goes_on``: False to stop early.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Mapping[str, int]],
+        limit_s: float,
+        records: GroupRecords | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__(requests)
         self._until = time.monotonic() + limit_s
+        self._records, self._goes_on = records or GroupRecords(), goes_on
         self._known: dict[Key, list[float]] = {}
+        self._settled = False
+        self._silent: set[str] = set()  # trials that did not answer in this run
         self.ratios: list[float] = []  # of their times over what was expected
 
     def each_us(self, graph: Graph) -> list[float]:
         """Measured, or a bound."""
-        return self._known.get(_key(graph)) or [BOUND * one for one in super().each_us(graph)]
+        share = 1.0 if self._settled else BOUND
+        return self._known.get(_key(graph)) or [share * one for one in super().each_us(graph)]
 
     def expected_us(self, graph: Graph) -> list[float]:
         """Measured, or what the bound is a bound of."""
         return self._known.get(_key(graph)) or super().each_us(graph)
 
+    def price_of(self, output: str, nodes: frozenset[str], usual_us: float) -> float:
+        """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
+        known = self._known.get((output, nodes))
+        return float(np.mean(known)) if known else usual_us * (1.0 if self._settled else BOUND)
+
     def knows(self, output: str, nodes: frozenset[str]) -> bool:
         """Whether this kernel has a time."""
         return (output, nodes) in self._known
 
-    def measure(self, graphs: Sequence[Graph]) -> bool:
-        """Time what has no time yet; False where there is nothing to time, or no time left."""
-        new = [graph for graph in graphs if _key(graph) not in self._known]
-        if not new or time.monotonic() > self._until:
-            return False
-        expected = [Prices.each_us(self, graph) for graph in new]
-        for graph, usual, found in zip(new, expected, self._timed(new), strict=True):
-            ratios = [us / one for us, one in zip(found, usual, strict=True) if us is not None]
-            scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
-            self.ratios += ratios
-            self.count += bool(ratios)
-            self._known[_key(graph)] = [scale * one if us is None else us for us, one in zip(found, usual, strict=True)]
-        return True
+    def settle(self, graphs: Sequence[Graph]) -> bool:
+        """From now on what has no time counts with what is expected of it; whether that changes anything."""
+        late = time.monotonic() > self._until or not self._goes_on()  # then what was learnt last is in no plan yet
+        changes = not self._settled and (late or any(_key(graph) not in self._known for graph in graphs))
+        self._settled = self._settled or changes
+        return changes
 
-    def _timed(self, graphs: Sequence[Graph]) -> list[list[float | None]]:
-        """Microseconds at each request; None where it is too large, or the kernel did not answer."""
-        sizes = SizeTable()
-        groups = [loops_of(graph, f"ht_group_{place}", sizes.place) for place, graph in enumerate(graphs)]
-        places = [sizes.places(group.loops) for group in groups]
-        values = [sizes.values(one) for one in self.requests]
-        nothing: list[list[float | None]] = [[None] * len(self.requests) for _ in graphs]
-        tasks = [
-            {"group": at, "loops": places[at], "request": number, "tensors": tensors}
-            for at, (graph, group) in enumerate(zip(graphs, groups, strict=True))
-            for number, one in enumerate(self.requests)
-            if (tensors := _tensors(graph, group, one)) is not None
-        ]
+    def measure(self, graphs: Sequence[Graph]) -> bool:
+        """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
+        new = {_key(graph): graph for graph in graphs if _key(graph) not in self._known}
+        waiting = [_Waiting.of(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
+        waiting.sort(key=lambda one: -sum(one.usual))
+        while waiting:
+            left = [one for one in waiting if self._open(one)]
+            for one in waiting:
+                if one not in left:
+                    self._learn(one)
+            apart = list({one.group.name: one for one in reversed(left)}.values())[::-1]  # equal groups are timed once
+            if not left or time.monotonic() > self._until or not self._goes_on():
+                return len(left) < len(new) and time.monotonic() <= self._until  # else there is no time to plan again
+            self._time(apart[:BATCH])
+            waiting = left
+        return False
+
+    def _open(self, one: _Waiting) -> bool:
+        return any(
+            trial.key() not in self._silent and self._records.known(trial) is None for trial, _ in one.trials.values()
+        )
+
+    def _learn(self, one: _Waiting) -> None:
+        outcomes = {number: self._records.known(trial) for number, (trial, _) in one.trials.items()}
+        times = {number: STEP_US + found.median_us for number, found in outcomes.items() if isinstance(found, Timed)}
+        ratios = [us / one.usual[number] for number, us in times.items()]
+        scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+        self.ratios += ratios
+        self.count += bool(ratios)
+        self._known[one.key] = [times.get(number, scale * usual) for number, usual in enumerate(one.usual)]
+
+    def _time(self, groups: Sequence[_Waiting]) -> None:
+        """Compile and time groups at the requests at which they have no time; whatever comes of it is kept."""
+        asked: dict[tuple[int, int], Trial] = {}
+        tasks: list[dict[str, Any]] = []
+        for at, one in enumerate(groups):
+            for number, (trial, tensors) in one.trials.items():
+                if self._records.known(trial) is None:
+                    asked[at, number] = trial
+                    tasks.append({"group": at, "loops": one.group.loops, "request": number, "tensors": tensors})
+        found: list[tuple[Trial, float]] = []
+        for line in self._answers([one.group for one in groups], tasks):
+            if line.endswith("]"):
+                at, number, us = json.loads(line)
+                found.append((asked[at, number], us))
+        self._records.keep(found)
+        self._silent |= {trial.key() for trial in asked.values()} - {trial.key() for trial, _ in found}
+
+    def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Lines of a process that times; none without a compiler: the pack's own build says what is wrong."""
+        limit = min(CHILD_LIMIT_S, max(0.0, self._until - time.monotonic()) + GRACE_S)
         with tempfile.TemporaryDirectory() as scratch:
             source, library = Path(scratch) / "groups.c", Path(scratch) / "groups.so"
-            text = "\n".join(group.source.replace("static void", "void", 1) for group in groups)
+            text = "\n".join(
+                one.group.source.replace(f"static void {NAMELESS}", f"void ht_group_{at}", 1)
+                for at, one in enumerate(groups)
+            )
             source.write_text(f"{PRELUDE}\n{text}\n", encoding="utf-8")
+            values = [[group.sizes.values(one) for one in self.requests] for group in groups]
             try:
                 command = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
                            "-I", str(RUNTIME_SOURCES), str(source), "-o", str(library), "-lm"]  # fmt: skip
                 subprocess.run(command, check=True, capture_output=True, timeout=CHILD_LIMIT_S)
                 job = json.dumps({"library": str(library), "values": values, "tasks": tasks})
                 answer = subprocess.run([sys.executable, "-m", "haotuner.orchestrate.group_times"], input=job, text=True,
-                                        capture_output=True, timeout=CHILD_LIMIT_S, check=False)  # fmt: skip
-                lines = answer.stdout.splitlines()
+                                        capture_output=True, timeout=limit, check=False)  # fmt: skip
+                return answer.stdout.splitlines()
             except subprocess.TimeoutExpired as error:
-                lines = (error.stdout or b"").decode().splitlines() if isinstance(error.stdout, bytes) else []
+                return (error.stdout or b"").decode().splitlines() if isinstance(error.stdout, bytes) else []
             except (OSError, subprocess.CalledProcessError, HaotunerError):
-                return nothing  # without a compiler prices stay what they are; the pack's own build says what is wrong
-        for line in lines:
-            if line.endswith("]"):
-                at, number, us = json.loads(line)
-                nothing[at][number] = STEP_US + us
-        return nothing
+                return []
 
 
 def _key(graph: Graph) -> Key:
     return graph.outputs[0], frozenset(node.output for node in graph.nodes)
 
 
-def _tensors(graph: Graph, group: Group, dims: Mapping[str, int]) -> list[Any] | None:
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A group without a time. ``trials``: by the number of the request what times it there, and its tensors."""
+
+    key: Key
+    group: NamedGroup
+    usual: Sequence[float]
+    trials: Mapping[int, tuple[Trial, Any]]
+
+    @staticmethod
+    def of(key: Key, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> _Waiting:
+        group = NamedGroup(graph)
+        every = {number: _tensors(group, one) for number, one in enumerate(requests)}
+        trials = {n: (group.trial(requests[n]), tensors) for n, tensors in every.items() if tensors is not None}
+        return _Waiting(key, group, usual, trials)
+
+
+def _tensors(group: NamedGroup, dims: Mapping[str, int]) -> list[Any] | None:
     """Element types and shapes of what a call passes; None where it is too large or empty."""
-    found, total = [], 0
-    for name in group.tensors:
-        kind = graph.types[name]
-        shape = [evaluate(extent, dims) for extent in kind.shape]
-        dtype = numpy_dtype(kind.dtype)
+    found, total, values = [], 0, group.sizes.values(dims)
+    for name, places in zip(group.group.tensors, group.shapes, strict=True):
+        shape = [values[place] for place in places]
+        dtype = numpy_dtype(group.graph.types[name].dtype)
         total += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         found.append([dtype.name, shape])
     return found if 0 < total <= LARGEST_BYTES else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class AskedModel:
     parts: tuple[WrittenModel, ...]  # what is compiled: its segments, or itself
     told: Told  # how the plan was found
     prices: Prices  # of its groups, at some requests
+    plans: tuple[Exact, ...]  # of its segments
     file: Path
     shapes: str
 
@@ -58,25 +59,52 @@ def asked_model(
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
-    timed on this host wherever a plan wants them; 0: prices are expectations.
+    timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``.
     """
     spans = spans_of(graph, shapes)
-    priced = requests(spans, PRICED)
-    prices = Measured(priced, measure_s) if measure_s else Prices(priced)
-    segments, parts, plans = cut(graph), list[WrittenModel](), list[Exact]()
+    at = requests(spans, PRICED)
+    prices = Measured(at, measure_s) if measure_s else Prices(at)
+    plans = tuple(Exact(segment.graph, prices) for segment in cut(graph) if segment.graph is not None)
+    if not any(isinstance(one, Product) for plan in plans for one in plan.steps):
+        raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
+    return _assembled(name, graph, spans, plans, file, shapes, first_group)
+
+
+def priced(models: Sequence[AskedModel], prices: Callable[[Sequence[Mapping[str, int]]], Prices]) -> tuple[AskedModel, ...]:
+    """The models of one pack in the cheapest groups by other prices; ``prices`` makes those of each at its requests.
+
+    Products and what they carry stay, and so do the tasks.
+    """
+    found: list[AskedModel] = []
+    for one in models:
+        own = prices(one.prices.requests)
+        for plan in one.plans:
+            plan.price(own)
+        first = sum(len(before.written.functions) for before in found)
+        found.append(_assembled(one.written.name, one.graph, one.spans, one.plans, one.file, one.shapes, first))
+    return tuple(found)
+
+
+def _assembled(
+    name: str,
+    graph: Graph,
+    spans: Mapping[str, Span],
+    plans: Sequence[Exact],
+    file: Path,
+    shapes: str,
+    first_group: int,
+) -> AskedModel:
+    """The model of these plans, one for each segment that runs anything."""
+    segments, parts, left = cut(graph), list[WrittenModel](), iter(plans)
     for place, segment in enumerate(segments):
         if segment.graph is not None:
-            plans.append(Exact(segment.graph, prices))
             called = f"{name}.{place}" if len(segments) > 1 else name
             groups = first_group + sum(len(one.functions) for one in parts)
-            parts.append(written(called, segment.graph, plans[-1].steps, groups))
-    steps = tuple(step for plan in plans for step in plan.steps)
-    if not any(isinstance(one, Product) for one in steps):
-        raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
+            parts.append(written(called, segment.graph, next(left).steps, groups))
     return AskedModel(
-        graph=graph, spans=spans, steps=steps, parts=tuple(parts),
+        graph=graph, spans=spans, steps=tuple(step for plan in plans for step in plan.steps), parts=tuple(parts),
         written=parts[0] if len(segments) == 1 else written_chain(name, graph, segments, parts),
-        told=together([plan.told for plan in plans]), prices=prices, file=file, shapes=shapes,
+        told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
     )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ class PackOperand:
     dtype: str
     optional: bool = False
     compact: bool = False
+    in_place: bool = False  # ``out`` may be this tensor itself
     packed: Mapping[str, int] = field(default_factory=dict)  # how a bound weight is laid out: pw, panels
 
 
@@ -295,9 +296,9 @@ def _operand(entry: Any, axes: Sequence[str]) -> PackOperand:
         raise ValueError(f"operand {name}: role {role!r} and dtype {dtype!r} must be of {ROLES} and {tuple(DTYPES)}")
     if not dims or len(set(dims)) != len(dims) or not set(dims) <= set(axes):
         raise ValueError(f"operand {name}: its dims {dims} must be axes of the op, once each")
-    flags = {key: entry.get(key, False) for key in ("optional", "compact")}
+    flags = {key: entry.get(key, False) for key in ("optional", "compact", "in_place")}
     if not all(isinstance(flag, bool) for flag in flags.values()):
-        raise ValueError(f"operand {name}: optional and compact must be true or false")
+        raise ValueError(f"operand {name}: optional, compact and in_place must be true or false")
     packed = {text(key): whole(size, key) for key, size in _object(entry.get("packed", {}), "packed").items()}
     return PackOperand(name=name, role=role, dims=dims, dtype=dtype, packed=packed, **flags)
 

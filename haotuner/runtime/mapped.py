@@ -65,6 +65,9 @@ class Mapped:
             raise PackInvalid(f"{path} serves no whole models, as its manifest says; tune again") from error
         enter.restype = ctypes.POINTER(_Door)
         self.door: Any = enter().contents
+        self.times: Any = getattr(library, "ht_pack_model_times", None)  # packs made before it have none
+        if self.times is not None:
+            self.times.argtypes, self.times.restype = (_P, _P, _P, _P, *_SAID), _I
         if self.door.version != _VERSION:
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
@@ -147,6 +150,19 @@ class NativeModel:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
         given, found = _tensors(inputs), _tensors(outputs)
         self._call(self._mapped.door.run, _address(given), _address(found))
+
+    def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
+        """As ``run``: the microseconds of every step of the schedule."""
+        if self._mapped.times is None:
+            raise UsageError(f"the pack of {self.name} was made before steps were timed; tune again with this haotuner")
+        given, found, taken = _tensors(inputs), _tensors(outputs), np.zeros(max(1, steps), np.int64)
+
+        def timed(*call: Any) -> int:
+            handle, first, second, *said = call
+            return int(self._mapped.times(handle, first, second, _address(taken), *said))
+
+        self._call(timed, _address(given), _address(found))
+        return [float(one) / 1e3 for one in taken.tolist()[:steps]]
 
     def held(self) -> dict[str, int]:
         """What it counted and what it holds."""

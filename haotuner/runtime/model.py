@@ -104,6 +104,20 @@ class Model:
             return self._delivered(found, out)
         return {end.name: array for end, array in zip(self._outputs, found, strict=True)}
 
+    def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
+        """One call: its outputs, and the microseconds of each step of the schedule; 0 of steps that have nothing to do.
+
+        UsageError as of ``run``, and for a pack that was made before steps were timed.
+        """
+        given = self._given(inputs)
+        found = self._made(self._native.shapes(given))
+        us = self._native.times_us(given, found, len(self.schedule.steps))
+        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}, us
+
+    def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[tuple[Model, list[float]]]:
+        """The model itself with the microseconds of its steps in one call; of one in segments see ``Chain``."""
+        return [(self, self.timed(inputs)[1])]
+
     def _out(self, key: tuple[tuple[int, ...], ...]) -> bool:
         """Whether inputs of these shapes have a dimension out of its range."""
         for end, shape in zip(self._inputs, key, strict=True):

@@ -6,7 +6,7 @@ So a turn needs nothing of the one before but its records, and a run that was ki
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from haotuner.search.call_times import traffic_us
@@ -19,9 +19,11 @@ FIRST_SHARE = 0.5  # of the budget, for the first turns of all tasks
 LEAST_TURN_S = 6.0  # less goes into what a search begins with
 TURNS = 3.0  # later turns that the rest would give each task, if all got as many
 LAST_SHARE = 0.3  # of a turn: what is left of the budget is then given to nobody
+USUAL_OVER_S = 1.5  # by which a turn takes longer than it was given, before one has shown it
 
-OneTurn = Callable[[int, float, Sequence[Tuned]], Tuned]  # task, its seconds, what others came to
+OneTurn = Callable[[int, float], Tuned]  # task, its seconds
 Told = Callable[[str], bool]  # words for people; False: to stop
+Between = Callable[[Mapping[int, Tuned]], None]  # told what there is after each turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +36,52 @@ class Turn:
 
 
 def shared(
-    scheduler: Scheduler, device: Device, budget_s: float, one_turn: OneTurn, told: Told, threads: int = 1
-) -> tuple[list[Tuned], list[Turn]]:
-    """Every task's result, in order, and the turns that led to it. A task always gets a plan."""
+    scheduler: Scheduler,
+    device: Device,
+    until: float,
+    one_turn: OneTurn,
+    told: Told,
+    threads: int = 1,
+    between: Between = lambda _: None,
+) -> tuple[dict[int, Tuned], list[Turn], bool]:
+    """What came of the tasks that had a turn, the turns, and whether it was told to stop. It ends at ``until`` (``now``).
+
+    A turn takes somewhat longer than it is given: it builds what it began to build, and plans. So each is given less by what
+    those before it took too long, and none is begun for which not even that is left.
+    """
     begin, count = now(), len(scheduler.tasks)
+    budget_s = until - begin
     found: dict[int, Tuned] = {}
     turns: list[Turn] = []
+    over = [USUAL_OVER_S]
     stopped = False
     while (place := scheduler.next()) is not None:
-        first, left = place not in found, budget_s - (now() - begin)
+        first, left, late = place not in found, until - now(), sum(over) / len(over)
         usual = max(LEAST_TURN_S, budget_s * (1 - FIRST_SHARE) / (TURNS * count))
+        if stopped or left < late:
+            break
         if first:
             behind = count - len(found)
-            seconds = max(0.0, left - budget_s * (1 - FIRST_SHARE)) / behind
-        elif stopped or left < LAST_SHARE * usual:
+            even = max(0.0, left - budget_s * (1 - FIRST_SHARE)) / behind
+            seconds = max(even, min(left / behind, LEAST_TURN_S))  # many tasks need all of a short budget
+        elif left < LAST_SHARE * usual:
             break
         else:
             seconds = min(usual, left)
-        started = now()
-        result = one_turn(place, seconds, list(found.values()))
+        seconds, started = max(0.0, seconds - late), now()
+        result = one_turn(place, seconds)
+        taken = now() - started
+        over = [*over[-7:], max(0.0, taken - seconds)]
         if first or result.timings >= found[place].timings:  # a turn that was cut short may know less
             found[place] = result
         stopped = stopped or result.stopped == "signal"
         us = traffic_us(result, device, threads)
         scheduler.tell(place, us, finished=result.stopped in ("converged", "exhausted"))
-        turns.append(Turn(place, now() - started, us))
+        turns.append(Turn(place, taken, us))
         stopped = not told(_words(scheduler, len(found))) or stopped
-    return [found[place] for place in range(count)], turns
+        if not stopped:
+            between(found)
+    return found, turns, stopped
 
 
 def _words(scheduler: Scheduler, begun: int) -> str:

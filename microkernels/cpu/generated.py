@@ -15,6 +15,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.generate.factor import joined
+from haotuner.generate.in_place import in_place
 from haotuner.generate.kinds import graph_of, has_graph
 from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, planned, told
 from haotuner.generate.space import Space
@@ -41,7 +42,8 @@ class CpuGenerated:
     Parameters: vl (lanes of a vector), u (vectors an iteration), ax (the output's axis along the lanes, from 1 on; 0: none),
     kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
     Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
-    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked).
+    first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked). On GPUs
+    pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers).
     """
 
     backend = "cpu"
@@ -119,6 +121,10 @@ class CpuGenerated:
             more.append(("rw", schedule.rows))
         if not schedule.masked:
             more.append(("sc", 1))
+        if schedule.packed > 1:
+            more.append(("pk", schedule.packed))
+        if schedule.held:
+            more.append(("hd", 1))
         return self._kernel(
             schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
         )
@@ -162,6 +168,8 @@ class CpuGenerated:
             folds=tuple(1 << int(digit) for digit in str(given.get("fu", 1))[1:]),
             rows=given.get("rw", 1),
             masked=not given.get("sc", 0),
+            packed=given.get("pk", 1),
+            held=bool(given.get("hd", 0)),
         )
         try:
             return planned(graph, schedule)
@@ -212,11 +220,17 @@ class CpuGenerated:
         """Folded axes along which threads may share a call, and how their results are joined."""
         return joined(self._graph(self._options(kernel)))
 
+    def in_place(self, kernel: MicroKernel) -> tuple[str, ...]:
+        """Inputs that the output may be, too: the program has read an element when it writes there."""
+        plan = self._plan(kernel)
+        return in_place(plan) if isinstance(plan, Plan) else ()
+
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"
-        return told(plan)
+        found = self.in_place(kernel)
+        return told(plan) | ({"in place": f"the output may be {' or '.join(found)} itself"} if found else {})
 
     def bytes_by_level(self, kernel: MicroKernel, extents: Mapping[str, int], device: Device) -> dict[str, int]:
         """Bytes that a call on one thread moves over each level's edge, nearest first."""
@@ -257,6 +271,11 @@ def _graph(kind: str, options: tuple[tuple[str, str], ...], family: CpuGenerated
     """Graphs are values: one for each kind and options."""
     own: Mapping[str, str] = dict(options)
     return graph_of(family.kind, own)
+
+
+def in_place_of(family: object, kernel: MicroKernel) -> tuple[str, ...]:
+    """Inputs that the output of a kernel may be, too; none of families that have no generated programs."""
+    return family.in_place(kernel) if isinstance(family, CpuGenerated) else ()
 
 
 def joins_of(family: object, op: Op) -> dict[str, str]:

@@ -79,14 +79,18 @@ class Tir:
         with self.T.serial(count) as i:
             body(i)
 
-    def ramp(self, base: Any, lanes: int) -> Any:
+    def ramp(self, base: Any, lanes: int, pitch: int = 1) -> Any:
         """The numbers from the base on."""
-        return self.tirx.Ramp(base, self.number(1, "int64"), lanes) if lanes > 1 else base
+        return self.tirx.Ramp(base, self.number(pitch, "int64"), lanes) if lanes > 1 else base
 
-    def mask(self, base: Any, extent: Any, lanes: int) -> Any:
+    def together(self, first: Any, bases: Sequence[Any], pitch: int, limit: Any) -> Sequence[Any]:
+        """As they are: the compiler orders loads itself."""
+        return bases
+
+    def mask(self, base: Any, extent: Any, lanes: int, pitch: int = 1) -> Any:
         """The lanes before the extent, compared in 32 bits."""
         left = self.cell("int32", 1, self.tirx.Cast("int32", extent - base)).get()
-        ramp = self.tirx.Ramp(self.tirx.IntImm("int32", 0), self.tirx.IntImm("int32", 1), lanes)
+        ramp = self.tirx.Ramp(self.tirx.IntImm("int32", 0), self.tirx.IntImm("int32", pitch), lanes)
         return ramp < self.tirx.Broadcast(left, lanes)
 
     def load(self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any) -> Any:

@@ -6,16 +6,19 @@ rows, a warp, or a block for long ones. A call is one launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, keepable, merges
-from haotuner.graph.graph import Graph
+from haotuner.generate.schedule import FOLDS, Plan, Schedule, merges, planned
+from haotuner.generate.space import Space
+from haotuner.graph.extents import dimensions, evaluate
+from haotuner.graph.graph import Graph, Node
 from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online import CpuOnline
@@ -32,9 +35,15 @@ from haotuner.words.op import Op
 
 GROUPS = (8, WARP, 128, 512)  # threads of a group where rows are folded: short, usual and long ones
 UNROLLS = (1, 2, 4, 8)
+HELD = {8: (1, 2, 4, 8), WARP: (1, 2, 4, 8, 16), 128: (2, 4, 8, 16), 512: (2, 4, 8, 16)}  # vectors of rows kept in registers
+WIDEST = 16  # bytes that a thread moves at once
 SHORT = ("fp16", "bf16")
 LOAD_CYCLES = 500.0  # from asking to the value, between L2 and memory
-THREADS_HELD = 2048  # of a multiprocessor whose profile does not say
+JOIN_CYCLES = 30.0  # of an exchange between lanes and what takes it in
+BLOCK_CYCLES = 120.0  # of parts that pass through memory of the block, two barriers
+AHEAD = 4.0  # loads of a lane's own terms that are under way at a time
+ELEMENT_CYCLES = 12.0  # of a vector's element in a pass: instructions of all warps of a scheduler take turns
+THREADS_HELD, REGISTERS_HELD = 2048, 65536  # of a multiprocessor whose profile does not say; of any since sm_50
 THREADS = 256  # of a block at most, unless a group is one
 
 
@@ -81,24 +90,38 @@ class CudaGenerated(CpuGenerated):
         return device.kind != "cpu" and sm_number(device.arch) >= 0
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
-        """Every axis along a warp's lanes; along the innermost one groups of all sizes where rows are folded."""
+        """Every axis along a warp's lanes; along the innermost one groups of all sizes where rows are folded.
+
+        What a row's first iteration loads stays in registers there; elsewhere with and without neighbours as one access.
+        """
         graph = self._graph(op.all_options())
-        rank = graph.types[graph.outputs[0]].rank
         folds = sum(node.primitive in FOLDS for node in graph.nodes)
+        for schedule in self._schedules(graph, folds, self.space(op, device)):
+            kernel = self.kernel_of(replace(schedule, folds=(schedule.unroll,) * folds), op)
+            if self.text(kernel, "f") is not None:
+                yield kernel
+
+    def _schedules(self, graph: Graph, folds: int, space: Space) -> Iterator[Schedule]:
+        rank = graph.types[graph.outputs[0]].rank
         groups = GROUPS if _folds_rows(graph) else GROUPS[:2]
-        space = self.space(op, device)
-        for axis in (rank, *([0] if folds else []), *range(1, rank)):
+        near = WIDEST // DTYPE_BYTES[self.dtype]
+        last = Schedule(lane_axis=rank - 1, lanes=WARP, unroll=1)
+        one_row = merges(planned(graph, last))  # all else is the same with worse accesses
+        for axis in (rank, *([0] if folds else []), *(() if one_row else range(1, rank))):
             shared = any(  # a fold's terms are shared by lanes; else each lane folds its own
                 axis - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
             )
-            for lanes in groups if shared and axis in (0, rank) else (WARP,):
-                for kept in ((), *((tensor,) for tensor in keepable(graph))):
-                    for unroll in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
-                        kernel = self.kernel_of(
-                            Schedule(lane_axis=axis - 1, lanes=lanes, unroll=unroll, folds=(unroll,) * folds, kept=kept), op
+            if shared and axis in (0, rank):
+                for lanes in groups:
+                    for unroll in HELD[lanes]:
+                        yield replace(
+                            last, lane_axis=axis - 1, lanes=lanes, unroll=unroll, packed=min(unroll, near), held=True
                         )
-                        if self.text(kernel, "f") is not None:
-                            yield kernel
+                continue
+            for unroll in UNROLLS if axis in (0, rank) else UNROLLS[:2]:
+                yield replace(last, lane_axis=axis - 1, unroll=unroll)
+                if unroll > 1 and axis == rank:
+                    yield replace(last, unroll=unroll, packed=min(unroll, near))
 
     def text(self, kernel: MicroKernel, symbol: str) -> str | None:
         """CUDA C++ of a kernel; None where there is none."""
@@ -147,23 +170,45 @@ class CudaGenerated(CpuGenerated):
         waves = np.ceil(threads / asked.device.wave_width)
         blocks = np.ceil(busy / threads)
         device = asked.device
-        held = max(1, device.compute_units) * np.maximum(
-            (device.threads_per_unit or THREADS_HELD) // np.maximum(threads, 1.0), 1.0
-        )
+        room = np.minimum(device.threads_per_unit or THREADS_HELD, REGISTERS_HELD / tiles.registers)
+        held = max(1, device.compute_units) * np.maximum(room // np.maximum(threads, 1.0), 1.0)
         cycles = self._waited(asked, extents) * np.ceil(blocks / held) * np.clip(blocks, 1.0, max(1, device.compute_units))
         told = replace(counted, cycles=cycles, l1_bytes=counted.l1_bytes * share, l2_bytes=counted.l2_bytes * share)
         return Demand(work=work, tiles=replace(tiles, count=blocks, threads=threads, waves=waves), counted=told)
 
     def _waited(self, asked: Asked, extents: Any) -> Any:
-        """Cycles that a group waits for its loads: once an iteration along the lanes, in each pass of a row."""
+        """Cycles that a group waits: for its loads, once an iteration in each pass of a row, and to join lanes.
+
+        Rows held in registers load their first iteration once for all passes; what is left behind whole iterations comes a
+        vector at a time. Where each lane folds its own, terms come some at a time.
+        """
         graph = self._graph(self._options(asked.kernels[0]))
-        folds = sum(node.primitive in FOLDS for node in graph.nodes)
-        kind = self._own(asked.kernels[0])
-        folded = np.ones(len(asked.kernel_at))
-        for axis in kind.operands[0].axes({})[-1:]:
-            folded = folded * extents[axis]
-        steps = np.ceil(folded / (asked.param("vl") * asked.param("u"))) if folds else 1.0
-        return LOAD_CYCLES * (folds + 1) * steps * np.ones(len(asked.kernel_at))
+        folds = [node for node in graph.nodes if node.primitive in FOLDS]
+        held, passes = asked.param("hd", 0.0) > 0, len(folds) + 1
+        issue = ELEMENT_CYCLES * asked.param("u") * (1.0 + 1.0 / asked.param("pk", 1.0)) / 2.0  # of an iteration
+        if not folds:
+            return np.asarray(LOAD_CYCLES + issue, np.float64)
+        folded, lanes = self._terms(asked, extents, folds, graph), asked.param("vl")
+        width = lanes * asked.param("u")
+        whole = np.floor(folded / width)
+        steps = whole + np.ceil((folded - whole * width) / lanes)
+        behind = np.where(folded <= width, 0.0, steps - 1.0)
+        joins = len(folds) * (JOIN_CYCLES * np.log2(np.minimum(lanes, WARP)) + np.where(lanes > WARP, BLOCK_CYCLES, 0.0))
+        shared = LOAD_CYCLES * (1.0 + passes * behind) + joins + passes * np.maximum(np.ceil(folded / width), 1.0) * issue
+        alone = len(folds) * folded * (LOAD_CYCLES / AHEAD + issue) + LOAD_CYCLES
+        return np.asarray(np.where(held, shared, alone), np.float64)
+
+    def _terms(self, asked: Asked, extents: Any, folds: Sequence[Node], graph: Graph) -> Any:
+        """Terms of the longest fold, of each row."""
+        found = np.ones(len(asked.kernel_at))
+        for node in folds:
+            shape = graph.types[node.inputs[0]].shape
+            axes = [shape[axis] for axis in node.attributes.get("axes", [node.attributes.get("axis", -1)])]
+            names = sorted({name for extent in axes for name in dimensions(extent)})
+            for row in range(len(found)):
+                sizes = {name: int(np.broadcast_to(extents[name], found.shape)[row]) for name in names}
+                found[row] = max(found[row], prod(evaluate(extent, sizes) for extent in axes))
+        return found
 
     def _groups(self, asked: Asked, extents: Any) -> Any:
         """Groups of threads that have something of their own to do: one a point of the axes that are not along the lanes.

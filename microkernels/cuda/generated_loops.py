@@ -20,6 +20,7 @@ class Loop:
     items: list[str | Loop] = field(default_factory=list)
     stores: bool = False
     carries: bool = False  # a variable from outside changes in it: its rounds are not independent
+    known: dict[tuple[str, ...], str] = field(default_factory=dict)  # registers that hold what was loaded, by what it is
     ordered: bool = False  # its own statements, those of loops inside aside, write: their order counts
 
 

@@ -63,6 +63,32 @@ class Code(str):
         return Code(f"({self} * {other})")
 
 
+class Neighbour(Code):
+    """The base of one vector of an iteration: its place among them, and what they have in common."""
+
+    first: Code
+    place: int
+    vectors: int
+    pitch: int
+    limit: Code | None
+
+    @staticmethod
+    def of(base: Code, first: Code, place: int, count: int, pitch: int, limit: Code | None) -> Neighbour:
+        """Vector ``place`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
+        one = Neighbour(base)
+        one.first, one.place, one.vectors, one.pitch, one.limit = first, place, count, pitch, limit
+        return one
+
+    def moved(self, lanes: int) -> str:
+        """What ``ht_take`` and ``ht_put`` of device/generated.cuh are told behind the tensor and the registers."""
+        return f"{self.first} + ht_lane * {self.pitch}, {lanes * self.pitch}, {self.limit if self.limit is not None else 0}"
+
+    @property
+    def form(self) -> str:
+        """Their template arguments."""
+        return f"<{self.pitch}, {str(self.limit is not None).lower()}>"
+
+
 @dataclass(frozen=True, slots=True)
 class _Cell:
     machine: CudaText
@@ -85,6 +111,7 @@ class CudaText:
         self.kept_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32
         self.plan, self._names, self._lanes = plan, 0, plan.schedule.lanes
         self._loops = [Loop(Code(""), Code("1"))]
+        self._puts: dict[tuple[str, ...], list[Code]] = {}  # values of an iteration's vectors, until the last one comes
         self.tensors = (*plan.graph.inputs, plan.output)
         self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
 
@@ -157,17 +184,25 @@ class CudaText:
         for loop in self._loops[cell.depth :]:
             loop.carries = True
 
-    def ramp(self, base: Code, lanes: int) -> Code:
+    def ramp(self, base: Code, lanes: int, pitch: int = 1) -> Code:
         """Each lane's number."""
-        return Code(f"({base} + ht_lane)") if lanes > 1 else base
+        return Code(f"({base} + ht_lane * {pitch})" if pitch > 1 else f"({base} + ht_lane)") if lanes > 1 else base
 
-    def mask(self, base: Code, extent: Code, lanes: int) -> Code:
+    def mask(self, base: Code, extent: Code, lanes: int, pitch: int = 1) -> Code:
         """Whether this lane exists."""
-        return self._named("bool", f"{base} + ht_lane < {extent}")
+        return self._named("bool", f"{self.ramp(base, lanes, pitch)} < {extent}")
+
+    def together(self, first: Code, bases: Sequence[Code], pitch: int, limit: Code | None) -> Sequence[Code]:
+        """The bases, marked: all that one of them loads or stores is moved at once."""
+        if self._lanes == 1 or not self.plan.schedule.loads_first:
+            return bases
+        return [Neighbour.of(base, first, place, len(bases), pitch, limit) for place, base in enumerate(bases)]
 
     def load(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None, lanes: int, mask: Code | None) -> Code:
-        """An element a lane."""
+        """An element a lane; of an iteration's vectors all at once, which no pass of the same scope repeats."""
         dtype = self.plan.graph.types[tensor].dtype
+        if (at := _neighbour(indices, steps, lanes)) is not None:
+            return Code(f"{self._taken(tensor, indices[:-1], at, dtype)}[{at.place}]")
         place = self._place(tensor, indices, steps if lanes > 1 else None)
         if self.element(tensor) != TYPES[dtype]:
             place = f"float({place})"
@@ -178,6 +213,9 @@ class CudaText:
         self, tensor: str, indices: Sequence[Code], steps: Sequence[int], value: Code, lanes: int, mask: Code | None
     ) -> None:
         """Every lane its own element; the first lane what is one for all."""
+        if (at := _neighbour(indices, steps, lanes)) is not None:
+            self._put(tensor, indices[:-1], at, value)
+            return
         wide = lanes > 1 and any(steps)
         condition = mask if wide else "ht_lane == 0"
         place = self._place(tensor, indices, steps if wide else None)
@@ -187,6 +225,38 @@ class CudaText:
         self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
+
+    def _taken(self, tensor: str, outer: Sequence[Code], at: Neighbour, dtype: str) -> str:
+        """Registers with what an iteration's vectors load."""
+        key = (tensor, *outer, at.first, at.form, str(at.vectors))
+        for loop in self._loops:
+            if key in loop.known:
+                return loop.known[key]
+        self._names += 1
+        name = f"w{self._names}"
+        self._say(f"{TYPES[dtype]} {name}[{at.vectors}];")
+        self._say(f"ht_take{at.form}({name}, {self._row(tensor, outer)}, {at.moved(self._lanes)});")
+        self._loops[-1].known[key] = name
+        return name
+
+    def _put(self, tensor: str, outer: Sequence[Code], at: Neighbour, value: Code) -> None:
+        key = (tensor, *outer, at.first)
+        values = self._puts.setdefault(key, [])
+        values.append(value)
+        if len(values) < at.vectors:
+            return
+        self._names += 1
+        name, dtype = f"w{self._names}", TYPES[self.plan.graph.types[tensor].dtype]
+        self._say(f"const {dtype} {name}[{at.vectors}] = {{{', '.join(self._puts.pop(key))}}};")
+        self._say(f"ht_put{at.form}({self._row(tensor, outer)}, {name}, {at.moved(self._lanes)});")
+        self._loops[-1].ordered = True
+        for loop in self._loops:
+            loop.stores = True
+
+    def _row(self, tensor: str, outer: Sequence[Code]) -> str:
+        """Where a tensor's elements along its last axis begin."""
+        at = self.tensors.index(tensor)
+        return " + ".join([f"t{at}", *(f"{one} * a.strides[{at}][{axis}]" for axis, one in enumerate(outer))])
 
     def element(self, tensor: str) -> str:
         """The type of a tensor's elements in memory."""
@@ -266,6 +336,14 @@ class CudaText:
         return found
 
 
+def _neighbour(indices: Sequence[Code], steps: Sequence[int] | None, lanes: int) -> Neighbour | None:
+    """The base of a vector whose lanes lie along a tensor's last axis, just as an iteration's do."""
+    last = indices[-1] if indices else None
+    if lanes == 1 or steps is None or not isinstance(last, Neighbour):
+        return None
+    return last if steps[-1] == last.pitch and not any(steps[:-1]) else None
+
+
 def cuda_unit(plans: Mapping[str, Plan], threads: int = 256) -> str:
     """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
 
@@ -284,6 +362,8 @@ def kernel_text(symbol: str, plan: Plan, threads: int = 256, kept_as: str = "fp3
     """One kernel, on floats that memory keeps as ``kept_as``, of device/prelude.cuh; UsageError as of ``cuda_unit``."""
     if plan.keeps and kept_as != "fp32":
         raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
+    if plan.keeps and plan.schedule.held:
+        raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
     lanes = plan.schedule.lanes
     if lanes not in WIDTHS:
         raise UsageError(f"{symbol}: vectors of {lanes}; on a GPU they are {', '.join(map(str, WIDTHS))} threads")

@@ -31,8 +31,9 @@ class Arguments(ctypes.Structure):
 
 
 def plan_of(
-    spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP
-) -> Plan:
+    spec: str, axis: int = -2, unroll: int = 2, kept: bool = False, rows: int = 1, masked: bool = True, lanes: int = WARP,
+    packed: int = 1, held: bool = False,
+) -> Plan:  # fmt: skip
     """The plan of an op for a warp, a part of one or a block; ``axis``: -2 for the output's last."""
     from haotuner.generate.schedule import keepable
 
@@ -41,7 +42,7 @@ def plan_of(
     last = graph.types[graph.outputs[0]].rank - 1
     keep = keepable(graph)[:1] if kept else ()
     return planned(graph, Schedule(lane_axis=last if axis == -2 else axis, lanes=lanes, unroll=unroll, kept=keep, rows=rows,
-                                   masked=masked))  # fmt: skip
+                                   masked=masked, packed=packed, held=held))  # fmt: skip
 
 
 PROGRAMS = {
@@ -53,6 +54,17 @@ PROGRAMS = {
     "layer_norm_short": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", lanes=16)),
     "layer_norm_block": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=1, lanes=128)),
     "sum_block": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=1, lanes=64)),
+    "softmax_held": ("softmax:", plan_of("softmax:", unroll=4, lanes=8, packed=2, held=True)),
+    "softmax_held_block": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, held=True)),
+    "layer_norm_held": ("layer_norm:affine=scale_bias",
+                        plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, held=True)),
+    "add_norm_packed": ("add_layer_norm:affine=scale_bias",
+                        plan_of("add_layer_norm:affine=scale_bias", unroll=8, packed=4, lanes=16)),
+    "sum_held": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=4, packed=4, held=True)),
+    "pool_held": ("max_pool:kernel=3,stride=2,pad=1",
+                  plan_of("max_pool:kernel=3,stride=2,pad=1", unroll=1, lanes=8, held=True)),
+    "gelu_packed": ("gelu:", plan_of("gelu:", unroll=4, packed=4)),
+    "bias_gelu_packed": ("bias_gelu:", plan_of("bias_gelu:", unroll=8, packed=4)),
     "softmax_down": ("softmax:", plan_of("softmax:", axis=0)),
     "layer_norm": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=4)),
     "instance_norm": ("instance_norm:affine=scale_bias,activation=relu",
@@ -68,7 +80,16 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-QUICK = ("softmax_kept", "softmax_short", "layer_norm_block", "transpose", "sum_first", "max_pool")  # a form of code each
+QUICK = (
+    "softmax_kept",
+    "softmax_held",
+    "layer_norm_held",
+    "bias_gelu_packed",
+    "layer_norm_block",
+    "transpose",
+    "sum_first",
+    "max_pool",
+)  # a form of code each
 
 
 def entries(symbols: Sequence[str]) -> str:
@@ -81,14 +102,14 @@ def entries(symbols: Sequence[str]) -> str:
     )
 
 
-def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, blocks: int, threads: int) -> str:
-    """What is wrong with a call at these extents of the dynamic axes; empty if nothing is."""
+def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, blocks: int, threads: int) -> str:
+    """What is wrong with a call at these extents of the dynamic axes, rows so far apart; empty if nothing is."""
     spec, plan = PROGRAMS[symbol]
     op = Op.parse(spec)
     shape = Shape.of({axis: last if axis == op.dynamic[-1] else first for axis in op.dynamic})
     inputs = judge.draw(op, shape, np.random.default_rng(0))
     out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-    arrays: list[Any] = [*(judge.spaced(one, 3) for one in inputs.values()), out.inner]
+    arrays: list[Any] = [*(judge.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
     for place, array in enumerate(arrays):
         arguments.data[place] = array.ctypes.data
@@ -107,10 +128,10 @@ def main(library: str, symbols: Sequence[str]) -> None:
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
     held = ctypes.CDLL(library)
     for symbol in symbols:
-        for first, last in ((1, 1), (3, 37), (5, 131)):
+        for first, last, gap in ((1, 1, 3), (3, 37, 3), (5, 131, 3), (2, 1, 0), (3, 180, 0)):
             lanes = PROGRAMS[symbol][1].schedule.lanes
             for blocks, threads in ((1, 32), (2, 64)) if lanes <= WARP else ((1, lanes), (2, lanes)):
-                if said := judged(held, symbol, first, last, blocks, threads):
+                if said := judged(held, symbol, first, last, gap, blocks, threads):
                     print(said)
 
 

@@ -96,7 +96,7 @@ def footprint(parts: Sequence[Run | Touch], line: int) -> int:
 def moved(runs: Sequence[Run], capacity: int, line: int) -> int:
     """Bytes moved by all runs of one loop: once a run where its iterations fit, else part by part."""
     every = [iteration for run in runs for iteration in run.iterations]
-    if max(footprint(iteration, line) for iteration in every) <= capacity:
+    if max((footprint(iteration, line) for iteration in every), default=0) <= capacity:
         return sum(footprint([run], line) for run in runs)
     total = sum(
         size * (line if alone else 1)

@@ -75,6 +75,8 @@ def schedules(graph: Graph) -> list[Schedule]:
     for axis in range(-1, graph.types[graph.outputs[0]].rank):
         for kept in ((), *((one,) for one in keepable(graph))):
             found += [Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, kept=kept) for lanes, unroll in ((1, 1), (4, 2))]
+        found += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, held=held)
+                  for packed, held in ((2, False), (1, True), (2, True))]  # fmt: skip
     return found
 
 

@@ -212,3 +212,44 @@ def test_damaged_files_never_end_in_anything_but_words(tmp_path):
         except HaotunerError:
             pass
     assert read_well < 150
+
+
+def spread_sum(x: Any, w: Any, strides: list[int], pads: list[int], more: list[int], groups: int) -> Any:
+    """A transposed convolution by its definition: every element adds its window to the result."""
+    n, own, *sizes = w.shape
+    whole = [(e - 1) * s + r + m for e, s, r, m in zip(x.shape[2:], strides, sizes, more, strict=True)]
+    found = np.zeros((len(x), own * groups, *whole))
+    for channel, *place in np.ndindex(n, *x.shape[2:]):
+        first = channel * groups // n * own
+        box = tuple(slice(p * s, p * s + r) for p, s, r in zip(place, strides, sizes, strict=True))
+        at = (slice(None), channel, *place)
+        found[:, first : first + own, *box] += np.multiply.outer(x[at], w[channel])
+    rank = len(sizes)
+    cut = [slice(b, e - a) for b, a, e in zip(pads[:rank], pads[rank:], whole, strict=True)]
+    return found[:, :, *cut]
+
+
+@pytest.mark.parametrize(
+    ("weight", "strides", "pads", "more", "groups"),
+    [
+        ((3, 2, 16), [8], [4, 4], [0], 1),  # a vocoder's
+        ((4, 3, 2, 2), [2, 2], [0, 0, 0, 0], [0, 0], 1),  # a segmenter's
+        ((4, 1, 5, 3), [2, 3], [1, 0, 2, 1], [1, 2], 2),
+        ((2, 1, 1), [4], [0, 0], [3], 1),  # windows with places between them that nobody adds to
+        ((2, 1, 4, 3), [1, 2], [3, 1, 0, 1], [0, 1], 2),
+    ],
+)
+def test_a_transposed_convolution_multiplies_no_zeros(weight, strides, pads, more, groups):
+    draw = np.random.default_rng(0)
+    w, rank = draw.standard_normal(weight).astype(np.float32), len(strides)
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], strides=strides, pads=pads, output_padding=more, group=groups
+    )
+    graph = graph_of(model([node], {"x": ["b", weight[0], *"hw"[:rank]]}, ["y"], {"w": w}), None, {})
+    (contraction,) = [one for one in graph.nodes if one.primitive == "contract"]
+    held = graph.constants[contraction.inputs[1]]
+    assert held.size <= np.prod([*weight[:2]]) * np.prod([-(-r // s) * s for r, s in zip(weight[2:], strides, strict=True)])
+    for extents in ((1, 3), (4, 2)):
+        x = draw.standard_normal((2, weight[0], *extents[:rank])).astype(np.float32)
+        want = spread_sum(x, w, strides, pads, more, groups)
+        np.testing.assert_allclose(interpret(graph, {"x": x})["y"], want, atol=1e-5)

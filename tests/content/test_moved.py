@@ -69,6 +69,8 @@ def drawn_plan(graph: Graph, seed: int) -> Plan:
             lanes=int(rng.choice([1, 2, 4])),
             unroll=int(rng.choice([1, 2])),
             kept=kept[int(rng.integers(len(kept)))],
+            packed=int(rng.choice([1, 2])),
+            held=bool(rng.integers(2)),
         )
         try:
             return planned(graph, schedule)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import haotuner
-from haotuner import producing, trace
+from haotuner import producing, publishing, trace
 from haotuner.cli.requested import peers_of
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.hw_profiles.cpu import cpu_info
@@ -140,7 +140,7 @@ def test_a_full_disk_while_the_pack_is_built_says_where_the_records_are(
     request = Request(ops=(OP,), out=tmp_path / "pack")
     for error in (OSError(28, "No space left on device"), RuntimeError("cc failed with 1: No space left on device")):
         said = r"No space left.*safe in sqlite:///.*pack\.records\.db.*--resume"
-        with pytest.raises(EnvironmentMissing, match=said), producing._building(request):
+        with pytest.raises(EnvironmentMissing, match=said), publishing._building(request):
             raise error
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import haotuner as package
-from haotuner import producing
+from haotuner import producing, publishing
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
 from haotuner.request import Request
@@ -56,8 +56,8 @@ def test_the_results_are_right_all_the_same(guessed: tuple[Path, Any]) -> None:
 def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "missing_flags", lambda arch: ("avx512f",))
-    monkeypatch.setattr(producing, "_verify", lambda *_: pytest.fail("the pack's code must not run here"))
+    monkeypatch.setattr(publishing, "missing_flags", lambda arch: ("avx512f",))
+    monkeypatch.setattr(publishing, "_verify", lambda *_: pytest.fail("the pack's code must not run here"))
     request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), device="xeon-8380", threads=(1,),
                       out=tmp_path / "pack", zero_measure=True)  # fmt: skip
     report = producing.produce(request)

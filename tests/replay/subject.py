@@ -17,7 +17,7 @@ from unittest import mock
 
 from typer.testing import CliRunner
 
-from haotuner import producing
+from haotuner import producing, publishing
 from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.backends.cpu.packing import packed
 from haotuner.backends.cuda.compile import cuda_source
@@ -100,7 +100,7 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
 
 
 def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
-    return packed(producing._choice(tuned), lab.device)
+    return packed(publishing._choice(tuned), lab.device)
 
 
 def _chosen(tuned: Tuned) -> Fields:

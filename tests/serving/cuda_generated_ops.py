@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 import pytest
+import tvm_ffi
 
 import haotuner
 from haotuner import judge
@@ -14,7 +15,7 @@ from haotuner.errors import PackClosed, UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.serving.cuda_memory import Device
+from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
@@ -54,6 +55,11 @@ def generated(path: str) -> None:
             one.op.run(*placed, out=y, stream=one.stream)
             assert counts(driver)["cuLaunchKernel"] == 1
             one.judged(inputs, y, (m, n, gap))
+    for m, n in ((3, 5), (7, 300)):  # the output is x itself
+        inputs = one.drawn(m, n)
+        x, *rest = (one.device.upload(value) for value in inputs.values())
+        one.op.run(x, *rest, out=x, stream=one.stream)
+        one.judged(inputs, x, (m, n, "in place"))
     inputs = one.drawn(6, 40)
     named, y = {name: one.device.upload(value) for name, value in inputs.items()}, one.out(6, 40)
     one.device.begin(one.stream)
@@ -80,8 +86,9 @@ def generated_refusals(path: str) -> None:
     ):
         with pytest.raises(kind, match=why):
             one.op.run(wrong, *rest, out=out, stream=one.stream)
-    with pytest.raises(ValueError, match="shares memory with x"):
-        one.op.run(x, *rest, out=x, stream=one.stream)
+    behind = tvm_ffi.from_dlpack(Capsule(x.data_ptr() + 12 * np.dtype(one.dtype).itemsize, (4, 12), one.dtype, 0))
+    with pytest.raises(ValueError, match="shares memory with x without being that very tensor"):
+        one.op.run(x, *rest, out=behind, stream=one.stream)
     with pytest.raises(TypeError, match="takes x"):
         one.op.run(x, *rest, x, out=out, stream=one.stream)
     with pytest.raises(UsageError, match="no thread counts"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.cpu.pack_op import axes_of, operands_of
-from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedPlan, in_place_operands
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
@@ -16,6 +16,7 @@ from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operan
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
 from haotuner.generate.schedule import Schedule
+from haotuner.microkernels.cpu.generated import in_place_of
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -176,13 +177,16 @@ _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])
 _NORM = CudaGenerated(KINDS["layer_norm"], "bf16")
 GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one
     Pick(arch="sm_80", op="softmax", dtype="float32", kernels=tuple(
-        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=1), Op.parse("softmax:")) for lanes in (8, 64)
+        _SOFTMAX.kernel_of(Schedule(lane_axis=1, lanes=lanes, unroll=4, folds=(4, 4), packed=4, held=True),
+                           Op.parse("softmax:"))
+        for lanes in (8, 64)
     )),
     Pick(arch="sm_90a", op=Op.parse("layer_norm:affine=scale_bias,dtype=bf16").name, dtype="bfloat16", kernels=(
-        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=2), Op.parse("layer_norm:affine=scale_bias,dtype=bf16")),
+        _NORM.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, folds=(8, 8), packed=8, held=True),
+                        Op.parse("layer_norm:affine=scale_bias,dtype=bf16")),
     )),
     Pick(arch="sm_90a", op="gelu", dtype="float32", kernels=(
-        _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=4), Op.parse("gelu:")),
+        _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, packed=4), Op.parse("gelu:")),
     )),
 )  # fmt: skip
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
@@ -234,12 +238,15 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
 def packed_generated(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaGenerated:
     """An op with one plan by its last axis: short rows by the first kernel, long ones by the last."""
     op, of = Op.parse(name), family(kernels[0])
+    sliced = [
+        SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one, in_place=in_place_of(of, one)) for one in kernels
+    ]
     return PackedCudaGenerated(
         name=name,
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
-        operands=operands_of(op),
-        kernels=[SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one) for one in kernels],
+        operands=in_place_operands(operands_of(op), sliced),
+        kernels=sliced,
         plans=[
             SlicedPlan(
                 threads=1, grid={"n": (16, LAST)}, entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)]

@@ -72,13 +72,38 @@ def test_what_has_no_neighbours_along_the_last_axis_is_refused(pack):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_an_output_over_an_input_is_refused_in_whole_and_in_part(pack, name):
-    memory = np.zeros((9, 16), np.float32)
-    for out in (memory[:8], memory[1:]):
-        with pytest.raises(ValueError, match=name):
+@pytest.mark.parametrize("m, n", [(1, 1), (3, 7), (41, 16), (9, 300)])
+def test_an_output_may_be_the_input_itself(pack, name, m, n):
+    op, served = Op.parse(f"{name}:"), pack.op(name)
+    assert served.entry.operands[0].in_place
+    for layout, x in views(m, n).items():
+        if layout in ("read-only", "broadcast"):
+            continue
+        before = np.array(x)
+        assert served.run(x, out=x) is x
+        assert judge.check(op, {"x": before}, np.ascontiguousarray(x)).wrong == 0, layout
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_output_over_a_part_of_an_input_is_refused(pack, name):
+    memory = np.zeros((18, 16), np.float32)
+    for out in (memory[1:9], memory.reshape(-1)[1:129].reshape(8, 16), memory[:16:2]):
+        with pytest.raises(ValueError, match=f"{name}.*y shares memory with x without being that very tensor; pass x"):
             pack.op(name).run(memory[:8], out=out)
+
+
+def test_an_output_is_apart_from_what_is_read_at_other_places(pack):
+    square = np.zeros((3, 8, 8), np.float32)
+    with pytest.raises(ValueError, match="transpose.*y shares memory with x, which is read meanwhile"):
+        pack.op("transpose").run(square, out=square)
+    x, residual = np.random.default_rng(0).standard_normal((2, 5, 33), dtype=np.float32)
+    expected = pack.op("add_layer_norm").run(x, residual)
+    np.testing.assert_array_equal(pack.op("add_layer_norm").run(x, residual.copy(), out=x.copy()), expected)
+    for over in (0, 1):
+        pair = [x.copy(), residual.copy()]
+        np.testing.assert_array_equal(pack.op("add_layer_norm").run(*pair, out=pair[over]), expected)
     twice = np.ones((4, 8), np.float32)  # inputs may share memory
-    found = pack.op("add_layer_norm").run(twice, twice)
+    found = pack.op("add_layer_norm").run(twice, twice, out=twice)
     np.testing.assert_allclose(found, 0, atol=1e-6)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import haotuner
 from haotuner.bench.models import race, requests_of
+from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
@@ -57,6 +58,17 @@ def image() -> Graph:
     return g.finish(g.map("sub", both, pooled), near, place)
 
 
+def sums() -> Graph:
+    """Sums along rows of tensors as they lie, alone and of products, in blocks of the last axis and what is left of it."""
+    g = GraphBuilder()
+    x, y = g.input("x", (B, 3, T)), g.constant(numbers(3, 75))
+    down = g.add("reduce", x, how="sum", axes=(1,))
+    rows = g.add("contract", g.add("transpose", x, order=(0, 2, 1)), y, labels="btc,cn->btn")
+    both = g.map("mul", g.add("reduce", g.map("exp", x), how="sum", axes=(0,)), g.add("reduce", x, how="max", axes=(0,)))
+    nested = g.add("reduce", g.map("mul", g.add("reduce", x, how="sum", axes=(1,), keepdims=True), x), how="sum", axes=(1,))
+    return g.finish(down, g.map("max", rows, 0.0), both, nested)
+
+
 def given(graph: Graph, **sizes: int) -> dict[str, Any]:
     found = {"x": numbers(*[sizes[str(e)] if str(e) in sizes else int(e) for e in graph.types["x"].shape])}
     if "mask" in graph.inputs:
@@ -64,7 +76,7 @@ def given(graph: Graph, **sizes: int) -> dict[str, Any]:
     return found
 
 
-GRAPHS = {"encoder": encoder(), "image": image()}
+GRAPHS = {"encoder": encoder(), "image": image(), "sums": sums()}
 SIZES = ({"batch": 1, "seq": 1}, {"batch": 2, "seq": 7}, {"batch": 3, "seq": 50}, {"batch": 1, "seq": 300})
 
 
@@ -210,6 +222,25 @@ def test_damaged_files_of_a_model_are_found(path, tmp_path):
     (copied / "models" / "encoder.weights").write_bytes(b"")
     with haotuner.load(copied, threads=1) as pack, pytest.raises(PackInvalid, match="not the file"):
         pack.model("encoder")
+
+
+def test_every_step_of_a_request_is_timed_and_shown(path, capsys):
+    graph = GRAPHS["encoder"]
+    document = steps_document(path, "encoder", "seq=7;batch=2", "", 1)
+    assert document["shape"] == {"batch": 2, "seq": 7}, "whatever the order of the words"
+    with haotuner.load(path, threads=1) as pack:
+        model = pack.model("encoder")
+        run = [step for step in model.schedule.steps if step["do"] != "alias"]
+        inputs = given(graph, batch=2, seq=7)
+        outputs, us = model.timed(inputs)
+        assert len(us) == len(model.schedule.steps) and min(us) >= 0 < sum(us)
+        for name, found in model.run(inputs).items():
+            np.testing.assert_array_equal(outputs[name], found)
+    assert len(document["steps"]) == len(run) and document["us"] == pytest.approx(
+        sum(row["us"] for row in document["steps"])
+    )
+    print_steps(document)
+    assert "generated groups" in capsys.readouterr().out
 
 
 def test_a_schedule_is_plain_data(path):

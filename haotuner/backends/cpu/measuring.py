@@ -121,5 +121,5 @@ def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Fam
         tile = family.tile(kernel)
         joins = family.joins(kernel) if isinstance(family, CpuGenerated) else {}
         lines.append(kernel_row(kernel.name, {**tile.extent, **tile.step}, tuple(kind_of(family).axes), joins))
-    lines += ["};", "static const ht_sliced data = {kernels};"]
+    lines += ["};", "static const ht_sliced data = {kernels, 0};"]
     return "\n".join([*lines, *timed("ht_sliced_kind", "data", len(kernels)), ""])

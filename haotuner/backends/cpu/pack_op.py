@@ -45,11 +45,12 @@ class PackedOperand:
     dtype: str = "fp32"
     optional: bool = False
     compact: bool = False  # the caller's tensor must be contiguous as a whole, not only in its inner axis
+    in_place: bool = False  # the output may be this tensor itself
 
     def entry(self) -> dict[str, Any]:
         """As the manifest says it."""
         found: dict[str, Any] = {"name": self.name, "role": self.role, "dims": list(self.axes), "dtype": self.dtype}
-        return found | {key: True for key in ("optional", "compact") if getattr(self, key)}
+        return found | {key: True for key in ("optional", "compact", "in_place") if getattr(self, key)}
 
 
 class PackedWords(Protocol):
@@ -169,7 +170,7 @@ def head(op: PackedWords, index: int) -> list[str]:
         order = ", ".join(str(places[axis]) for axis in operand.axes)
         operands.append(
             f'  {{"{operand.name}", {ROLES[operand.role]}, {dtype.code}, {dtype.size * 8}, {len(operand.axes)}, '
-            f"{{{order}}}, {int(operand.compact)}}},"
+            f"{{{order}}}, {int(operand.compact)}, {int(operand.in_place)}}},"
         )
     return [f"static const ht_axis axes_{index}[] = {{", *axes, "};",
             f"static const ht_operand operands_{index}[] = {{", *operands, "};"]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -24,13 +24,16 @@ class SlicedKernel:
     tile: Mapping[str, int]
     kernel: MicroKernel | None = None  # what the compiler builds it from; None: the function comes from elsewhere
     joins: Mapping[str, str] = field(default_factory=dict)  # folded axes that may be cut, and how parts are joined
+    in_place: tuple[str, ...] = ()  # operands that the output may be, too
 
 
-def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str], joins: Mapping[str, str]) -> str:
-    """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order."""
+def kernel_row(name: str, tile: Mapping[str, int], axes: Sequence[str], joins: Mapping[str, str], in_place: int = 0) -> str:
+    """A row of a C table of ``ht_sliced_kernel``; ``axes`` in the op's order; ``in_place``: a bit for each operand."""
     tiles = [max(1, int(tile.get(axis, 1))) for axis in axes] + [1] * (MAX_AXES - len(axes))
     ways = [JOINS.index(joins.get(axis, "")) for axis in axes] + [0] * (MAX_AXES - len(axes))
-    return f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}, {{{", ".join(map(str, ways))}}}}},'
+    return (
+        f'  {{"{name}", __tvm_ffi_{name}, {{{", ".join(map(str, tiles))}}}, {{{", ".join(map(str, ways))}}}, {in_place}u}},'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ class PackedSliced:
             name=op.name,
             kind=op.kind,
             axes=axes_of(op, ranges),
-            operands=operands_of(op),
+            operands=in_place_operands(operands_of(op), kernels),
             kernels=tuple(kernels),
             plans=tuple(plans),
         )
@@ -119,8 +122,10 @@ class PackedSliced:
         places = {axis.name: place for place, axis in enumerate(self.axes)}
         text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
         for kernel in self.kernels:
-            text.append(kernel_row(kernel.name, kernel.tile, tuple(places), kernel.joins))
-        text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}}};"]
+            bits = in_place_bits(self.operands, kernel)
+            text.append(kernel_row(kernel.name, kernel.tile, tuple(places), kernel.joins, bits))
+        over = in_place_kernel(self.operands, self.kernels)
+        text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}, {over}}};"]
         for plan in self.plans:
             self._check(plan)
         return text + plan_tables(index, self.plans, places)
@@ -142,6 +147,23 @@ class PackedSliced:
                 raise ValueError(f"{self.name}: no such kernel, or no such number of tiles: {entry}")
             if entry.axis is not None and entry.axis not in shared | set(self.kernels[entry.kernel].joins):
                 raise ValueError(f"{self.name}: threads cannot share {entry.axis}, which is no axis of the output")
+
+
+def in_place_operands(operands: Sequence[PackedOperand], kernels: Sequence[SlicedKernel]) -> tuple[PackedOperand, ...]:
+    """The operands of an op, those marked that the output may be: one kernel allows all of them, whichever a cell has."""
+    most = max((kernel.in_place for kernel in kernels), key=len, default=())
+    return tuple(replace(operand, in_place=operand.name in most) for operand in operands)
+
+
+def in_place_bits(operands: Sequence[PackedOperand], kernel: SlicedKernel) -> int:
+    """Which operands the output may be when a kernel runs, as ``ht_call.over`` says it."""
+    return sum(1 << place for place, operand in enumerate(operands) if operand.name in kernel.in_place)
+
+
+def in_place_kernel(operands: Sequence[PackedOperand], kernels: Sequence[SlicedKernel]) -> int:
+    """The first kernel that allows every operand which is marked."""
+    marked = {operand.name for operand in operands if operand.in_place}
+    return next((place for place, kernel in enumerate(kernels) if marked <= set(kernel.in_place)), 0)
 
 
 def plan_tables(index: int, plans: Sequence[SlicedPlan], places: Mapping[str, int]) -> list[str]:

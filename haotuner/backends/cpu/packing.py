@@ -15,7 +15,7 @@ from haotuner.backends.cpu.pack_op import PackedAny
 from haotuner.backends.cpu.pack_product import PackedProduct
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.setting import Setting
-from haotuner.microkernels.cpu.generated import joins_of
+from haotuner.microkernels.cpu.generated import in_place_of, joins_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.cells import CellTable
@@ -82,7 +82,11 @@ def tiled(choice: Choice) -> list[SlicedKernel]:
     tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
     return [
         SlicedKernel(
-            name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel, joins=joins_of(choice.family, choice.op)
+            name=kernel.name,
+            tile={**tile.extent, **tile.step},
+            kernel=kernel,
+            joins=joins_of(choice.family, choice.op),
+            in_place=in_place_of(choice.family, kernel),
         )
         for kernel, tile in zip(choice.kernels, tiles, strict=True)
     ]

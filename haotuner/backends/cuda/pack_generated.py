@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from haotuner.backends.backend import Choice
 from haotuner.backends.cpu.pack_op import axes_of, operands_of
-from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedKernel, plan_tables
-from haotuner.backends.cpu.packing import cell_plans
+from haotuner.backends.cpu.pack_sliced import PackedSliced, in_place_bits, in_place_kernel, in_place_operands, plan_tables
+from haotuner.backends.cpu.packing import cell_plans, tiled
 from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.words.op import Op
@@ -32,16 +32,13 @@ class PackedCudaGenerated(PackedSliced):
         """What tuning found."""
         family = choice.family
         assert isinstance(family, CudaGenerated)
-        tiles = [family.tile(kernel) for kernel in choice.kernels]
+        kernels = tiled(choice)
         return PackedCudaGenerated(
             name=choice.op.name,
             kind=choice.op.kind,
             axes=axes_of(choice.op, choice.ranges),
-            operands=operands_of(choice.op),
-            kernels=[
-                SlicedKernel(name=kernel.name, tile={**tile.extent, **tile.step}, kernel=kernel)
-                for kernel, tile in zip(choice.kernels, tiles, strict=True)
-            ],
+            operands=in_place_operands(operands_of(choice.op), kernels),
+            kernels=kernels,
             plans=cell_plans(choice),
             launches=[family.launch(kernel) for kernel in choice.kernels],
             cuts=[family.cut(kernel) for kernel in choice.kernels],
@@ -64,12 +61,15 @@ class PackedCudaGenerated(PackedSliced):
         axes = {axis.name: place for place, axis in enumerate(self.axes)}
         own = ", ".join(str(places[name]) for name in self.kernel_names)
         cuts = ", ".join(one.initializer() for one in self.cuts)
+        over = ", ".join(f"{in_place_bits(self.operands, one)}u" for one in self.kernels)
         known = ", ".join(str(axes[name]) for name in self.dimensions) or "0"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
             f"static const ht_cuda_generated_kernel programs_{index}[] = {{{cuts}}};",
             f"static const uint8_t dimensions_{index}[] = {{{known}}};",
+            f"static const uint32_t over_{index}[] = {{{over}}};",
             f"static const ht_cuda_generated data_{index} = "
-            f"{{kernels_{index}, programs_{index}, {len(self.dimensions)}, dimensions_{index}}};",
+            f"{{kernels_{index}, programs_{index}, {len(self.dimensions)}, dimensions_{index}, over_{index}, "
+            f"{in_place_kernel(self.operands, self.kernels)}}};",
             *plan_tables(index, self.plans, axes),
         ]

@@ -152,8 +152,20 @@ static int is_nested(const ht_view* view, int rank) {
   return 1;
 }
 
-/* An output is written in parts by several threads: its axes must be nested, and nothing that is read may lie in it. */
-static int check_output(const ht_op* op, const ht_call* call, ht_error* error) {
+/* Whether an operand is the output: the same elements at the same places. */
+static int is_output(const ht_op* op, const ht_call* call, int i) {
+  const int last = op->operand_count - 1;
+  const ht_operand *in = &op->operands[i], *out = &op->operands[last];
+  const ht_view *one = &call->views[i], *other = &call->views[last];
+  if (one->data != other->data || in->rank != out->rank || in->code != out->code || in->bits != out->bits) return 0;
+  for (int a = 0; a < out->rank; ++a)
+    if (in->axes[a] != out->axes[a] || (one->extents[a] > 1 && one->strides[a] != other->strides[a])) return 0;
+  return 1;
+}
+
+/* An output is written in parts by several threads: its axes must be nested, and nothing that is read may lie in it but what
+ * every kernel that will be chosen has read before. */
+static int check_output(const ht_op* op, ht_call* call, ht_error* error) {
   int last = op->operand_count - 1;
   const ht_operand* out = &op->operands[last];
   const ht_view* view = &call->views[last];
@@ -164,9 +176,16 @@ static int check_output(const ht_op* op, const ht_call* call, ht_error* error) {
   for (int i = 0; i < last; ++i) {
     if (is_empty(&call->views[i], op->operands[i].rank)) continue;
     reach(&call->views[i], op->operands[i].rank, op->operands[i].bits / 8, &in_low, &in_high);
-    if (in_low < high && low < in_high)
+    if (!(in_low < high && low < in_high)) continue;
+    if (op->operands[i].in_place) {
+      if (!is_output(op, call, i))
+        return ht_refuse(error, "ValueError", "%s shares memory with %s without being that very tensor; pass %s itself, or memory apart",
+                         out->name, op->operands[i].name, op->operands[i].name);
+      call->over |= (uint32_t)1 << i;
+    } else {
       return ht_refuse(error, "ValueError", "%s shares memory with %s, which is read meanwhile; pass another %s", out->name,
                        op->operands[i].name, out->name);
+    }
   }
   return 0;
 }
@@ -175,6 +194,7 @@ int ht_check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_
   if (count != op->operand_count)
     return ht_refuse(error, "TypeError", "takes %d tensors, got %d", (int)op->operand_count, (int)count);
   const char* from[HT_MAX_AXES] = {NULL}; /* the operand that gave each dynamic axis its extent */
+  call->over = 0;
   for (int i = 0; i < op->axis_count; ++i) call->extents[i] = op->axes[i].extent;
   for (int i = 0; i < op->operand_count; ++i) {
     const ht_operand* o = &op->operands[i];

@@ -35,6 +35,7 @@ typedef struct { /* one tensor of an op; the output is the last one */
   uint8_t rank;
   uint8_t axes[HT_MAX_AXES]; /* of each dimension, outermost first: an index of the op's axes */
   uint8_t compact;           /* contiguous as a whole; otherwise its inner stride is 1 and the others are free */
+  uint8_t in_place;          /* the output may be this tensor itself: some kernel has read an element when it writes there */
 } ht_operand;
 
 typedef struct { /* shape -> cell. One axis of rows, or a grid over several dynamic axes; total: any shape has a cell */
@@ -103,6 +104,7 @@ typedef struct {
   int64_t extents[HT_MAX_AXES]; /* of the op's axes in this call */
   int empty;                    /* the output has no element: there is nothing to run */
   int32_t device;               /* of a kind that is queued, and that binds nothing: number of the tensors' device */
+  uint32_t over;                /* a bit for each operand that the output is, too (ht_check) */
   union {
     ht_dense_call dense;
     ht_conv_call conv;

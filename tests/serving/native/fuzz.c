@@ -121,9 +121,9 @@ static int check(long count) {
 /* x[b,m,4], s[m] and y[b,m]: what is accepted lies inside the memory that each tensor describes, and y apart from the others. */
 static int any(long count) {
   static const ht_axis axes[] = {{"b", 0, 1, 9}, {"m", 0, 1, 9}, {"k", 4, 1, 1}};
-  static const ht_operand operands[] = {{"x", HT_INPUT, kDLFloat, 32, 3, {0, 1, 2}, 0},
-                                        {"s", HT_CONSTANT, kDLFloat, 32, 1, {1}, 1},
-                                        {"y", HT_OUTPUT, kDLFloat, 32, 2, {0, 1}, 0}};
+  static const ht_operand operands[] = {{"x", HT_INPUT, kDLFloat, 32, 3, {0, 1, 2}, 0, 0},
+                                        {"s", HT_CONSTANT, kDLFloat, 32, 1, {1}, 1, 0},
+                                        {"y", HT_OUTPUT, kDLFloat, 32, 2, {0, 1}, 0, 0}};
   static const ht_op op = {.name = "fuzz", .axis_count = 3, .operand_count = 3, .axes = axes, .operands = operands};
   long accepted = 0;
   for (long turn = 0; turn < count; ++turn) {

@@ -63,7 +63,8 @@ static void merged(const ht_op* op, const ht_call* call, ht_generated_args* args
 static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
   const ht_cuda_generated* data = op->data;
   const int last = op->operand_count - 1, rank = op->operands[last].rank;
-  const int chosen = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
+  int chosen = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
+  if (call->over & ~data->in_place[chosen]) chosen = data->over;
   const ht_cuda_generated_kernel* program = &data->programs[chosen];
   int64_t shape[HT_MAX_AXES];
   ht_generated_args args;

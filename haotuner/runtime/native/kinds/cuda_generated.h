@@ -11,6 +11,8 @@ typedef struct {
   const ht_cuda_generated_kernel* programs; /* of each of them */
   int32_t dimensions;                      /* of the graph: */
   const uint8_t* axes;                     /* which axis of the op each one is */
+  const uint32_t* in_place;                /* of each kernel: a bit for each operand that the output may be, too */
+  int32_t over;                            /* the kernel that allows every operand which is in_place */
 } ht_cuda_generated;
 
 extern const ht_kind ht_cuda_generated_kind; /* its call takes the operands in their order, out last */

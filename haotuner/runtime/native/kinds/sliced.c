@@ -106,7 +106,9 @@ static int run_folded(job* j, uint8_t how, const ht_plan* plan, int threads) {
 
 static int run(const ht_op* op, const ht_plan* plan, const ht_call* call, int threads) {
   const ht_sliced_entry* entry = (const ht_sliced_entry*)plan->data + ht_look_up(&plan->table, call->extents);
-  job j = {.op = op, .call = call, .kernel = &((const ht_sliced*)op->data)->kernels[entry->kernel], .axis = HT_WHOLE};
+  const ht_sliced* data = op->data;
+  job j = {.op = op, .call = call, .kernel = &data->kernels[entry->kernel], .axis = HT_WHOLE};
+  if (call->over & ~j.kernel->in_place) j.kernel = &data->kernels[data->over];
   int axis = entry->axis;
   /* A cell's rows may be fewer than those that it was timed with: where one row is left, its terms are shared instead. */
   if (axis != HT_WHOLE && j.kernel->join[axis] == HT_JOIN_NONE && call->extents[axis] <= j.kernel->tile[axis])

@@ -14,6 +14,7 @@ typedef struct { /* fn(NULL, {DLTensor* of each operand, the output last}, opera
   ht_kernel_fn fn;
   int32_t tile[HT_MAX_AXES]; /* by axis: a slice begins at a multiple */
   uint8_t join[HT_MAX_AXES]; /* by axis: how results of slices of an axis that is folded are joined; 0: no such axis */
+  uint32_t in_place;         /* a bit for each operand that the output may be, too */
 } ht_sliced_kernel;
 
 typedef struct { /* what serves the shapes of one cell */
@@ -24,6 +25,7 @@ typedef struct { /* what serves the shapes of one cell */
 
 typedef struct {
   const ht_sliced_kernel* kernels;
+  int32_t over; /* the kernel that allows every operand which is in_place; it serves a call whose cell's kernel does not */
 } ht_sliced;
 
 extern const ht_kind ht_sliced_kind;

@@ -56,6 +56,12 @@ static int run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs,
   return said(ht_model_run(model, inputs, outputs, &error), &error, kind, text, size);
 }
 
+HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size);
+HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_times(model, inputs, outputs, ns, &error), &error, kind, text, size);
+}
+
 HT_EXPORT const ht_model_door* ht_pack_models(void);
 HT_EXPORT const ht_model_door* ht_pack_models(void) {
   static ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, words, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held,

@@ -152,6 +152,8 @@ void ht_model_close(ht_model* model); /* no call runs any more */
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
 int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */
 int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error);
+/* The same; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do. */
+int ht_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error);
 void ht_model_held(ht_model* model, int64_t out[HT_MODEL_FACTS]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
 void ht_model_trim(ht_model* model); /* give back the memory of contexts that are not in use */
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "model/model.h"
 
@@ -63,12 +64,16 @@ static ht_model_context* take(ht_model* m, int* place, ht_error* error) {
 
 static void give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
 
+/* A larger arena keeps its pages: only what is new of it will be paid for with page faults. */
 static int grow(const ht_model* m, ht_model_context* c, int64_t need, ht_error* error) {
   if ((size_t)need <= c->arena_bytes) return 0;
-  drop_arena(c);
-  void* found = mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (found == MAP_FAILED)
+  for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */
+  void* found = c->arena != NULL ? mremap(c->arena, c->arena_bytes, (size_t)need, MREMAP_MAYMOVE)
+                                 : mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) {
+    drop_arena(c);
     return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory, which cannot be had", m->name, (long long)need);
+  }
   if ((size_t)need >= 4 * HUGE) madvise(found, (size_t)need, MADV_HUGEPAGE);
   c->arena = found;
   c->arena_bytes = (size_t)need;
@@ -144,16 +149,26 @@ static void connect(const ht_model* m, ht_model_plan* plan, const DLTensor* inpu
   }
 }
 
-static int run_steps(const ht_model* m, ht_model_plan* plan, ht_error* error) {
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* `ns`: NULL, or what each step took. */
+static int run_steps(const ht_model* m, ht_model_plan* plan, int64_t* ns, ht_error* error) {
   for (int32_t s = 0; s < m->step_count; ++s) {
     const ht_model_step* step = &m->steps[s];
+    if (ns != NULL) ns[s] = 0;
     if (plan->skipped[s]) continue;
+    int64_t begin = ns == NULL ? 0 : now_ns();
     if (step->kind == STEP_LOOPS) ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads);
     else if (ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, NULL, error) != 0) {
       char text[sizeof error->text]; /* the step's words, behind whose they are */
       memcpy(text, error->text, sizeof text);
       return ht_refuse(error, error->kind, "%s: step %d, %.60s: %.120s", m->name, (int)s, ht_ops[step->index].name, text);
     }
+    if (ns != NULL) ns[s] = now_ns() - begin;
   }
   return 0;
 }
@@ -170,7 +185,7 @@ static void deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor
   }
 }
 
-int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) {
+int ht_model_times(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error) {
   int place, rc = -1;
   ht_model_context* c = take(m, &place, error);
   if (c == NULL) return -1;
@@ -178,12 +193,14 @@ int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, h
   ht_model_plan* plan = ht_model_dims(m, inputs, c->dims, error) != 0 ? NULL : plan_of(m, c, error);
   if (plan != NULL && check_outputs(m, plan, inputs, outputs, error) == 0) {
     connect(m, plan, inputs, outputs);
-    rc = run_steps(m, plan, error);
+    rc = run_steps(m, plan, ns, error);
     if (rc == 0) deliver(m, plan, inputs, outputs);
   }
   give_back(m, place);
   return rc;
 }
+
+int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) { return ht_model_times(m, inputs, outputs, NULL, error); }
 
 /* Sizes of a request, in a context that is not otherwise used. */
 static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, int64_t* bytes, int64_t* shapes, ht_error* error) {

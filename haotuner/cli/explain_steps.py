@@ -1,0 +1,66 @@
+"""`haotuner explain PACK --only MODEL --shape SIZES`: where the time of one request goes, step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from haotuner.bench.model_child import feeds_of
+from haotuner.bench.models import dims_of, given_of, requests_of
+from haotuner.cli.devices import columns
+from haotuner.cli.output import say
+from haotuner.runtime.pack import load
+
+CALLS = 7  # the least time of so many, step by step
+SHOWN = 25
+
+
+def steps_document(pack: Path, name: str, shape: str, given: str, threads: int | None) -> dict[str, Any]:
+    """Microseconds of every step of one request, the least of some calls, the slowest first. UsageError for wrong sizes."""
+    with load(pack, threads=threads) as opened:
+        model = opened.model(name)
+        dims = dims_of(model)
+        (sizes, *_) = requests_of(shape, dims, data=[one for one in model.dims if one not in dims])
+        inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
+        feeds = feeds_of(inputs, sizes, 0, given_of(given, [end.name for end in model.inputs], dims))
+        rows: list[dict[str, Any]] = []
+        for call in range(CALLS):
+            place = 0
+            for part, times in model.step_times(feeds, seed=0):
+                for step, us in zip(part.schedule.steps, times, strict=True):
+                    if call == 0:
+                        rows.append({"segment": part.name, "us": us, **_said(step)})
+                    rows[place]["us"] = min(us, rows[place]["us"])
+                    place += 1
+    run = [row for row in rows if row["do"] != "alias"]
+    return {
+        "model": name,
+        "shape": sizes,
+        "us": sum(row["us"] for row in run),
+        "steps": sorted(run, key=lambda row: -row["us"]),
+    }
+
+
+def _said(step: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step is, by its words in the schedule."""
+    makes = step["tensors"][-1] if step["do"] == "loops" else step["out"]
+    return {"do": step["do"], "what": step.get("op") or f"group {step.get('group', '')}".strip(), "makes": makes}
+
+
+def print_steps(document: Mapping[str, Any]) -> None:
+    """The kinds of steps with their shares, then the slowest steps."""
+    whole = max(document["us"], 1e-9)
+    kinds: Counter[str] = Counter()
+    for row in document["steps"]:
+        kinds[row["what"] if row["do"] != "loops" else "generated groups"] += row["us"]
+    sizes = ";".join(f"{name}={size}" for name, size in document["shape"].items())
+    say(f"{document['model']}, {sizes}: {whole:,.1f} us in {len(document['steps'])} steps, the least of {CALLS} calls each")
+    say(
+        columns(
+            [("all steps of", "us", "share"), *((k, f"{us:,.1f}", f"{us / whole:.1%}") for k, us in kinds.most_common(12))]
+        )
+    )
+    rows = [(row["segment"], row["what"], row["makes"][:40], f"{row['us']:,.1f}") for row in document["steps"][:SHOWN]]
+    say("\n" + columns([("slowest steps of", "what", "makes", "us"), *rows]))

@@ -1,0 +1,84 @@
+"""Times of generated groups among the records, so that no run measures one twice: ``--resume`` finds them again.
+
+A group's name is a hash of its C and of the arithmetic of its sizes: equal groups, of one model or of several, are one
+measurement. Its records are of the trial ``loops_HASH``, kernel ``c_loops__v1``, at the sizes of a request that its extents
+follow from, under a fingerprint of their own: the host, the C compiler and how groups are timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.backends.policy import Policy
+from haotuner.backends.sources import fingerprint
+from haotuner.backends.toolchain import Toolchain
+from haotuner.graph.graph import Graph
+from haotuner.orchestrate.c_loops import Group, loops_of
+from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.orchestrate.sizes import SizeTable
+from haotuner.records import RecordStore
+from haotuner.words.device import Device
+from haotuner.words.record import Outcome, Record, Timed, Trial
+from haotuner.words.shape import Shape
+
+KERNEL = "c_loops__v1"
+NAMELESS = "GROUP"  # what the C of a group is called before it has a place
+
+
+class NamedGroup:
+    """A group's C, its own table of sizes, and its name."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.sizes = graph, SizeTable()
+        self.group: Group = loops_of(graph, NAMELESS, self.sizes.place)
+        self.loops = self.sizes.places(self.group.loops)
+        self.shapes = [self.sizes.places(graph.types[one].shape) for one in self.group.tensors]
+        types = [graph.types[one].dtype for one in self.group.tensors]
+        told = [self.group.source, self.loops, self.shapes, types, self.sizes.lines, PRELUDE, GROUP_FLAGS]
+        self.name = "loops_" + hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20]
+        self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
+
+    def trial(self, request: Mapping[str, int]) -> Trial:
+        """What times it at a request."""
+        shape = Shape.of({name: request[name] for name in self.dims})
+        return Trial(op=self.name, kernel=KERNEL, shape=shape, weights="hot")
+
+
+class GroupRecords:
+    """What is known of groups on one device: of this run and, with ``resume``, of the one before it.
+
+    Without a store it is a memory of one run.
+    """
+
+    def __init__(self, store: RecordStore | None = None, device: Device | None = None, *, resume: bool = False) -> None:
+        self.reused = 0
+        self._store, self._device = store, device
+        self._known: dict[str, Outcome] = {}
+        if store is None or device is None:
+            return
+        timing = Path(__file__).with_name("group_times.py")
+        self._fingerprint = fingerprint(device, Policy(), Toolchain.find().words(), [timing])
+        self._session = store.start(self._fingerprint, resume=resume, what="groups of whole models").id
+        if resume:
+            found = store.measured(self._fingerprint, session=self._session)
+            self._known = {key: record.outcome for key, record in found.items()}
+            self.reused = len(found)
+
+    def known(self, trial: Trial) -> Outcome | None:
+        """What came of a trial; None: it was not measured."""
+        return self._known.get(trial.key())
+
+    def keep(self, times: Sequence[tuple[Trial, float]]) -> None:
+        """Microseconds of trials: stored at once."""
+        made = [(trial, Timed(samples_us=(us,))) for trial, us in times]
+        self._known |= {trial.key(): outcome for trial, outcome in made}
+        if self._store is not None and self._device is not None and made:
+            more: dict[str, Any] = {"device_id": self._device.id, "fingerprint": self._fingerprint}
+            more |= {"session": self._session, "when": time.time()}
+            self._store.append([Record(trial=trial, outcome=outcome, **more) for trial, outcome in made])

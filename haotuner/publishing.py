@@ -1,0 +1,285 @@
+"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from haotuner import __version__
+from haotuner.backends.backend import Backend, Choice
+from haotuner.errors import EnvironmentMissing, PackInvalid
+from haotuner.every_op import SIGNAL, Watch
+from haotuner.initial_model import Start
+from haotuner.measure.laboratory import Laboratory
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.manifest import read_manifest
+from haotuner.pack.write import write_pack
+from haotuner.plan_facts import plan_facts
+from haotuner.request import Request
+from haotuner.runtime.host import missing_flags
+from haotuner.scratch import scratch_folder
+from haotuner.tuning import Tuned
+from haotuner.words.device import Device
+
+if TYPE_CHECKING:
+    from haotuner.orchestrate.tasks import AskedModel
+
+VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
+HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
+MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hundred: the model is checked as a whole, too
+SAID_MOST = 600  # letters of what a compiler says
+OBJECTS = "objects"  # folder of the compiled runtime, in the cache
+
+
+class Publisher:
+    """Writes packs of one request, any number of times. ``begin``: when the run began, by ``time.monotonic``.
+
+    ``seconds``: what the last one took, 0 before the first; ``when``: its end.
+    """
+
+    def __init__(self, request: Request, device: Device, lab: Laboratory, start: Start, watch: Watch, begin: float) -> None:
+        self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
+        self._begin = self.when = begin
+        self.seconds = 0.0
+        self._last: tuple[list[Tuned], list[AskedModel], Mapping[str, Any]] | None = None
+
+    def publish(
+        self,
+        tuned: Sequence[Tuned],
+        models: Sequence[AskedModel],
+        *,
+        unverified: bool,
+        stopped: str,
+        what: str = "the pack",
+    ) -> Mapping[str, Any]:
+        """Build, verify and publish; what the manifest says. EnvironmentMissing or PackInvalid where nothing was published.
+
+        What was published last is not published again.
+        """
+        if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
+            return self._last[2]
+        begin, request, lab = time.monotonic(), self._request, self._lab
+        lacking, hurried = _lacking(lab.backend, self._device), stopped == SIGNAL
+        document = self._document(tuned, models, lacking, unverified=unverified, stopped=stopped)
+        self._watch("", f"building {what}", None)
+        with _building(request), scratch_folder() as scratch:
+            library = scratch / "pack.so"
+            objects = None if request.cache is None else request.cache / OBJECTS
+            document |= lab.backend.write_library(
+                [_choice(t) for t in tuned], self._device, library, lab.compile_object, _groups_of(models), objects
+            )
+            self._watch("", "checking what it computes", None)
+            write_pack(
+                request.out,
+                library,
+                document,
+                _check_of(lacking, request, models, hurried=hurried),
+                {name: (one.schedule, one.weights) for model in models for name, one in model.held.items()},
+            )
+        self.when = time.monotonic()
+        self.seconds = self.when - begin
+        self._last = list(tuned), list(models), document
+        return document
+
+    def holds(self, models: Sequence[AskedModel]) -> bool:
+        """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
+        try:
+            held = read_manifest(self._request.out).models
+        except PackInvalid:
+            return False
+        wanted = {name: hashlib.sha256(one.weights).hexdigest() for model in models for name, one in model.held.items()}
+        return all(name in held and held[name].weights_sha256 == digest for name, digest in wanted.items())
+
+    def _document(
+        self, tuned: Sequence[Tuned], models: Sequence[AskedModel], lacking: str, *, unverified: bool, stopped: str
+    ) -> dict[str, Any]:
+        request, device, lab = self._request, self._device, self._lab
+        dtype = DTYPES[request.ops[0].dtype]
+        return {
+            "haotuner": __version__,
+            "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
+            "toolchain": lab.backend.toolchain(),
+            "tuning": {
+                "shapes": request.shapes,
+                "weights": request.weights,
+                "seed": request.seed,
+                "effort": asdict(tuned[0].task.effort),
+                "seconds": round(time.monotonic() - self._begin, 3),
+                "stopped": stopped,
+                "session": lab.session.id,
+                "fingerprint": lab.fingerprint,
+                "started_from": self._start.document,
+                **({"models": {one.written.name: _plan_of(one) for one in models}} if models else {}),
+                **({"model_ranges": _ranges_of(models)} if models else {}),
+            },
+            # True: nothing was measured on the device, plans and times are predictions.
+            "unverified": unverified,
+            "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=stopped == SIGNAL)},
+            "contract": {
+                "dtype": dtype.numpy,
+                "alignment": dtype.size,
+                "aliasing": "out must not overlap x",
+                "inner_stride": 1,
+            },
+            # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
+            "batch_invariant": request.batch_invariant,
+            "ops": [_op_document(t, lab) for t in tuned],
+        }
+
+
+def _same(one: Sequence[object], other: Sequence[object]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+@contextmanager
+def _building(request: Request) -> Iterator[None]:
+    """What the disk or the compiler says while a pack is built, and that nothing measured is lost."""
+    kept = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        said = str(getattr(error, "strerror", None) or error)
+        again = "" if request.zero_measure else " with --resume"
+        raise EnvironmentMissing(
+            f"the pack {request.out} could not be built: {said[-SAID_MOST:]}; {kept}. If the disk is full, free space in "
+            f"{tempfile.gettempdir()} or point TMPDIR elsewhere; then run the same command{again}"
+        ) from error
+
+
+def _groups_of(models: Sequence[AskedModel]) -> str:
+    """C of the models' generated loops; empty without any."""
+    if not models:
+        return ""
+    from haotuner.orchestrate.written import source_of
+
+    return source_of([part for one in models for part in one.parts])
+
+
+def _check_of(lacking: str, request: Request, models: Sequence[AskedModel], *, hurried: bool) -> Callable[[Path], None]:
+    """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
+    if lacking:
+        return _read
+    most = HURRIED_FLOPS if hurried else MODEL_FLOPS if models else None
+    options = () if most is None else ("--most-flops", str(most))
+
+    def check(aside: Path) -> None:
+        _verify(aside, request.environment, options)
+        if models:
+            from haotuner.whole_model import check_apart
+
+            for one in models:
+                check_apart(aside, one.file, one.shapes, request.environment)
+
+    return check
+
+
+def _read(aside: Path) -> None:
+    read_manifest(aside)
+
+
+def _lacking(backend: Backend, device: Device) -> str:
+    """Why this host cannot run the device's code; empty if it can."""
+    flags = missing_flags(device.arch)
+    return backend.lacking(device) if flags is None else " ".join(flags)
+
+
+def _choice(tuned: Tuned) -> Choice:
+    shapes = tuned.task.traffic.shapes()
+    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
+    return Choice(
+        op=tuned.task.op,
+        family=tuned.family,
+        kernels=tuned.kernels,
+        tables=tuned.tables,
+        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
+    )
+
+
+def _plan_of(model: AskedModel) -> dict[str, Any]:
+    """How a model's groups were chosen, for `haotuner explain`."""
+    told = model.told
+    return {
+        "status": told.status,
+        "measured": told.measured,
+        "requests": len(model.prices.requests),
+        "regions": [one for one in told.regions if one["chosen"]],
+    }
+
+
+def _ranges_of(models: Sequence[AskedModel]) -> dict[str, dict[str, list[int]]]:
+    """Of each model and segment the first and last size that every dimension was tuned for."""
+    return {
+        part.name: {name: [one.spans[name].first, one.spans[name].last] for name in part.document["dims"]}
+        for one in models
+        for part in one.held.values()
+    }
+
+
+def _op_document(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
+    plans = {str(table.threads): plan_facts(table) for table in tuned.tables}
+    return lab.backend.packed(_choice(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
+
+
+def _unchecked(lacking: str, *, hurried: bool) -> str:
+    """What of the results was not checked before the pack was published, and why."""
+    if lacking:
+        return f"the host that built the pack lacks {lacking}"
+    return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
+
+
+def row_of(tuned: Tuned, lab: Laboratory) -> dict[str, Any]:
+    """What a report says of an op."""
+    # A regret is a loss against times: without any there is none to tell.
+    cover = 1 + tuned.regret if tuned.measured else None
+    timed = [table for table in tuned.tables if table.measured] if cover else []
+    return {
+        "name": tuned.task.op.name,
+        "kernels": [kernel.name for kernel in tuned.kernels],
+        "candidates": len(tuned.funnel.kept),
+        "funnel": tuned.funnel.line(),
+        "refused": tuned.funnel.refused,
+        "measured": tuned.measured,
+        "timings": tuned.timings,
+        "seconds": round(tuned.seconds, 3),
+        "stopped": tuned.stopped,
+        "regret_cover": None if cover is None else cover - 1,
+        "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
+        "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
+        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
+        "model": tuned.model,
+    }
+
+
+def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
+    """In a process of its own: a kernel that crashes must not take the tuner along."""
+    ops = read_manifest(pack).ops
+    limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "haotuner.held_groups" if groups else "haotuner.pack", "verify", str(pack), *options],
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",  # the path may be any bytes
+            timeout=limit,
+            # One thread is enough for small references, and does not wait for cores that others use.
+            env={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **({"OPENBLAS_NUM_THREADS": "1"} if options else {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PackInvalid(
+            f"the new pack was not verified within {limit:.0f} s and was not published; its measurements are kept: run the "
+            "same command with --resume on a quieter machine"
+        ) from error
+    if answer.returncode != 0:
+        raise PackInvalid(
+            "the new pack did not pass verification and was not published: "
+            f"{answer.stderr.strip()[-1500:] or f'status {answer.returncode}'}"
+        )

@@ -1,0 +1,134 @@
+"""The budget of whole models: turns end when it does, and groups are timed once, whoever asks again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.orchestrate import measured as measured_module
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.group_records import KERNEL, GroupRecords, NamedGroup
+from haotuner.orchestrate.measured import BOUND, Measured
+from haotuner.orchestrate.tasks import asked_model, priced
+from haotuner.records import MemoryStore
+from haotuner.search import turns as turns_module
+from haotuner.search.task_scheduler import Scheduler, Shared
+from haotuner.search.turns import shared
+from tests.work.fake_lab import CORE
+
+B, T = dimension("batch"), dimension("seq")
+REQUESTS = [{"batch": 2, "seq": 9}, {"batch": 3, "seq": 40}]
+
+
+class Clock:
+    """Time that only turns spend."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(turns_module, "now", lambda: self.now)
+        monkeypatch.setattr(turns_module, "traffic_us", lambda result, device, threads: 100.0 / result.timings)
+
+
+@pytest.mark.parametrize(("count", "budget_s", "over"), [(3, 60.0, 2.0), (33, 60.0, 3.0), (33, 400.0, 4.0), (2, 5.0, 1.0)])
+def test_turns_end_when_the_budget_does_however_much_each_overruns(monkeypatch, count, budget_s, over):
+    clock, given = Clock(monkeypatch), list[int]()
+
+    def one_turn(place: int, seconds: float) -> Any:
+        given.append(place)
+        clock.now += seconds + over
+        return SimpleNamespace(timings=given.count(place), stopped="budget")
+
+    tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(count)]
+    found, turns, stopped = shared(Scheduler(tasks), CORE, budget_s, one_turn, lambda _: True)
+    assert not stopped and clock.now <= 1.1 * budget_s, "at most what the last turn took too long"
+    assert len(turns) == len(given) and found.keys() == set(given)
+    if budget_s >= count * (over + 1):
+        assert len(found) == count, "every task had a turn"
+        assert clock.now >= 0.6 * budget_s, "and the rest was not left"
+
+
+def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):
+    clock, seen = Clock(monkeypatch), list[int]()
+
+    def one_turn(place: int, seconds: float) -> Any:
+        clock.now += 1.0
+        return SimpleNamespace(timings=1, stopped="signal" if place == 1 else "budget")
+
+    tasks = [Shared("dense", 4e6 - place, (1.0,)) for place in range(4)]
+    found, turns, stopped = shared(
+        Scheduler(tasks), CORE, 100.0, one_turn, lambda _: True, between=lambda found: seen.append(len(found))
+    )
+    assert stopped and sorted(found) == [0, 1] and len(turns) == 2
+    assert seen == [1], "what lies between turns is done after whole ones"
+
+
+def two_layers() -> Graph:
+    """The same softmax twice, around layers of the same width."""
+    g = GraphBuilder()
+    x = g.input("x", (B, T, 16))
+    weight = g.constant(np.full((16, 16), 0.1, np.float32))
+    for _ in range(2):
+        x = composites.softmax(g, g.add("contract", x, weight, labels="btk,kn->btn"))
+    return g.finish(x)
+
+
+class Counting(Measured):
+    """Counts what is really timed."""
+
+    timed = 0
+
+    def _time(self, groups: Any) -> None:
+        Counting.timed += len(groups)
+        super()._time(groups)
+
+
+def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatch, tmp_path):
+    store, graph = MemoryStore(), two_layers()
+    model = asked_model("net", graph, "batch=1..4;seq=1..64", tmp_path / "net.onnx")
+
+    def run(resume: bool) -> tuple[GroupRecords, Any]:
+        Counting.timed = 0
+        records = GroupRecords(store, CORE, resume=resume)
+        (found,) = priced([model], lambda requests: Counting(requests, 60.0, records))
+        return records, found
+
+    records, found = run(resume=False)
+    told, kept = found.told, list(store.records())
+    assert records.reused == 0 and told.measured > Counting.timed > 0, "two layers, one measurement"
+    assert {one.trial.kernel for one in kept} == {KERNEL}
+    keys = [one.trial.key() for one in kept]
+    assert len(keys) == len(set(keys))
+    records, again = run(resume=True)
+    assert (records.reused, Counting.timed, again.told.measured) == (len(kept), 0, told.measured)
+    assert len(list(store.records())) == len(kept)
+    assert [type(one) for one in again.steps] == [type(one) for one in found.steps]
+    run(resume=False)
+    assert Counting.timed > 0, "another session measures for itself"
+
+
+def test_a_groups_name_is_its_meaning():
+    def scaled(name: str, by: float, wide: Any = T) -> NamedGroup:
+        g = GraphBuilder()
+        return NamedGroup(g.finish(g.map("mul", g.input(name, (B, wide)), by)))
+
+    assert scaled("x", 2.0).name == scaled("y", 2.0).name != scaled("x", 3.0).name
+    assert scaled("x", 2.0, 7).dims == ["batch"]
+    assert scaled("x", 2.0, 7).trial(REQUESTS[0]).shape.as_dict() == {"batch": 2}
+
+
+def test_without_time_left_a_kernel_counts_with_what_is_expected_of_it(monkeypatch):
+    monkeypatch.setattr(measured_module.Measured, "_time", lambda *_: pytest.fail("there is no time"))
+    prices = Measured(REQUESTS, 0.0)
+    plan = Exact(two_layers(), prices)
+    bound = plan.windows[0].candidates[0]
+    assert bound.us == pytest.approx(BOUND * bound.usual_us)
+    assert plan.steps and plan.told.measured == 0
+    settled = plan.windows[0].candidates[0]
+    assert settled.us == pytest.approx(settled.usual_us)
+    assert plan.told.bound_us < plan.told.chosen_us
