@@ -124,7 +124,8 @@ def in_place(path: Path) -> dict[str, list[int]]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
     path, ops = made
-    over, rng, calls = in_place(path), np.random.default_rng(0), []
+    over, rng = in_place(path), np.random.default_rng(0)
+    calls: list[Call] = []
     for op in ops:
         for shape in shapes(op):
             inputs = judge.draw(op, shape, rng)
