@@ -144,7 +144,7 @@ def test_generated_programs_are_served_in_one_launch(folder, pick):
 
 
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
-def test_convolutions_are_served_in_two_launches(folder, pick):
+def test_convolutions_are_served_in_two_launches_at_most(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")
 
 
