@@ -155,7 +155,7 @@ def test_torch_gives_convolutions_their_weight(folder, pick):
 
 
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
-def test_convolutions_are_served_in_two_launches(folder, pick):
+def test_convolutions_are_served_in_two_launches_at_most(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")
 
 
