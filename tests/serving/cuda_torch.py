@@ -152,3 +152,38 @@ def torch_generated(path: str) -> None:
         host = [torch.empty(tensor.shape, dtype=dtype) for tensor in (x, *rest)]
     with adapter.register(pack), pytest.raises(NotImplementedError, match="'CPU' backend"):
         call(*(torch.ones(tensor.shape, dtype=dtype) for tensor in host))
+
+
+def torch_convolutions(path: str) -> None:
+    """The operator of a convolution takes torch's own weight; its fakes say shape, dtype and device, and refuse by name."""
+    torch: Any = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import haotuner.torch as adapter
+    from haotuner.runtime.convolution import weight_shape
+    from haotuner.words.op import Op
+
+    pack = haotuner.load(path, device="cuda:0")
+    (name,) = pack.ops
+    meaning, dtype = Op.parse(name), getattr(torch, DTYPES[pack.op_entry(name).output.dtype].numpy)
+    last, stored = meaning.all_options()["layout"] == "nhwc", weight_shape(meaning)
+
+    def image(b: int, channels: int, h: int, w: int) -> Any:
+        shape = (b, h, w, channels) if last else (b, channels, h, w)
+        return torch.empty(*shape, device="cuda:0", dtype=dtype)
+
+    with adapter.register(pack), FakeTensorMode():
+        call, serves = getattr(torch.ops.haotuner, name), torch._C._dispatch_has_kernel_for_dispatch_key
+        for one in (name, f"{name}.out"):
+            assert serves(f"haotuner::{one}", "CUDA") and not serves(f"haotuner::{one}", "CPU")
+        x, weight = image(2, meaning["c"], 5, 7), torch.empty(*stored, device="cuda:0", dtype=dtype)
+        bias, want = torch.empty(meaning["f"], device="cuda:0", dtype=dtype), image(2, meaning["f"], 5, 7)
+        y = call(x, weight, bias)
+        assert (y.shape, y.dtype, str(y.device)) == (want.shape, dtype, "cuda:0")
+        assert call.out(x, weight, bias, out=y) is None
+        with pytest.raises(RuntimeError, match=f"with {meaning['c']} channels"):
+            call(image(2, meaning["c"] + 1, 5, 7), weight, bias)
+        with pytest.raises(RuntimeError, match=r"weight must be \("):
+            call(x, torch.empty(*reversed(stored), device="cuda:0", dtype=dtype), bias)
+        with pytest.raises(RuntimeError, match="x has dtype"):
+            call(torch.empty(x.shape, device="cuda:0"), weight, bias)

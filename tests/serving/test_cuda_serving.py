@@ -149,6 +149,12 @@ def test_torch_gives_generated_programs_their_operands(folder):
 
 
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
+def test_torch_gives_convolutions_their_weight(folder, pick):
+    pytest.importorskip("torch")
+    run(folder, pick, "torch_convolutions")
+
+
+@pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
 def test_convolutions_are_served_in_two_launches_at_most(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")
 
