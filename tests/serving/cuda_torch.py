@@ -162,6 +162,7 @@ def torch_convolutions(path: str) -> None:
     import haotuner.torch as adapter
     from haotuner.runtime.convolution import weight_shape
     from haotuner.words.op import Op
+    from haotuner.words.shape import Shape
 
     pack = haotuner.load(path, device="cuda:0")
     (name,) = pack.ops
@@ -177,13 +178,14 @@ def torch_convolutions(path: str) -> None:
         for one in (name, f"{name}.out"):
             assert serves(f"haotuner::{one}", "CUDA") and not serves(f"haotuner::{one}", "CPU")
         x, weight = image(2, meaning["c"], 5, 7), torch.empty(*stored, device="cuda:0", dtype=dtype)
-        bias, want = torch.empty(meaning["f"], device="cuda:0", dtype=dtype), image(2, meaning["f"], 5, 7)
+        bias = torch.empty(meaning["f"], device="cuda:0", dtype=dtype)
+        want = meaning.operand_shape(meaning.meaning.output, Shape.of(b=2, h=5, w=7))
         y = call(x, weight, bias)
-        assert (y.shape, y.dtype, str(y.device)) == (want.shape, dtype, "cuda:0")
+        assert (tuple(y.shape), y.dtype, str(y.device)) == (tuple(want), dtype, "cuda:0")
         assert call.out(x, weight, bias, out=y) is None
         with pytest.raises(RuntimeError, match=f"with {meaning['c']} channels"):
             call(image(2, meaning["c"] + 1, 5, 7), weight, bias)
         with pytest.raises(RuntimeError, match=r"weight must be \("):
             call(x, torch.empty(*reversed(stored), device="cuda:0", dtype=dtype), bias)
         with pytest.raises(RuntimeError, match="x has dtype"):
-            call(torch.empty(x.shape, device="cuda:0"), weight, bias)
+            call(torch.empty(x.shape, device="cuda:0", dtype=torch.float64), weight, bias)
