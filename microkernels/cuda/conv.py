@@ -16,7 +16,7 @@ import numpy as np
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
 from haotuner.microkernels.cuda.fused import fused
-from haotuner.ops.convolution import is_convolution, windows
+from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -52,12 +52,6 @@ def product_shape(op: Op, shape: Shape) -> Shape:
     """The same of one shape."""
     found = product_extents(op, op.extents(shape))
     return Shape.of({axis: int(found[axis]) for axis in product_of(op).dynamic})
-
-
-def lies_as_columns(op: Op) -> bool:
-    """Whether an image as it lies is what the windows see: one tap, stride 1, no pads, channels last."""
-    found = windows(op.kind, dict(op.static), op.all_options()).values()
-    return channels_last(op) and all((w.taps, w.stride, w.before, w.after) == (1, 1, 0, 0) for w in found)
 
 
 class CudaConv:
@@ -116,7 +110,7 @@ class CudaConv:
         one = np.ones_like(asked.extents["b"])
         found = {axis: one * value for axis, value in product_extents(self._op, asked.extents).items()}
         product = self._inner.demand(replace(asked, extents=found))
-        if lies_as_columns(self._op):
+        if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
             return product
         pixels = asked.extents["b"] * asked.extents.get("p", one) * asked.extents["q"]
         columns = asked.element_bytes * pixels * found["k"] * int(self._op.option("groups"))
