@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from haotuner.backends.index import check_served
-from haotuner.errors import UsageError
+from haotuner.backends.index import backend_for, check_served
+from haotuner.errors import NothingLegal, UsageError
 from haotuner.ops.groups import PREFIX
 from haotuner.pack.write import check_destination
 from haotuner.search.policies.names import NAMES
@@ -121,12 +121,23 @@ class Request:
                 )
 
     def check_models(self, device: Device) -> None:
-        """UsageError for whole models on a device that serves none, before anything is tuned."""
-        if self.models and device.kind != "cpu":
-            raise UsageError(
-                f"whole models are tuned for CPUs alone so far, and {device.id} is none; leave --device out, or tune the "
-                f"operators: --op {self.ops[0].name}"
+        """UsageError for whole models on a device that serves none, before anything is tuned; it lists the steps."""
+        if not self.models or device.kind == "cpu":
+            return
+        from haotuner.orchestrate.lacking import products_served, steps_lacking
+
+        served = _serves(device)
+        told = []
+        for one in self.models:
+            have, every = products_served(one, served)
+            steps = "".join(f"\n  {step}" for step in steps_lacking(one, served))
+            told.append(
+                f"{one.written.name}: {have} of {every} products have kernels there; nothing runs{steps or ' its steps'}"
             )
+        raise UsageError(
+            f"whole models are tuned for CPUs alone so far, and {device.id} is none; leave --device out, or tune the "
+            f"operators: --op {self.ops[0].name}\n" + "\n".join(told)
+        )
 
     def check(self) -> None:
         """UsageError for what can be known to be wrong without looking at the device."""
@@ -160,3 +171,16 @@ class Request:
             self.arrivals.traffic(op)
             check_served(op)
         check_destination(self.out)
+
+
+def _serves(device: Device) -> Callable[[Op], bool]:
+    """Whether the backend of a device has a family for an op."""
+    backend = backend_for(device)
+
+    def serves(op: Op) -> bool:
+        try:
+            return bool(backend.families(op))
+        except NothingLegal:
+            return False
+
+    return serves

@@ -17,6 +17,7 @@ from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document
 from haotuner.cli.output import say
 from haotuner.held_groups import meaning_of
+from haotuner.ops.convolution import lies_as_columns
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.minimal_filtering import points
 from haotuner.pack.manifest import Manifest
@@ -85,13 +86,25 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
     }
 
 
+def _launches(name: str) -> str:
+    if "conv" not in name.split("_")[0]:
+        return "one launch"
+    op = Op.parse(name)
+    if lies_as_columns(op.kind, dict(op.static), op.all_options()):
+        return "one launch where pixels are evenly apart, else two, image columns and products"
+    return "two launches, image columns and products"
+
+
 def print_cell(document: Mapping[str, Any]) -> None:
     """The same for people."""
     shape = " ".join(f"{axis}={extent}" for axis, extent in document["shape"].items())
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
     placed = document["not_timed"] == WHY_NOT_TIMED
-    launches = "two launches, image columns and products" if "conv" in document["op"].split("_")[0] else "one launch"
-    how = launches if placed else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
+    how = (
+        _launches(document["op"])
+        if placed
+        else f"plan for {document['threads']} threads, {share_in_words(document['split'])}"
+    )
     say(f"{document['op']} {shape}, {how}{where}")
     rows = [
         (r["kernel"], " ".join(f"{axis} {a}..{b - 1}" for axis, (a, b) in r["box"].items())) for r in document["regions"]

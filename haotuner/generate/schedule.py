@@ -15,6 +15,7 @@ from math import prod
 from haotuner.errors import UsageError
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, Variable, parts
+from haotuner.generate.factor import joined
 from haotuner.graph.extents import Extent, same
 from haotuner.graph.graph import Graph
 
@@ -115,12 +116,14 @@ def told(plan: Plan) -> dict[str, str]:
     end = "masked" if schedule.masked else "computed element by element"
     near = f", {schedule.packed} of them neighbours" if schedule.packed > 1 else ""
     others = [axis for place, axis in enumerate(axes) if place != schedule.lane_axis]
+    shared = [" x ".join(others)] if others else []
+    shared += [f"parts of {axis} (joined by {how})" for axis, how in joined(graph).items()]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
     return {
-        "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' x '.join(others) or 'nothing'}",
+        "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' or '.join(shared) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
         "computation": f"{vectors} an iteration{near}{rows}{folds}; the end of an axis is {end}",

@@ -69,6 +69,13 @@ def windows(kind: str, extents: Mapping[str, Any], options: Options) -> dict[Rea
     }
 
 
+def lies_as_columns(kind: str, extents: Mapping[str, Any], options: Options) -> bool:
+    """Whether an image as it lies is what the windows see, pixel by pixel: one tap, stride 1, no pads, channels last."""
+    found = windows(kind, extents, options).values()
+    one = all((side.taps, side.stride, side.before, side.after) == (1, 1, 0, 0) for side in found)
+    return one and options["layout"] in ("nhwc", "nwc") and "transpose" not in kind
+
+
 def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) -> Any:
     """The convolution of ``x`` (b, c, h, w) with ``weight`` (f, c/groups, r, s), or transposed (c, f/groups, r, s)."""
     one = Window(taps=1, stride=1, dilation=1, before=0, after=0)

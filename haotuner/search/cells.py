@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
 from haotuner.cost.features import features
-from haotuner.cost.machine import machine
 from haotuner.cost.model import Analytic, CostModel, every_opinion
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
@@ -24,6 +23,7 @@ from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.assign import assign
 from haotuner.plan.cells import CellTable, cell_table
 from haotuner.search.clock import Clock, now
+from haotuner.search.compared import compared, of_a_call
 from haotuner.search.explore import Explorable, explored
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, select
@@ -35,7 +35,6 @@ from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.record import Record, Timed, Trial
 from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
 
 NAME = "cells"
 FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
@@ -43,8 +42,7 @@ LEAVERS = 2  # one of so many candidates stays after a round
 ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere
 LOST = 3.0  # times the best time, at every shape so far and at two of them at least: a candidate is not timed any more
-TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
-LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
+TURN = 4  # candidates that are timed at one shape after the other before the next ones are
 EXPLORED = 4  # shapes at which a policy's programs are timed
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
@@ -99,7 +97,7 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
-        roof = np.asarray(roofline_us(_of_a_call(device), task.op, shapes), np.float64)
+        roof = np.asarray(roofline_us(of_a_call(device), task.op, shapes), np.float64)
         found = np.asarray(roof / expected, np.float64)
         return found if len(found) > 1 else np.asarray(found[0], np.float64)
 
@@ -127,37 +125,11 @@ def predicted_by_each(
     shapes: Sequence[Shape],
 ) -> NDArray[np.float64]:
     """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
-    one = _of_a_call(device)
+    one = of_a_call(device)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
     said = every_opinion(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
     roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
     return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
-
-
-def _of_a_call(device: Device) -> Device:
-    """What times of one thread are of: a CPU's core, all of a GPU."""
-    return device if machine(device).waves_hide_latency else device.with_units(1)
-
-
-def compared(task: Task, device: Device, most: int) -> list[Shape]:
-    """At most so many shapes at which micro-kernels race: spread over those of which a call leaves time for many more."""
-    limit_us = max(task.budget_s * 1e6 / TRIALS, LEAST_LIMIT_US)
-    shapes = task.traffic.shapes()
-    least = np.asarray(roofline_us(_of_a_call(device), task.op, shapes), np.float64)
-    kept = [pair for pair, us in zip(task.traffic, least.tolist(), strict=True) if us <= limit_us]
-    return spread(Traffic.of(kept) if any(weight for _, weight in kept) else task.traffic, most)
-
-
-def spread(traffic: Traffic, most: int) -> list[Shape]:
-    """At most so many shapes of the traffic, the commonest first, each far from those before it in log space."""
-    ordered = sorted(traffic, key=lambda pair: (-pair[1], pair[0].axes))
-    shapes = [shape for shape, _ in ordered]
-    places = np.log([[extent for _, extent in shape.axes] for shape in shapes])
-    chosen, nearest = [0], np.linalg.norm(places - places[0], axis=1)
-    while len(chosen) < min(most, len(shapes)):
-        chosen.append(int(nearest.argmax()))
-        nearest = np.minimum(nearest, np.linalg.norm(places - places[chosen[-1]], axis=1))
-    return [shapes[place] for place in chosen]
 
 
 class Race:
@@ -254,18 +226,18 @@ class Race:
     def _time(
         self, compositions: Iterable[Composition], shapes: Sequence[Shape], threads: int, *, whatever: bool = False
     ) -> None:
-        """Time what has no time yet, shape by shape; ``whatever``: even when the time is up."""
+        """Time what has no time yet, a few at every shape and then the next; ``whatever``: even when the time is up."""
         goes_on = self.clock.not_given_up if whatever else self.clock.goes_on
         every = list(compositions)
-        for shape in shapes:
-            for one in every:
-                if shape in self.us.get(one, {}) or self._kernel(one) in self.failed:
-                    continue
-                if not whatever and ((one, shape) in self._hopeless or self._lost(one, every)):
-                    continue
-                self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on))
-                if self.clock.given_up or (self.clock.expired and not whatever):
-                    return
+        turns = [every[at : at + TURN] for at in range(0, len(every), TURN)]
+        for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
+            if shape in self.us.get(one, {}) or self._kernel(one) in self.failed:
+                continue
+            if not whatever and ((one, shape) in self._hopeless or self._lost(one, every)):
+                continue
+            self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on))
+            if self.clock.given_up or (self.clock.expired and not whatever):
+                return
 
     def _lost(self, one: Composition, among: Iterable[Composition]) -> bool:
         """Whether a candidate was far behind the best wherever it was timed."""
@@ -283,25 +255,42 @@ class Race:
                 self.failed.add(self._kernel(composition))
 
     def _filled(self, compositions: Sequence[Composition]) -> NDArray[np.float64]:
-        """Times at every shape of the race; what was not timed is expected, at the level of what was."""
-        found = []
-        for composition in compositions:
-            expected, known = self._expected[composition], self.us[composition]
-            logs = [np.log(known[s] / e) for s, e in zip(self.shapes, expected.tolist(), strict=True) if s in known]
-            level = float(np.exp(np.median(logs))) if logs else 1.0
-            found.append([known.get(s, level * e) for s, e in zip(self.shapes, expected.tolist(), strict=True)])
-        return np.array(found, np.float64)
+        """Times at every shape of the race, of shape ``(compositions, shapes)``; what was not timed is a guess.
+
+        A guess is what is expected, at the level of what was timed: the candidate's own as far as it has times, else that of
+        all. What has no time at all is never expected to beat what was timed at a shape.
+        """
+        logs = {one: self._off(one) for one in self.us if one in self._expected}
+        usual = float(np.median(found)) if (found := [off for own in logs.values() for off in own]) else 0.0
+        least = self._least()
+        rows = []
+        for one in compositions:
+            own, known = logs[one], self.us[one]
+            level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
+            guesses = np.maximum(level * self._expected[one], 0.0 if own else least).tolist()
+            rows.append([known.get(shape, guess) for shape, guess in zip(self.shapes, guesses, strict=True)])
+        return np.array(rows, np.float64)
+
+    def _off(self, one: Composition) -> list[float]:
+        """Logarithms of time by expectation, of each shape at which a candidate was timed."""
+        expected, known = self._expected[one].tolist(), self.us[one]
+        return [float(np.log(known[s] / e)) for s, e in zip(self.shapes, expected, strict=True) if s in known]
+
+    def _least(self) -> list[float]:
+        """The best time of one thread at each shape; 0 where nothing was timed."""
+        return [min((self.us[one][s] for one in self.candidates if s in self.us[one]), default=0.0) for s in self.shapes]
 
     def keep(self) -> tuple[list[MicroKernel], float]:
         """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
         sound = [one for one in self.candidates if self._kernel(one) not in self.failed]
-        timed = [one for one in sound if self.us[one]] or sound
-        if not timed:
+        if not sound:
             seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))
             raise HaotunerError(
                 f"{self.task.op.name}: every candidate failed ({seen}); look at them with `haotuner records check`, "
                 "or at the toolchain with `haotuner doctor`"
             )
+        bare = not all(self._least())  # some shape rests on expectations: then all have a say that are expected to be fast
+        timed = sound if bare else [one for one in sound if self.us[one]]
         us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
         kept = assign(us, shares)
         lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from haotuner.cost.parts import LAUNCH_US
 from haotuner.measure.laboratory import Laboratory
 from haotuner.plan.cells import CellTable, Considered
 from haotuner.plan.grids import Grid, alone, bounds, pairs
@@ -80,16 +79,16 @@ def weighed(extent: int, grids: Sequence[Grid], surface: Surface, parts: Sequenc
     found += list(pairs(grids, extent))
     keys = [_keys(one, extent, by_name, cache) for one in found]
     us = iter(surface.times([key for row in keys for key in row]).tolist())
-    expected = {one: sum(next(us) for _ in row) + LAUNCH_US * (len(row) - 1) for one, row in zip(found, keys, strict=True)}
+    expected = {one: sum(next(us) for _ in row) for one, row in zip(found, keys, strict=True)}
     return Weighed(extent=extent, expected=expected)
 
 
 def _keys(composition: Composition, extent: int, grids: Mapping[str, Grid], cache: str) -> list[Key]:
-    """What a composition takes is the sum of these; a second region finds much of the weight in cache."""
+    """What a composition takes is the sum of these: each has its launch in it, and on an H200 two regions took no less."""
     keys, left = [], extent
-    for place, (kernel, tiles) in enumerate(composition.parts):
+    for kernel, tiles in composition.parts:
         count = grids[kernel].tiles(left) if tiles == WHOLE else tiles
-        keys.append((kernel, count, sum_parts(composition.share), "hot" if place else cache))
+        keys.append((kernel, count, sum_parts(composition.share), cache))
         left -= count * grids[kernel].rows
     return keys
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+from haotuner.ops.convolution import windows
 from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER, ConvOp
 from haotuner.runtime.pack import Pack
 from haotuner.words.op import Op
@@ -17,26 +21,13 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp) -> None:
     order of its steps, then tensors like the result. One whose sums are integers takes no bias beside.
     """
     call, setting = pack.entry(op.entry)
-    name, meaning, extra = op.name, Op.parse(op.name), op.entry.extra
-    dims, kind = op.entry.operands[0].dims, getattr(torch, DTYPES[op.entry.output.dtype].numpy)
-    sides, channels = op.windows(), dims.index("c")
+    name, extra, size = op.name, op.entry.extra, result_size(op.entry)
+    kind = getattr(torch, DTYPES[op.entry.output.dtype].numpy)
     beside = any(operand.optional for operand in op.entry.operands)
     words = "".join(f", Tensor {operand.name}" for operand in extra) or (", Tensor? bias=None" if beside else "")
     tags = (torch.Tag.pt2_compliant_tag,)
     library.define(f"{name}(Tensor x, Tensor packed{words}) -> Tensor", tags=tags)
     library.define(f"{name}.out(Tensor x, Tensor packed{words}, *, Tensor(a!) out) -> ()", tags=tags)
-
-    def size(x: torch.Tensor) -> list[int]:
-        wanted = (
-            f"{name}: x must be ({', '.join(dims)}), with {meaning['c']} channels and an image that the window fits into"
-        )
-        torch._check(x.dim() == len(dims) and x.shape[channels] == meaning["c"], lambda: wanted)
-        extents = dict(zip(dims, x.shape, strict=True))
-        found = {after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}
-        for extent in found.values():
-            torch._check(extent >= 1, lambda: wanted)
-        known = {"b": x.shape[0], "f": meaning["f"], **found}
-        return [known[axis] for axis in op.entry.output.dims]
 
     def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
         there = [one for one in given if one is not None]
@@ -66,3 +57,23 @@ def _inner(tensor: torch.Tensor) -> torch.Tensor:
     """Contiguous in its last axis: torch's own ops take any strides."""
     plain = tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] == 1
     return tensor if plain else tensor.contiguous()
+
+
+def result_size(entry: PackOp) -> Callable[[torch.Tensor], list[int]]:
+    """What says the extents of an op's output for an image; RuntimeError where the window does not fit into it."""
+    name, meaning, dims = entry.name, Op.parse(entry.name), entry.operands[0].dims
+    sides, channels = windows(meaning.kind, dict(meaning.static), meaning.all_options()), dims.index("c")
+
+    def size(x: torch.Tensor) -> list[int]:
+        wanted = (
+            f"{name}: x must be ({', '.join(dims)}), with {meaning['c']} channels and an image that the window fits into"
+        )
+        torch._check(x.dim() == len(dims) and x.shape[channels] == meaning["c"], lambda: wanted)
+        extents = dict(zip(dims, x.shape, strict=True))
+        found = {after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}
+        for extent in found.values():
+            torch._check(extent >= 1, lambda: wanted)
+        known = {"b": x.shape[0], "f": meaning["f"], **found}
+        return [known[axis] for axis in entry.output.dims]
+
+    return size

@@ -1,4 +1,4 @@
-"""Operators of a CPU pack that take all their operands at every call, under ``torch.ops.haotuner``."""
+"""Operators that take all their operands at every call, under ``torch.ops.haotuner``, where the pack computes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import torch
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.operator import Operator
+from haotuner.runtime.placed_operator import PlacedOperator
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
 
 def define_operator(library: Any, op: Operator) -> None:
     """``<op>(x, …)`` with the operands in the op's order, and ``.out(…, out=y)``, which returns nothing."""
-    name, entry = op.name, op.entry
+    name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, PlacedOperator) else "CPU"
     dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
 
@@ -52,7 +53,7 @@ def define_operator(library: Any, op: Operator) -> None:
     library.define(f"{name}({operands}) -> Tensor", tags=_TAGS)
     # Returns nothing: torch.compile cannot functionalize an operator that returns one of its arguments.
     library.define(f"{name}.out({operands}, *, Tensor(a!) out) -> ()", tags=_TAGS)
-    library.impl(name, fresh, "CPU")
-    library.impl(f"{name}.out", into, "CPU")
+    library.impl(name, fresh, key)
+    library.impl(f"{name}.out", into, key)
     torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
     torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)

@@ -28,6 +28,7 @@ from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.operators import define_operator
 from haotuner.torch.placed import PlacedCall, define
+from haotuner.torch.placed_conv import PlacedConvCall
 from haotuner.torch.placed_residual import ResidualCall
 from haotuner.torch.products import define_product
 
@@ -46,12 +47,16 @@ class Registered:
             raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
         layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
         self._placed = {name: _placed(pack, name) for name in layers}
+        on_device = [] if pack.gpu is None else [one for one in pack.ops if is_convolution(pack.op_entry(one).kind)]
+        self._convolved = {name: PlacedConvCall(pack, name) for name in on_device}
         for name in pack.ops:
             placed = self._placed.get(name)
             if isinstance(placed, GroupedCall):
                 define_grouped(self._library, placed)
             elif placed is not None:
                 define(self._library, placed)
+            elif name in self._convolved:
+                define(self._library, self._convolved[name])
             elif is_convolution(pack.op_entry(name).kind):
                 conv_ops.define(self._library, pack, pack.op(name))
             elif isinstance(op := pack.op(name), ProductOp | PlacedProductOp):
@@ -68,8 +73,8 @@ class Registered:
 
         Packed for a CPU; on a device it is the weight itself, which was checked.
         """
-        if name in self._placed:
-            call = self._placed[name]
+        call = self._placed.get(name) or self._convolved.get(name)
+        if call is not None:
             if not call.entry.extra:  # else a call checks it, with what the epilogue reads
                 call.bind(weight.detach())
             return weight.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,18 +14,18 @@ from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import stream_of
 from haotuner.words.op import Op
 
+if TYPE_CHECKING:
+    from haotuner.torch.placed_conv import PlacedConvCall
+
 MOST_RECORDS = 4096  # of one op: weights at so many addresses; then they are worked out anew
 
 
-class PlacedCall:
+class WeightCall:
     """Calls of one op with any weight: what binding works out follows from addresses alone, so it is kept by them."""
 
     def __init__(self, pack: Pack, name: str) -> None:
-        self._pack, self.entry = pack, pack.op_entry(name)
-        self.name, self.n, self.k = name, self.entry.n, self.entry.k
+        self._pack, self.entry, self.name = pack, pack.op_entry(name), name
         self.dtype: torch.dtype = getattr(torch, DTYPES[self.entry.operands[0].dtype].numpy)
-        extents = {axis.name: axis.extent for axis in self.entry.axes}
-        self._stored = tuple(extents[axis] for axis in self.entry.operands[1].dims)  # (n, k), or (k, n) for weight=kn
         self._call, self._setting = pack.entry(self.entry)
         self._records: dict[tuple[int, int], Any] = {}
 
@@ -38,6 +38,23 @@ class PlacedCall:
                 self._records.clear()
             found = self._records[key] = PlacedBound.of(self._pack, self.entry, weight, bias).record
         return found
+
+    def _check_weight(self, x: torch.Tensor, weight: torch.Tensor, stored: tuple[int | None, ...]) -> None:
+        torch._check(x.dtype == self.dtype, lambda: f"{self.name}: x has dtype {x.dtype}; expected {self.dtype}")
+        torch._check(
+            tuple(weight.shape) == stored, lambda: f"{self.name}: weight must be {stored}, got {tuple(weight.shape)}"
+        )
+        torch._check(weight.device == x.device, lambda: f"{self.name}: x is on {x.device}, the weight on {weight.device}")
+
+
+class PlacedCall(WeightCall):
+    """Calls of a linear op ``(x, weight, bias)``."""
+
+    def __init__(self, pack: Pack, name: str) -> None:
+        super().__init__(pack, name)
+        self.n, self.k = self.entry.n, self.entry.k
+        extents = {axis.name: axis.extent for axis in self.entry.axes}
+        self._stored = tuple(extents[axis] for axis in self.entry.operands[1].dims)  # (n, k), or (k, n) for weight=kn
 
     def into(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
         """Queue the call; x of any strides, as torch's own operators take it."""
@@ -74,15 +91,10 @@ class PlacedCall:
 
     def _check(self, x: torch.Tensor, weight: torch.Tensor) -> None:
         torch._check(x.dim() >= 1 and x.shape[-1] == self.k, lambda: f"{self.name}: x must be (..., {self.k})")
-        torch._check(x.dtype == self.dtype, lambda: f"{self.name}: x has dtype {x.dtype}; expected {self.dtype}")
-        torch._check(
-            tuple(weight.shape) == self._stored,
-            lambda: f"{self.name}: weight must be {self._stored}, got {tuple(weight.shape)}",
-        )
-        torch._check(weight.device == x.device, lambda: f"{self.name}: x is on {x.device}, the weight on {weight.device}")
+        self._check_weight(x, weight, self._stored)
 
 
-def define(library: Any, call: PlacedCall) -> None:
+def define(library: Any, call: PlacedCall | PlacedConvCall) -> None:
     """``torch.ops.haotuner.<op>(x, weight, bias=None)`` and ``.out`` for CUDA tensors, and their fakes.
 
     An op with an epilogue takes what that reads in the place of the bias.

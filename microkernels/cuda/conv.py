@@ -16,7 +16,7 @@ import numpy as np
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
 from haotuner.microkernels.cuda.fused import fused
-from haotuner.ops.convolution import is_convolution
+from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -106,10 +106,12 @@ class CudaConv:
         return tuple((name, of_product(law)) for name, law in self._inner.laws(self._product, device))
 
     def demand(self, asked: Asked) -> Demand:
-        """The product's, and image columns that are written and read once more."""
+        """The product's, and image columns, where there are any, that are written and read once more."""
         one = np.ones_like(asked.extents["b"])
         found = {axis: one * value for axis, value in product_extents(self._op, asked.extents).items()}
         product = self._inner.demand(replace(asked, extents=found))
+        if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
+            return product
         pixels = asked.extents["b"] * asked.extents.get("p", one) * asked.extents["q"]
         columns = asked.element_bytes * pixels * found["k"] * int(self._op.option("groups"))
         return replace(product, work=product.work + Work.streamed(0 * columns, columns))

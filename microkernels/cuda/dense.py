@@ -79,14 +79,6 @@ def rounded_registers(registers: int) -> int:
     return min(max(-(-registers // REGISTER_STEP) * REGISTER_STEP, REGISTER_FLOOR), REGISTER_LIMIT)
 
 
-def grouped_tile(tirx: Any, block: Any, row_tiles: Any, column_tiles: Any) -> tuple[Any, Any]:
-    """Row and column of a block's tile, as TIRx expressions; ``RASTER_ROWS`` row tiles run down before the next column."""
-    group = tirx.truncdiv(block, column_tiles * dense_demand.RASTER_ROWS)
-    within = tirx.truncmod(block, column_tiles * dense_demand.RASTER_ROWS)
-    rows = tirx.min(row_tiles - group * dense_demand.RASTER_ROWS, dense_demand.RASTER_ROWS)
-    return group * dense_demand.RASTER_ROWS + tirx.truncmod(within, rows), tirx.truncdiv(within, rows)
-
-
 class CudaDense(ABC):
     """One CUDA dense family; a subclass says its points, footprint and program."""
 

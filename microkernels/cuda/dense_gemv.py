@@ -20,7 +20,6 @@ from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
     CudaDense,
-    grouped_tile,
     module_of,
     resident_blocks,
     vector_elements,
@@ -134,7 +133,8 @@ def _program(kernel: MicroKernel, dtype: str, threads: int, blocks: int) -> Any:
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])  # noqa: F841
-        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        tile = T.alloc_local([2], "int32")
+        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         pool = T.SMEMPool()
         parts = pool.alloc((wk * bm * bn,), "float32", align=128)
         pool.commit()

@@ -18,7 +18,6 @@ from haotuner.microkernels.cuda import pieces
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
-    grouped_tile,
     module_of,
     resident_blocks,
     sm_number,
@@ -143,7 +142,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
-        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        tile = T.alloc_local([2], "int32")
+        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.let = tile[0] * bm
         n0: T.let = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)
@@ -252,7 +252,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
             T.cuda.cta_sync()
         again: T.int32 = pieces.thread_again(T)
         block_again: T.int32 = pieces.block_again(T)
-        at = T.meta_var(grouped_tile(T, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        at = T.alloc_local([2], "int32")
+        T.evaluate(pieces.find_tile(T, at, block_again, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         T.evaluate(
             pieces.call(
                 T, f"ht_store_fragments<{element_type}, {mt}, {columns}, 16>",

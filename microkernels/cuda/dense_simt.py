@@ -19,7 +19,6 @@ from haotuner.microkernels.cuda import pieces
 from haotuner.microkernels.cuda.dense import (
     WARP,
     CudaDense,
-    grouped_tile,
     module_of,
     resident_blocks,
     stored_kn,
@@ -204,7 +203,8 @@ def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, str
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
-        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        tile = T.alloc_local([2], "int32")
+        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
         m0: T.int32 = tile[0] * bm  # written out where they are used, the division would run in the main loop
         n0: T.int32 = tile[1] * bn
         warp: T.let = T.truncdiv(thread, WARP)

@@ -22,7 +22,6 @@ from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
     CudaDense,
-    grouped_tile,
     module_of,
     resident_blocks,
     rounded_registers,
@@ -41,8 +40,8 @@ K_STEP = 64  # 2-byte elements of a 128-byte swizzled row
 PITCH_ELEMENTS = 8  # TMA row pitches are multiples of 16 bytes
 ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 2))  # bm, slabs of a consumer warpgroup
 # wgmma takes multiples of 8 up to 256; finer steps thin the space, and at 8 ptxas keeps descriptors in vector registers.
-COLUMNS = (16, 32, 64, 96, 128, 160, 192, 224, 256)
-STAGES = (3, 4, 5, 6, 8)
+COLUMNS = (16, 32, 64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)
+STAGES = (3, 4, 5, 6, 8, 12)
 BARRIER_BYTES = 16  # a full and an empty mbarrier for each stage
 PRODUCER_REGISTERS = 40  # one thread with a few addresses; CUTLASS gives 24 to 40
 ADDRESS_REGISTERS = 40  # a consumer's descriptors, barriers and epilogue addresses besides its accumulators
@@ -172,7 +171,8 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
     element_type = pieces.ELEMENT_TYPES[dtype]
     element = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     wgmma = f"wgmma.mma_async.sync.aligned.m64n{across}k16.f32.{element}.{element}"
-    store = "ht_store_across" if swapped else "ht_store_fragments"
+    # A group's place takes registers, too: its sums go through shared memory.
+    store, at_once = ("ht_store_across", "") if swapped else ("ht_store_fragments", f", {str(not grouped).lower()}")
     tma = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
     # Shared-memory descriptors of the 128-byte swizzle, in 16-byte units (PTX ISA, *matrix-descriptor*):
     #   rows along k (X, and W (n, k)): groups of 8 rows 1024 bytes apart; the next k16 lies 32 bytes on in the row.
@@ -206,14 +206,7 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
         T.attr({"tirx.launch_bounds_min_blocks_per_sm": blocks})
         block = T.cta_id([T.truncdiv(m + (bm - 1), bm) * T.truncdiv(n + (bn - 1), bn)])
         thread = T.thread_id([threads])
-        tile = T.meta_var(grouped_tile(T, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
-        m0: T.let = tile[0] * bm
-        n0: T.let = tile[1] * bn
-        x_row = T.meta_var(m0 + pieces.x_row(T) if grouped else m0)  # in the map of all groups
-        w_row = T.meta_var(pieces.w_row(T) if grouped else 0)
-        warp: T.int32 = pieces.warp(T)  # descriptors come of it, and so stay in uniform registers
-        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
-        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+        # Nobody computes before the first load: what it takes to ask for it comes first, in the order it is waited for.
         pool = T.SMEMPool()
         xs = pool.alloc((st, bm, bk), dtype, align=1024)  # the swizzle's pattern repeats every 1024 bytes
         ws = pool.alloc((st, bn * bk), dtype, align=1024)
@@ -221,37 +214,52 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
         empty = pool.alloc((st,), "uint64", align=8)
         pool.commit()
         if thread == 0:
+            T.ptx.prefetch.tensormap(T.address_of(w_map))
+            T.ptx.prefetch.tensormap(T.address_of(x_map))
             for s in T.unroll(st):
                 T.ptx.mbarrier.init.shared.b64(full.ptr_to([s]), T.uint32(1))
                 T.ptx.mbarrier.init.shared.b64(empty.ptr_to([s]), T.uint32(consumers))
             T.ptx.fence.mbarrier_init.release.cluster()
-        T.ptx.fence.proxy.async_.shared__cta()
+        tile = T.alloc_local([2], "int32")
+        T.evaluate(pieces.find_tile(T, tile, block, T.truncdiv(m + (bm - 1), bm), T.truncdiv(n + (bn - 1), bn)))
+        m0: T.int32 = tile[0] * bm
+        n0: T.int32 = tile[1] * bn
+        x_row = T.meta_var(m0 + pieces.x_row(T) if grouped else m0)  # in the map of all groups
+        w_row = T.meta_var(pieces.w_row(T) if grouped else 0)
+        first: T.int32 = pieces.first_step(T, T.truncdiv(k + (bk - 1), bk))
+        last: T.int32 = pieces.last_step(T, T.truncdiv(k + (bk - 1), bk))
+
+        @T.inline
+        def load_stage(slot, at_k):
+            """Ask for both operands' tiles from ``at_k`` on."""
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([slot]), T.uint32(x_bytes + w_bytes))
+            if kn:
+                for p in T.unroll(bn // 64):
+                    T.ptx[tma](
+                        ws.ptr_to([slot, p * bk * 64]), T.address_of(w_map), n0 + p * 64, at_k + w_row, full.ptr_to([slot])
+                    )
+            else:
+                T.ptx[tma](ws.ptr_to([slot, 0]), T.address_of(w_map), at_k, n0 + w_row, full.ptr_to([slot]))
+            T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), at_k, x_row, full.ptr_to([slot]))
+
+        if thread == 0:
+            T.ptx.fence.proxy.async_.shared__cta()
+            # Who made the barriers need not wait for anybody to fill the ring.
+            for s in T.serial(T.min(last - first, st)):
+                load_stage(s, (first + s) * bk)
+        warp: T.int32 = pieces.warp(T)  # descriptors come of it, and so stay in uniform registers
         T.cuda.cta_sync()
         if thread < WARPGROUP:  # the producer warpgroup
             T.ptx["setmaxnreg.dec.sync.aligned.u32"](PRODUCER_REGISTERS)
             if thread == 0:
                 slot: T.int32 = 0
-                phase: T.int32 = 1  # a fresh barrier counts as in the phase before: the first round never waits
+                phase: T.int32 = 0
                 T.evaluate(
                     pieces.unroll(T, 4)
                 )  # as nvcc does of itself; NVRTC, which does it twice, lost 5 to 12 % on short sums
-                for step in T.serial(last - first):
+                for step in T.serial(last - first - st):
                     T.cuda.mbarrier_wait(empty.ptr_to([slot]), phase)
-                    T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([slot]), T.uint32(x_bytes + w_bytes))
-                    T.ptx[tma](xs.ptr_to([slot, 0, 0]), T.address_of(x_map), (first + step) * bk, x_row, full.ptr_to([slot]))
-                    if kn:
-                        for p in T.unroll(bn // 64):
-                            T.ptx[tma](
-                                ws.ptr_to([slot, p * bk * 64]),
-                                T.address_of(w_map),
-                                n0 + p * 64,
-                                (first + step) * bk + w_row,
-                                full.ptr_to([slot]),
-                            )
-                    else:
-                        T.ptx[tma](
-                            ws.ptr_to([slot, 0]), T.address_of(w_map), (first + step) * bk, n0 + w_row, full.ptr_to([slot])
-                        )
+                    load_stage(slot, (first + st + step) * bk)
                     slot = slot + 1
                     if slot == st:
                         slot = 0
@@ -310,13 +318,12 @@ def _program(family: CudaWgmma, kernel: MicroKernel, blocks: int, consumer_regis
                     at = 0
                     turn = turn ^ 1
             T.ptx.wgmma.wait_group.sync.aligned(0)
-            T.evaluate(pieces.call(T, "ht_sync_some", 1, consumers * WARPGROUP))  # the ring is free: sums go through it
             below = T.meta_var(
                 group * (SLAB * wr) + T.truncmod(warp, 4) * 16
             )  # where the warp's rows of the first slab begin
             T.evaluate(
                 pieces.call(
-                    T, f"{store}<{element_type}, {wr}, {across}, {SLAB}>",
+                    T, f"{store}<{element_type}, {wr}, {across}, {SLAB}, {consumers * WARPGROUP}{at_once}>",
                     sums.ptr_to([0]), xs.ptr_to([0, 0, 0]), warp - WARPGROUP // WARP,
                     m0 if swapped else m0 + below, n0 + below if swapped else n0,
                 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from haotuner.microkernels.cuda.dense_demand import RASTER_ROWS
+
 DEVICE = Path(__file__).parent / "device"
 ELEMENT_TYPES = {"float32": "float", "float16": "ht_half", "bfloat16": "ht_bf16"}  # of device/prelude.cuh, by TVM dtype
 UNROLL = {2: "ht_unroll_2", 4: "ht_unroll_4"}  # TVM's loops have no such pragma: the unit puts it where this call stands
@@ -27,6 +29,11 @@ def first_step(tirx: Any, steps: Any) -> Any:
 def last_step(tirx: Any, steps: Any) -> Any:
     """One past the last step along k that this block row sums; not below the first."""
     return call(tirx, "ht_last_step", steps, gives="int32")
+
+
+def find_tile(tirx: Any, place: Any, block: Any, row_tiles: Any, column_tiles: Any) -> Any:
+    """A statement that writes row and column of a block's tile; ``RASTER_ROWS`` row tiles run down a column."""
+    return call(tirx, "ht_tile", place.ptr_to([0]), block, row_tiles, column_tiles, RASTER_ROWS)
 
 
 def warp(tirx: Any) -> Any:

@@ -33,12 +33,14 @@ _WGMMAS = (WGMMA, WGMMA_BF16, SHORT_WGMMA, SHORT_BF16)
 FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WGMMAS, *_GEMVS, *GROUPED_FAMILIES)}
 
 # One row; partial tiles on every side and k below and off a step, in single elements and activated; Y in whole 16-byte
-# pieces; k in more shares than some have steps.
+# pieces, with and without more to add; k in more shares than some have steps, of an odd and an even number of columns.
 EIGHTS = (
     Call(m=1, n=8, k=8),
     Call(m=77, n=136, k=72, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
     Call(m=40, n=72, k=136, y_gap=8, bias=True, residual=True),
     Call(m=33, n=67, k=200, y_gap=3, splits=3, residual=True, act="silu"),
+    Call(m=77, n=136, k=64, y_gap=8),
+    Call(m=70, n=70, k=152, splits=2),
 )
 FOURS = (
     Call(m=3, n=5, k=4),

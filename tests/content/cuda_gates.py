@@ -58,8 +58,10 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
         stores = code.stores()
         if not stores["128"]:
             yield "no 16-byte store"
-        loops = kernel["wr"] if kind == "cuda_wgmmas" else 1  # of the epilogue
-        if sum(stores.values()) - stores["128"] > NARROW_STORES * loops:
+        narrow = sum(stores.values()) - stores["128"] - stores["64"]  # of 8 bytes: partial sums, by four threads 32
+        # Operands changed over, eight threads store 32 bytes of partial sums, each element by an instruction.
+        across = kernel["wr"] * kernel["bm"] // 2 if kind == "cuda_wgmmas" else 0
+        if narrow > NARROW_STORES * (kernel["wr"] if across else 1) + across:
             yield f"stores {dict(stores)}"
 
 

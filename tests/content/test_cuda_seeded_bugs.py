@@ -31,11 +31,14 @@ pytestmark = pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.to
 
 SIMT_SMALL = Variant(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4), "", FOURS)
 MMA_SMALL = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3), "", EIGHTS)
+MMA_TURNED = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=2, wn=1, st=3), "", EIGHTS)
 MMA_KN = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "", KN_EIGHTS)
 SIMT_SHORT = Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "", TWOS)
 TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
 GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "", GROUPS)
-WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, Call(m=64, n=32, k=512)))
+# Sums that go through shared memory right behind a step in the ring's first stage.
+STAGED = tuple(Call(m=64, n=32, k=64 * steps, act="relu") for steps in (1, 3, 5, 7))
+WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, *STAGED))
 Bugs = dict[str, tuple[Variant, Callable[[str], str]]]
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
@@ -117,10 +120,17 @@ BUGS: Bugs = {
     "wgmma: stages never handed back": (WGMMA_SMALL, everywhere(r"tvm_builtin_ptx_mbarrier_arrive_arrive.*\n", "")),
     "wgmma: the consumer's phase never turns": (WGMMA_SMALL, everywhere(r"turn_ptr\[0\] \^ 1", "turn_ptr[0]")),
     "wgmma: descriptor with another stride": (WGMMA_SMALL, everywhere(r", 64\)", ", 32)")),
-    "wgmma: sums go through a ring that is still read": (WGMMA_SMALL, everywhere(r"ht_sync_some\(.*\n", "")),
 }
 # In the functions that all kernels share: each of these kernels calls a broken copy of its own.
 EPILOGUE_BUGS: Bugs = {
+    "wgmma: sums go through a ring that is still read": (WGMMA_SMALL, everywhere(r"if \(SYNC\) ht_sync_some.*", "")),
+    "four threads' words not turned": (WGMMA_SMALL, everywhere(r"ht_turn_quad\(w, lane\);", "")),
+    "the next columns' bias": (MMA_TURNED, everywhere(r"\(i \+ 1\) % ACROSS", "i % ACROSS")),
+    "a piece's residual read with another stride": (
+        MMA_SMALL,
+        everywhere(r"a\.residual \+ \(int64_t\)row \* a\.ldy", "a.residual + (int64_t)row * a.n"),
+    ),
+    "pairs of partial sums one row off": (MMA_SMALL, everywhere(r"a\.m \+ row\) \* a\.n;", "a.m + row + 1) * a.n;")),
     "rows beyond m are written": (SIMT_SMALL, everywhere(r"row >= a\.m \|\| ", "")),
     "columns beyond n are written": (SIMT_SMALL, everywhere(r" \|\| column >= a\.n", "")),
     "16-byte stores to rows off 16 bytes": (SIMT_SMALL, everywhere(r"return pointers % 16 == 0 && .*;", "return true;")),
@@ -128,8 +138,8 @@ EPILOGUE_BUGS: Bugs = {
         MMA_SMALL,
         everywhere(r"__syncwarp\(\);\n\s*(?=for|const|#|\S+ int)", ""),
     ),
-    "bias of the first columns everywhere": (MMA_SMALL, everywhere(r"\(const T\*\)a\.bias \+ column", "(const T*)a.bias")),
-    "the residual read with another stride": (MMA_SMALL, everywhere(r"a\.residual \+ at", "a.residual + at - row")),
+    "bias of the first columns everywhere": (SIMT_SMALL, everywhere(r"\(const T\*\)a\.bias \+ column", "(const T*)a.bias")),
+    "the residual read with another stride": (SIMT_SMALL, everywhere(r"a\.residual \+ at", "a.residual + at - row")),
     "one GELU for the other": (SIMT_SMALL, everywhere(r"0\.044715f", "0.035677f")),
     "erf of another argument": (WGMMA_SMALL, everywhere(r"0\.70710678f", "0.7f")),
     "all shares into one partial sum": (WGMMA_SMALL, everywhere(r"\(int64_t\)blockIdx\.y \* a\.m", "(int64_t)0")),

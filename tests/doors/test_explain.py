@@ -14,6 +14,8 @@ from haotuner.cli import explain
 from haotuner.cli.alternative import runner_up
 from haotuner.cli.call_time import why_not_timed
 from haotuner.cli.explain_program import print_program, program_document
+from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.index import families_for
 from haotuner.pack.op import PackAxis, PackOp, PackOperand
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
@@ -164,3 +166,6 @@ def test_a_generated_program_tells_its_decisions_and_its_bytes(capsys: pytest.Ca
     assert "16 lanes along axis n; threads share m" in told and "(exp) kept in the output's row" in told
     assert found["bytes"]["least"] == 2 * 4 * 8 * 64 and found["bytes"]["registers"] == 5 * 4 * 8 * 64
     assert program_document("cpu_dense_fp32__mr6_nr64", op, Shape.of(m=8, n=64), BIG_CORE) is None
+    (family,) = (one for one in families_for(Op.parse("reduce_sum"), "cpu") if isinstance(one, CpuGenerated))
+    shared = {family.decisions(kernel)["parallel"] for kernel in family.points(Op.parse("reduce_sum"), BIG_CORE)}
+    assert shared and all("or parts of n (joined by sum)" in words or "share parts of n" in words for words in shared)

@@ -199,9 +199,12 @@ def test_a_whole_model_on_a_gpu_is_refused_before_anything_is_tuned(tmp_path: Pa
 
     kinds = [helper.make_tensor_value_info(name, 1, ["m", 32]) for name in "xy"]
     weight = helper.make_tensor("w", 1, [32, 32], [0.5] * 1024)
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", kinds[:1], kinds[1:], [weight])
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
+    graph = helper.make_graph(nodes, "g", kinds[:1], kinds[1:], [weight])
     file = tmp_path / "layer.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
     done = run("tune", str(file), "--shapes", "m=1..9", "--device", "h200", "--zero-measure", cache=tmp_path, cwd=tmp_path)
     assert done.code == 2
     assert "whole models are tuned for CPUs alone so far" in done.err
+    assert "layer: 1 of 1 products have kernels there; nothing runs" in done.err and "group y (" in done.err
+    assert not (tmp_path / "pack").exists()

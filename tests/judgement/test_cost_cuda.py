@@ -14,6 +14,7 @@ from haotuner.cost.roofline import expected_us, least_us, roofline_us
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import profiles
+from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for
@@ -101,3 +102,18 @@ def test_without_a_model_a_kernel_is_predicted_as_the_analysis_expects_it(spec):
             said = Analytic().predict(features(device, family, op, pairs))
             expected = expected_us(device, demand(device, family, op, pairs))
             np.testing.assert_allclose(roofline_us(device, op, shapes) / np.exp(said), expected, rtol=1e-9)
+
+
+def test_image_columns_are_priced_where_they_are_laid_out():
+    """Channels last, windows of one tap and stride 1 read the image as it lies: one launch without columns costs less."""
+    device, expected = find_device("h200", measure=False), {}
+    for options in ("", ",stride=2", ",layout=nhwc", ",layout=nhwc,stride=2"):
+        op = Op.parse(f"conv2d:c=64,f=64,r=1,s=1,dtype=fp16{options}")
+        (family,) = (one for one in conv_families(op) if one.suits(device))
+        # Twice the image where the stride is 2: all have as many outputs.
+        extent = 256 if "stride" in options else 128
+        shape = Shape.of({axis: 8 if axis == "b" else extent for axis in op.dynamic})
+        kernel = next(iter(family.points(op, device)))
+        (expected[options],) = expected_us(device, demand(device, family, op, [(kernel, shape)]))
+    assert expected[",layout=nhwc"] < 0.95 * expected[",layout=nhwc,stride=2"]
+    assert expected[""] == pytest.approx(expected[",stride=2"], rel=0.02)

@@ -50,7 +50,7 @@ from tests.serving.cuda_products import (
 )
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
-from tests.serving.cuda_torch import torch_fakes, torch_groups, torch_products
+from tests.serving.cuda_torch import torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products
 from tests.standin.client import Driver
 
 GRAPH_ROWS = 40
@@ -360,7 +360,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         failing, preparing,
         fused, fused_refusals, torch_fused,
         convolutions, convolution_refusals, generated, generated_refusals,
-        torch_fakes, torch_groups, torch_products, several, faults, allocating, too_old, early, crowd,
+        torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products,
+        several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,
         other_major, other_minor, other_shared, other_driver, misuses, settings, extents, lost, captures,
     )

@@ -125,3 +125,67 @@ def torch_products(path: str) -> None:
         assert call.out(x, w, out=y) is None
         with pytest.raises(RuntimeError, match="x and w must have two axes or more"):
             call(torch.empty(16, device="cuda:0", dtype=dtype), w)
+
+
+def torch_generated(path: str) -> None:
+    """The operator of a generated program is one of CUDA tensors; its fakes say shape, dtype and device."""
+    torch: Any = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import haotuner.torch as adapter
+
+    pack = haotuner.load(path, device="cuda:0")
+    (name,) = pack.ops
+    entry = pack.op(name).entry
+    dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
+    with adapter.register(pack), FakeTensorMode():
+        call, serves = getattr(torch.ops.haotuner, name), torch._C._dispatch_has_kernel_for_dispatch_key
+        for one in (name, f"{name}.out"):
+            assert serves(f"haotuner::{one}", "CUDA") and not serves(f"haotuner::{one}", "CPU")
+        x, *rest = (torch.empty(*(5, 12)[2 - len(operand.dims) :], device="cuda:0", dtype=dtype) for operand in entry.inputs)
+        y = call(x, *rest)
+        assert (tuple(y.shape), y.dtype, str(y.device)) == ((5, 12), dtype, "cuda:0")
+        assert tuple(call(x.expand(3, 5, 12), *rest).shape) == (3, 5, 12)
+        assert call.out(x, *rest, out=x) is None, "in place, too"
+        with pytest.raises(RuntimeError, match="too few axes"):
+            call(torch.empty((), device="cuda:0", dtype=dtype), *rest)
+        host = [torch.empty(tensor.shape, dtype=dtype) for tensor in (x, *rest)]
+    with adapter.register(pack), pytest.raises(NotImplementedError, match="'CPU' backend"):
+        call(*(torch.ones(tensor.shape, dtype=dtype) for tensor in host))
+
+
+def torch_convolutions(path: str) -> None:
+    """The operator of a convolution takes torch's own weight; its fakes say shape, dtype and device, and refuse by name."""
+    torch: Any = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    import haotuner.torch as adapter
+    from haotuner.runtime.convolution import weight_shape
+    from haotuner.words.op import Op
+    from haotuner.words.shape import Shape
+
+    pack = haotuner.load(path, device="cuda:0")
+    (name,) = pack.ops
+    meaning, dtype = Op.parse(name), getattr(torch, DTYPES[pack.op_entry(name).output.dtype].numpy)
+    last, stored = meaning.all_options()["layout"] == "nhwc", weight_shape(meaning)
+
+    def image(b: int, channels: int, h: int, w: int) -> Any:
+        shape = (b, h, w, channels) if last else (b, channels, h, w)
+        return torch.empty(*shape, device="cuda:0", dtype=dtype)
+
+    with adapter.register(pack), FakeTensorMode():
+        call, serves = getattr(torch.ops.haotuner, name), torch._C._dispatch_has_kernel_for_dispatch_key
+        for one in (name, f"{name}.out"):
+            assert serves(f"haotuner::{one}", "CUDA") and not serves(f"haotuner::{one}", "CPU")
+        x, weight = image(2, meaning["c"], 5, 7), torch.empty(*stored, device="cuda:0", dtype=dtype)
+        bias = torch.empty(meaning["f"], device="cuda:0", dtype=dtype)
+        want = meaning.operand_shape(meaning.meaning.output, Shape.of(b=2, h=5, w=7))
+        y = call(x, weight, bias)
+        assert (tuple(y.shape), y.dtype, str(y.device)) == (tuple(want), dtype, "cuda:0")
+        assert call.out(x, weight, bias, out=y) is None
+        with pytest.raises(RuntimeError, match=f"with {meaning['c']} channels"):
+            call(image(2, meaning["c"] + 1, 5, 7), weight, bias)
+        with pytest.raises(RuntimeError, match=r"weight must be \("):
+            call(x, torch.empty(*reversed(stored), device="cuda:0", dtype=dtype), bias)
+        with pytest.raises(RuntimeError, match="x has dtype"):
+            call(torch.empty(x.shape, device="cuda:0", dtype=torch.float64), weight, bias)

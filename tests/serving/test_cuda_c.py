@@ -15,6 +15,7 @@ from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.serving.cuda_packs import (
     FUSED_FP32,
+    GENERATED_PICKS,
     GROUPED_FP32,
     PICKS,
     PRODUCT_FP16,
@@ -98,6 +99,12 @@ def test_products_of_a_calls_own_factors_from_c(folder):
     program = cc([HERE / "drive_products.c", *LIBRARY], folder / "drive_products", f"-I{CLIB}", *ASAN)
     pack = build_pack(folder / "pack-products", PRODUCT_FP32, folder / "code")
     assert run(folder, [program, pack], device=PRODUCT_FP32.arch) == "worst=0\n"
+
+
+def test_generated_programs_from_c(folder):
+    program = cc([HERE / "drive_generated.c", *LIBRARY], folder / "drive_generated", *ASAN)
+    pick = GENERATED_PICKS[0]
+    assert run(folder, [program, served(folder, pick)], device=pick.arch).startswith("worst=")
 
 
 def test_an_older_driver_is_refused_before_anything_is_loaded(folder):

@@ -143,8 +143,19 @@ def test_generated_programs_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "generated", "generated_refusals")
 
 
+def test_torch_gives_generated_programs_their_operands(folder):
+    pytest.importorskip("torch")
+    run(folder, GENERATED_PICKS[0], "torch_generated")
+
+
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
-def test_convolutions_are_served_in_two_launches(folder, pick):
+def test_torch_gives_convolutions_their_weight(folder, pick):
+    pytest.importorskip("torch")
+    run(folder, pick, "torch_convolutions")
+
+
+@pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
+def test_convolutions_are_served_in_two_launches_at_most(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")
 
 

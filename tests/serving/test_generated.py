@@ -37,9 +37,9 @@ SPECS = (
 BOUNDS = (3, 40)
 
 
-def packed(spec: str) -> PackedSliced:
+def packed(spec: str | Op) -> PackedSliced:
     """A cell for few and one for many of the first dynamic axis: scalar code by one thread, lanes by several."""
-    op = Op.parse(spec)
+    op = Op.parse(spec) if isinstance(spec, str) else spec
     family = CpuGenerated(op.meaning)
     options, rank = family._option_params(op.all_options()), len(op.meaning.output.axes(op.all_options()))
     made = [family._kernel(1, 1, rank, 0, options), family._kernel(4, 2, rank, 0, options)]

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
-from haotuner.search.cells import LEAST_LIMIT_US, compared
+from haotuner.search.cells import predicted_us
+from haotuner.search.compared import LEAST_LIMIT_US, compared
+from haotuner.search.task import Tuned, Watch
 from haotuner.tuning import Task, tune
+from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
-from haotuner.words.record import Trial
-from haotuner.words.shape import ShapeRange
+from haotuner.words.record import Record, Trial
+from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FakeLab
 
 SILU = Op.parse("silu")
 SOFTMAX = Op.parse("softmax")
+RANGE = "m=1..4096;n=8..4096"
 
 
 class Flat(FakeLab):
@@ -69,3 +75,52 @@ def test_two_families_race_and_each_shape_gets_the_faster() -> None:
     assert chosen == {"cpu_conv_fp32", "cpu_conv_winograd_fp32"} and {kernel.family for kernel in tuned.kernels} == chosen
     for alone in (replace(asked, one_order=True), replace(asked, budget_s=0.0)):  # bits of one order; predictions alone
         assert {kernel.family for kernel in tune(alone, Filtering(CORE).as_lab(), families).kernels} == {"cpu_conv_fp32"}
+
+
+class Predicted(FakeLab):
+    """Every kernel takes twice what is expected of it, but for the noise."""
+
+    def true_us(self, trial: Trial) -> float:
+        kernel = MicroKernel.parse(trial.composition.parts[0].kernel)
+        family = families_for(SOFTMAX, "cpu")[0]
+        return 2.0 * float(predicted_us(task(SOFTMAX, RANGE, 15.0), family, CORE, None, [kernel], [trial.shape])[0, 0])
+
+
+def stopping(after: int) -> Watch:
+    """Asks to stop after so many measurements."""
+    seen: list[Record] = []
+
+    def watch(_: str, record: Record | None) -> bool:
+        seen.extend([record] if record is not None else [])
+        return len(seen) < after
+
+    return watch
+
+
+def plan_us(tuned: Tuned) -> float:
+    """Geometric mean of the plan's expected times over the traffic, weighed by its shares."""
+    (table,) = tuned.tables
+    assert isinstance(table, CellTable)
+    shapes = tuned.task.traffic.shapes()
+    kernels = {kernel.name: kernel for kernel in tuned.kernels}
+    us = predicted_us(tuned.task, tuned.family, CORE, None, list(kernels.values()), shapes)
+    rows = {name: row for name, row in zip(kernels, us, strict=True)}
+    chosen = [np.log(rows[table.at(shape).parts[0].kernel][place]) for place, shape in enumerate(shapes)]
+    return float(np.exp(np.average(chosen, weights=[share for _, share in tuned.task.traffic])))
+
+
+def test_a_race_that_ends_early_has_timed_what_counts_and_its_plan_keeps_to_predictions_elsewhere() -> None:
+    asked, families = replace(task(SOFTMAX, RANGE, 15.0), threads=(1,)), families_for(SOFTMAX, "cpu")
+    first, *_ = shapes = compared(asked, CORE, 16)
+    assert (first["m"] * first["n"]) == max(shape["m"] * shape["n"] for shape in shapes), "most of the time goes there"
+    alone = plan_us(tune(asked, Predicted(CORE).as_lab(), families, stopping(0)))
+    for count in (1, 4, 12, 24):
+        lab = Predicted(CORE)
+        tuned = tune(asked, lab.as_lab(), families, stopping(count))
+        assert tuned.timings == len(lab.measured) == count and tuned.stopped == "signal"
+        places: dict[str, set[Shape]] = {}
+        for trial in lab.measured:
+            places.setdefault(trial.composition.parts[0].kernel, set()).add(trial.shape)
+        assert first in set.intersection(*places.values())
+        assert len(places) == min(count, 4 * -(-count // 12)), "four at each of three shapes, then the next four"
+        assert plan_us(tuned) <= 1.01 * alone, f"{count} measurements made a worse plan than none"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from haotuner.errors import HaotunerError
 from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import MOST_CELLS, Grid, alone, bounds, pairs
-from haotuner.search.weigh import way_of
+from haotuner.search.surface import Floats, Key, Surface
+from haotuner.search.weigh import way_of, weighed
 from haotuner.tuning import Tuned, tune
 from haotuner.words.composition import SERIAL, Composition, sum_parts
 from haotuner.words.kernel import MicroKernel
@@ -125,3 +128,17 @@ def test_compositions_cover_every_extent_once() -> None:
             )
             assert all(first < last for first, last in spans)
             assert Composition.parse(one.label) == one and way_of(one) in ("one region", "two regions", "sum in parts")
+
+
+def test_two_regions_are_expected_to_take_what_both_take_with_the_launch_that_is_in_each() -> None:
+    class Flat:
+        def times(self, keys: Sequence[Key]) -> Floats:
+            assert {key[3] for key in keys} == {"cold"}, "each region reads the weight from memory"
+            return np.full(len(keys), 10.0)
+
+    grids = [
+        Grid(kernel="a__x1", rows=64, across=12, slots=108, steps=16),
+        Grid(kernel="b__x1", rows=16, across=12, slots=216, steps=16),
+    ]
+    expected = weighed(70, grids, cast(Surface, Flat()), (1,), "cold").expected
+    assert {way_of(one): us for one, us in expected.items()} == {"one region": 10.0, "two regions": 20.0}

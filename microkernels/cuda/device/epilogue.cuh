@@ -105,13 +105,120 @@ HT_DEVICE void ht_unstage(float* v, const float* stage, bool turned) {
     }
 }
 
+// Four threads that hold a row's columns in pairs: thread t of them gets the t-th word of each.
+HT_DEVICE void ht_turn_quad(uint32_t* w, int lane) {
+#pragma unroll
+    for (int apart = 1; apart <= 2; apart *= 2) {
+        const bool upper = lane & apart;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int low = apart == 1 ? 2 * i : i, high = low + apart;
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? w[low] : w[high], apart);
+            w[low] = upper ? other : w[low], w[high] = upper ? w[high] : other;
+        }
+    }
+}
+
+// A thread's four pairs of 32 columns of what is added, from the row at `from`; zeros where there is nothing.
+template <class T>
+HT_DEVICE void ht_pairs(uint32_t* words, const T* from, bool there, int column0, int n, int lane) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int column = column0 + j * 8 + lane % 4 * 2;
+        words[j] = there && column < n ? *(const uint32_t*)(from + column) : 0;
+    }
+}
+template <class T>
+HT_DEVICE void ht_add_pair(float* v, uint32_t raw) {
+    T low, high;
+    low.bits = (uint16_t)raw, high.bits = (uint16_t)(raw >> 16);
+    v[0] += low, v[1] += high;
+}
+
+// 2-byte elements in whole pieces without shared memory: 32 columns of a row are 16 bytes of each of four threads. The next
+// ones' bias is on its way meanwhile; more at once would not fit the registers beside the sums.
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, bool MORE>
+HT_DEVICE void ht_put_turned(const ht_cuda_args& a, const float* sums, int row0, int column0, int lane) {
+    constexpr int ACROSS = COLUMNS / 32, COUNT = 2 * FRAGMENTS * ACROSS;
+    uint32_t bias[4], next[4], residual[4];
+    if (MORE) ht_pairs(next, (const T*)a.bias, a.bias, column0, a.n, lane);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int row = row0 + i / ACROSS / 2 * ROW_STEP + i / ACROSS % 2 * 8 + lane / 4, column = column0 + i % ACROSS * 32;
+        if (MORE) {
+            ht_pairs(residual, (const T*)a.residual + (int64_t)row * a.ldy, a.residual && row < a.m, column, a.n, lane);
+#pragma unroll
+            for (int j = 0; j < 4; j++) bias[j] = next[j];
+            if (i + 1 < COUNT) ht_pairs(next, (const T*)a.bias, a.bias, column0 + (i + 1) % ACROSS * 32, a.n, lane);
+        }
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float* pair = sums + i / ACROSS / 2 * COLUMNS / 2 + i / ACROSS % 2 * 2 + (i % ACROSS * 4 + j) * 4;
+            float v[2] = {pair[0], pair[1]};
+            if (MORE && a.bias) ht_add_pair<T>(v, bias[j]);
+            if (MORE && a.residual) ht_add_pair<T>(v, residual[j]);
+            w[j] = ht_pair(T(), v[0], v[1]);
+        }
+        ht_turn_quad(w, lane);
+        const uint4 piece = {w[0], w[1], w[2], w[3]};
+        const int own = column + lane % 4 * 8;
+        if (row < a.m && own < a.n) *(uint4*)((T*)a.y + (int64_t)row * a.ldy + own) = piece;
+    }
+}
+
+// Partial sums of rows of an even number of columns: four threads store 32 bytes of a row.
+template <int FRAGMENTS, int COLUMNS, int ROW_STEP>
+HT_DEVICE void ht_put_partial(const ht_cuda_args& a, const float* sums, int row0, int column0, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2 * FRAGMENTS; half++) {
+        const int row = row0 + half / 2 * ROW_STEP + half % 2 * 8 + lane / 4;
+        float* to = a.partial + ((int64_t)blockIdx.y * a.m + row) * a.n;
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            const float* from = sums + half / 2 * COLUMNS / 2 + half % 2 * 2 + j * 4;
+            const float2 pair = {from[0], from[1]};
+            const int column = column0 + j * 8 + lane % 4 * 2;
+            if (row < a.m && column < a.n) *(float2*)(to + column) = pair;
+        }
+    }
+}
+
+// The ways that need no shared memory; false where none fits.
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
+HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const float* sums, int row0, int column0, int lane, bool whole) {
+    if (a.splits > 1) {
+        if (a.n % 2) return false;
+        ht_put_partial<FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane);
+        return true;
+    }
+    if constexpr (ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
+        if (!whole || a.act != HT_ACT_NONE) return false;
+        if (!a.bias && !a.residual) {
+            ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, sums, row0, column0, lane);
+            return true;
+        }
+        ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, true>(a, sums, row0, column0, lane);
+        return true;
+    }
+    return false;
+}
 template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, class ARGS>
+HT_DEVICE bool ht_stored_at_once(const ARGS&, const float*, int, int, int, bool) {  // of a batch, with its scale and mask
+    return false;
+}
+
+// SYNC: threads that must meet before their shared memory is free; 0 where they have met. AT_ONCE: there are registers for the
+// ways that need no shared memory.
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC = 0, bool AT_ONCE = true, class ARGS>
 HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared, int warp, int row0, int column0) {
     const auto beside = ht_beside<T>(a);
     constexpr int N = ht_wide<T>::elements, PIECES = 8 * COLUMNS / N, PITCH = ht_pitch<COLUMNS>::floats;
     const int lane = ht_thread_again() % 32;
     float* stage = (float*)shared + warp * 8 * PITCH;
     const bool whole = ht_whole<T>(a);
+    if (AT_ONCE && ht_stored_at_once<T, FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane, whole)) return;
+    if (SYNC) ht_sync_some(1, SYNC);
     if (whole && a.act == HT_ACT_NONE) {
 #pragma unroll
         for (int half = 0; half < 2 * FRAGMENTS; half++) {
@@ -156,12 +263,23 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
 
 // The same accumulators where the instruction's rows are columns of Y and its columns Y's rows: 16 columns by COLUMNS rows a
 // time go through shared memory, turned. Twenty floats between rows: what a warp stores at once meets every bank once.
-template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP>
+template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC>
 HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
     constexpr int N = ht_wide<T>::elements, PITCH = 20;
     const int lane = ht_thread_again() % 32;
+    if (a.splits > 1) {  // eight threads have neighbours of a row: 32 bytes
+        float* to = a.partial + (int64_t)blockIdx.y * a.m * a.n;
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS * COLUMNS / 2; i++) {
+            const int row = row0 + i % (COLUMNS / 2) / 4 * 8 + lane % 4 * 2 + i % 2;
+            const int column = column0 + i / (COLUMNS / 2) * ROW_STEP + i % 4 / 2 * 8 + lane / 4;
+            if (row < a.m && column < a.n) to[(int64_t)row * a.n + column] = sums[i];
+        }
+        return;
+    }
+    if (SYNC) ht_sync_some(1, SYNC);
     float* stage = (float*)shared + warp * COLUMNS * PITCH;
-    const bool whole = ht_whole<T>(a), partial = a.splits > 1;
+    const bool whole = ht_whole<T>(a);
 #pragma unroll
     for (int fragment = 0; fragment < FRAGMENTS; fragment++) {
         __syncwarp();
@@ -181,7 +299,7 @@ HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* s
         } else {
 #pragma unroll 1
             for (int one = lane; one < COLUMNS * 16; one += 32)
-                ht_put_one<T>(a, stage[one / 16 * PITCH + one % 16], row0 + one / 16, column + one % 16, partial);
+                ht_put_one<T>(a, stage[one / 16 * PITCH + one % 16], row0 + one / 16, column + one % 16, false);
         }
     }
 }

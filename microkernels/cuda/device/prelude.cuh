@@ -106,11 +106,24 @@ struct ht_wide<float> {
 // ---- a block's share of k, in whole steps; a late share may be empty
 // What comes of a shuffle from one lane is the same for the warp, and the compiler knows it: it keeps to uniform registers.
 HT_DEVICE int ht_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-HT_DEVICE int ht_first_step(const ht_cuda_args& a, int steps) {
-    return ht_uniform(min(((steps + a.splits - 1) / a.splits) * (int)blockIdx.y, steps));
+// Of a whole sum without a division: those of a block's first lines wait for each other, and its first load for them.
+HT_DEVICE int ht_steps_before(const ht_cuda_args& a, int steps, int parts) {
+    if (a.splits == 1) return parts ? steps : 0;
+    return min(((steps + a.splits - 1) / a.splits) * parts, steps);
 }
-HT_DEVICE int ht_last_step(const ht_cuda_args& a, int steps) {
-    return ht_uniform(min(((steps + a.splits - 1) / a.splits) * ((int)blockIdx.y + 1), steps));
+HT_DEVICE int ht_first_step(const ht_cuda_args& a, int steps) { return ht_uniform(ht_steps_before(a, steps, (int)blockIdx.y)); }
+HT_DEVICE int ht_last_step(const ht_cuda_args& a, int steps) { return ht_uniform(ht_steps_before(a, steps, (int)blockIdx.y + 1)); }
+
+// ---- row and column of a block's tile: `band` row tiles, a power of two, run down before the next column
+HT_DEVICE void ht_tile(int* place, int block, int row_tiles, int column_tiles, int band) {
+    uint32_t first = 0, left = block, rows = row_tiles;
+    if (row_tiles > band) {
+        const uint32_t bands = left / (uint32_t)(column_tiles * band);
+        first = bands * band, left -= bands * (column_tiles * band), rows = min(row_tiles - (int)first, band);
+    }
+    // A division is the longest that a block computes before its first load.
+    const uint32_t column = rows == 1 ? left : rows == (uint32_t)band ? left / (uint32_t)band : left / rows;
+    place[0] = (int)(first + left - column * rows), place[1] = (int)column;
 }
 
 // ---- pieces of programs

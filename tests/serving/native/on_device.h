@@ -1,4 +1,4 @@
-/* What drive_fused.c, drive_grouped.c and drive_products.c share: the driver, and tensors on CUDA device 0. */
+/* What drive_fused.c, drive_generated.c, drive_grouped.c and drive_products.c share: the driver, and tensors on CUDA device 0. */
 #ifndef ON_DEVICE_H_
 #define ON_DEVICE_H_
 

@@ -28,6 +28,7 @@ typedef struct {
     int64_t xb, xc, xh, xw, pixels; /* pixels: of all images, b * p * q */
     int32_t h, w, p, q, channels, groups, r, s; /* channels of a group */
     int32_t down, right, above, before, dilation_down, dilation_right; /* strides of the window, pads ahead, dilations */
+    int32_t lanes, stored; /* 2^lanes threads side by side go on in a pixel's row, which they store so many elements at a time */
 } ht_cuda_unfold;
 
 /* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th

@@ -116,12 +116,20 @@ int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_c
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the sum of the parts");
 }
 
-int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, CUstream stream, ht_error* error) {
-  enum { MOST = 1 << 20 }; /* blocks; each thread goes on where they are fewer than the elements */
+static int64_t within(int64_t value, int64_t least, int64_t most) { return value < least ? least : value > most ? most : value; }
+
+int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int units, CUstream stream, ht_error* error) {
+  enum { MOST = 65535, RESIDENT = 8 }; /* of a grid's other axes; blocks of a multiprocessor. Threads go on where blocks are fewer */
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
-  const int64_t blocks = up(unfold->pixels * unfold->groups * unfold->channels * unfold->r * unfold->s, HT_CUDA_REDUCE_THREADS);
-  void* params[1] = {(void*)unfold};
-  const CUresult result = cu->LaunchKernel(function, (unsigned)(blocks > MOST ? MOST : blocks), 1, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
+  ht_cuda_unfold told = *unfold;
+  /* Channels first, pixels lie side by side: two threads fill a sector of a row, and the next ones read the next pixels. */
+  const int most = unfold->stored > 1 && unfold->xw == 1 && unfold->xc != 1 ? 1 : 5;
+  const int64_t pieces = (int64_t)unfold->channels * unfold->r * unfold->s / unfold->stored;
+  for (told.lanes = 0; told.lanes < most && pieces >> (told.lanes + 1) > 0;) ++told.lanes;
+  const int64_t z = within(unfold->groups, 1, MOST), x = within(up(unfold->pixels, HT_CUDA_REDUCE_THREADS >> told.lanes), 1, HT_EXTENT_LIMIT);
+  const int64_t y = within(up((int64_t)units * RESIDENT, x * z), 1, within(up(pieces, 1 << told.lanes), 1, MOST));
+  void* params[1] = {&told};
+  const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, (unsigned)z, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the layout of image columns");
 }

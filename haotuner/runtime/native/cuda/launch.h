@@ -50,7 +50,8 @@ int ht_cuda_launch_groups(const ht_cuda_kernel* kernel, CUfunction function, con
 int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_args* args, const ht_cuda_batch* batch,
                          int64_t matrices, CUstream stream, ht_error* error);
 
-/* Lays out image columns, by the pack's kernel of their element type. */
-int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, CUstream stream, ht_error* error);
+/* Lays out image columns, by the pack's kernel of their element type, on a device of so many multiprocessors. Its `lanes` are
+ * chosen here; `stored` is 1, or 16 bytes' worth where rows hold whole such pieces. */
+int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int units, CUstream stream, ht_error* error);
 
 #endif /* HT_CUDA_LAUNCH_H_ */

@@ -173,7 +173,21 @@ static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* 
   return rc;
 }
 
-/* The products of `images` images from the first on, whose columns are laid out. */
+/* Pixels of all images evenly apart, as channels last lie: elements from one to the next. */
+static int64_t apart(const ht_conv_call* c, int64_t row, int64_t pixel, int64_t image, int64_t alone) {
+  return c->q > 1 ? pixel : c->p > 1 ? row : c->batch > 1 ? image : alone;
+}
+
+/* Whether what the windows see is x as it lies: windows of one tap and stride 1, channels last, pixels evenly apart. */
+static int lies_as_columns(const ht_conv* conv, const ht_conv_call* c) {
+  const int64_t step = apart(c, c->xh, c->xw, c->xb, conv->channels);
+  return conv->last && conv->tall.taps == 1 && conv->wide.taps == 1 && conv->tall.stride == 1 && conv->wide.stride == 1 && c->p == c->h && c->q == c->w &&
+         conv->tall.before == 0 && conv->wide.before == 0 && (conv->channels == 1 || c->xc == 1) && (c->p == 1 || c->xh == c->q * step) &&
+         (c->batch == 1 || c->xb == c->p * c->q * step) && step >= conv->channels && step <= HT_EXTENT_LIMIT &&
+         c->batch * c->p * c->q <= HT_EXTENT_LIMIT;
+}
+
+/* The products of `images` images from the first on; columns NULL: x lies as they would. */
 static void products_of(const ht_op* op, const ht_conv_call* c, const bound_conv* bound, const void* columns, int64_t first, int64_t images,
                         ht_cuda_args* args, ht_cuda_batch* batch) {
   const ht_cuda_conv* data = op->data;
@@ -188,10 +202,11 @@ static void products_of(const ht_op* op, const ht_conv_call* c, const bound_conv
   const ht_cuda_args both = {.y = y, .k = (int32_t)k, .ldx = (int32_t)k, .ldw = (int32_t)k, .splits = 1, .act = data->act};
   *args = both;
   if (conv->last) {
-    const int64_t step = c->q > 1 ? c->yw : c->p > 1 ? c->yh : c->batch > 1 ? c->yb : conv->features;
-    args->x = columns, args->w = bound->w, args->m = (int32_t)pixels, args->n = (int32_t)features, args->ldy = (int32_t)step;
+    args->x = columns, args->w = bound->w, args->m = (int32_t)pixels, args->n = (int32_t)features;
+    args->ldy = (int32_t)apart(c, c->yh, c->yw, c->yb, conv->features);
     batch->x[2] = pixels * k, batch->w[2] = features * k, batch->y[2] = features;
     batch->mask_right = 1;
+    if (columns == NULL) args->x = c->x, args->ldx = (int32_t)apart(c, c->xh, c->xw, c->xb, conv->channels), batch->x[2] = k;
     return;
   }
   args->x = bound->w, args->w = columns, args->m = (int32_t)features, args->n = (int32_t)plane;
@@ -200,43 +215,52 @@ static void products_of(const ht_op* op, const ht_conv_call* c, const bound_conv
   batch->mask_down = 1;
 }
 
+/* The planned kernel, or another of the op's that takes these products; -1: none does. */
+static int kernel_for(const ht_op* op, int planned, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
+  ht_error other;
+  if (ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
+  for (int i = 0; i < op->kernel_count; ++i)
+    if (ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
+  return -1;
+}
+
+static int launch_products(const ht_op* op, int chosen, const bound_conv* bound, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_queue* queue,
+                           ht_error* error) {
+  const int place = ((const ht_cuda_conv*)op->data)->kernels[chosen];
+  return ht_cuda_launch_batch(&ht_cuda_pack_code.kernels[place], bound->loaded->functions[place], args, batch,
+                              (int64_t)batch->extents[1] * batch->extents[2], queue->stream, error);
+}
+
 static int launch_images(const ht_op* op, int planned, const ht_call* call, int64_t first, int64_t images, void* columns, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   const ht_conv_call* c = &call->conv;
   const bound_conv* bound = (const bound_conv*)(const void*)c->weight;
-  const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
+  const int32_t piece = (int32_t)(16 / ht_cuda_bytes(data->dtype));
   ht_cuda_unfold unfold = {.x = (const char*)c->x + first * c->xb * ht_cuda_bytes(data->dtype), .columns = columns, .xb = c->xb, .xc = c->xc,
                            .xh = c->xh, .xw = c->xw, .pixels = images * c->p * c->q, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p,
                            .q = (int32_t)c->q, .channels = conv->channels / conv->groups, .groups = conv->groups, .r = conv->tall.taps,
                            .s = conv->wide.taps, .down = conv->tall.stride, .right = conv->wide.stride, .above = conv->tall.before,
-                           .before = conv->wide.before, .dilation_down = conv->tall.dilation, .dilation_right = conv->wide.dilation};
+                           .before = conv->wide.before, .dilation_down = conv->tall.dilation, .dilation_right = conv->wide.dilation,
+                           .stored = terms(conv) % piece == 0 ? piece : 1};
   ht_cuda_args args;
   ht_cuda_batch batch;
   products_of(op, c, bound, columns, first, images, &args, &batch);
-  int chosen = planned;
-  if (ht_cuda_product_fits(&kernels[data->kernels[chosen]], &args, &batch, error) != 0) { /* another of the op's takes them, perhaps */
-    ht_error other;
-    for (chosen = 0; chosen < op->kernel_count && ht_cuda_product_fits(&kernels[data->kernels[chosen]], &args, &batch, &other) != 0;) ++chosen;
-    if (chosen == op->kernel_count) return -1;
-    queue->fallback = 1;
-  }
-  const int place = data->kernels[chosen];
-  const int64_t matrices = (int64_t)batch.extents[1] * batch.extents[2];
-  if (ht_cuda_launch_unfold(bound->loaded->unfolds[data->dtype], &unfold, queue->stream, error) != 0) return -1;
-  return ht_cuda_launch_batch(&kernels[place], bound->loaded->functions[place], &args, &batch, matrices, queue->stream, error);
+  const int chosen = kernel_for(op, planned, &args, &batch, error);
+  if (chosen < 0) return -1;
+  if (chosen != planned) queue->fallback = 1;
+  if (ht_cuda_launch_unfold(bound->loaded->unfolds[data->dtype], &unfold, bound->loaded->device->units, queue->stream, error) != 0) return -1;
+  return launch_products(op, chosen, bound, &args, &batch, queue, error);
 }
 
-static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
+/* Columns of so many images at a time, and their products. */
+static int launch_laid_out(const ht_op* op, int planned, const ht_call* call, const ht_cuda_device* device, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv_call* c = &call->conv;
-  const ht_cuda_device* device = ((const bound_conv*)(const void*)c->weight)->loaded->device;
-  const int planned = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
   const int64_t each = at_once(data, c->batch, c->p, c->q);
-  ht_cuda_scope scope;
   ht_cuda_workspace workspace = {NULL, NULL};
-  if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */
-  if (ht_cuda_enter(device, &scope, error) != 0) return -1;
   int rc = ht_cuda_workspace_take(device, queue->stream, each * image_bytes(data, c->p, c->q), &workspace);
   if (rc != 0)
     rc = ht_refuse(error, "RuntimeError", "no memory for %lld bytes of image columns on this stream: call prepare(stream) of the bound weight first, which has "
@@ -244,6 +268,30 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   for (int64_t first = 0; first < c->batch && rc == 0; first += each)
     rc = launch_images(op, planned, call, first, least(each, c->batch - first), workspace.data, queue, error);
   ht_cuda_workspace_done(&workspace);
+  return rc;
+}
+
+static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const bound_conv* bound = (const bound_conv*)(const void*)call->conv.weight;
+  const ht_cuda_device* device = bound->loaded->device;
+  const int planned = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
+  ht_cuda_scope scope;
+  ht_cuda_args args;
+  ht_cuda_batch batch;
+  if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */
+  if (ht_cuda_enter(device, &scope, error) != 0) return -1;
+  int rc, chosen = -1;
+  if (lies_as_columns(&data->conv, &call->conv)) {
+    ht_error other; /* addresses or strides that no kernel takes: columns are laid out all the same */
+    products_of(op, &call->conv, bound, NULL, 0, call->conv.batch, &args, &batch);
+    chosen = kernel_for(op, planned, &args, &batch, &other);
+  }
+  if (chosen < 0) rc = launch_laid_out(op, planned, call, device, queue, error);
+  else {
+    if (chosen != planned) queue->fallback = 1;
+    rc = launch_products(op, chosen, bound, &args, &batch, queue, error);
+  }
   ht_cuda_leave(&scope);
   return rc;
 }
