@@ -7,6 +7,7 @@ which have seen nothing yet stay at 0; where they never see anything the divisio
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
@@ -20,7 +21,7 @@ SCORES, SUMS, SCALES = "tile of scores", "sums of rows", "scales of rows"  # scr
 FP32 = "fp32"
 
 
-class Tiles(Values):
+class Tiles(Values, ABC):
     """What programs share, whatever runs along the lanes. A tile's scores lie at ``_score(row, key)`` of scratch memory."""
 
     def __init__(self, plan: OnlinePlan, machine: Machine) -> None:
@@ -145,20 +146,22 @@ class Tiles(Values):
 
     # What depends on what runs along the lanes
 
+    @abstractmethod
     def _started(self, frame: Frame, base: Value, rows: int, valid: Value | None) -> list[list[Cell]]:
         """Cells of the maxima and of the sums so far."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tile(self, frame: Frame, state: list[list[Cell]], base: Value, rows: int, valid: Value | None, start: Value,
               count: Value, score: Expression) -> None:  # fmt: skip
-        raise NotImplementedError
+        """Take a tile of keys into the state."""
 
+    @abstractmethod
     def _totals(self, state: list[list[Cell]], rows: int) -> None:
         """Write the rows' totals to ``SCALES``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _score(self, row: Value, key: Value, rows: int) -> Value:
-        raise NotImplementedError
+        """Where a score lies in ``SCORES``."""
 
     # The second product and the end
 

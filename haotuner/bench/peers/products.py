@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from haotuner.words.op import Op
 OPSET, IR = 17, 8
 
 
-class _Products:
+class _Products(ABC):
     """What they share: views of the factors as ``(b, m, k)`` and ``(b, k, n)``, and a poisoned output."""
 
     width = 1
@@ -39,8 +40,9 @@ class _Products:
         self._run()
         return self._y
 
+    @abstractmethod
     def call(self, x: Array, w: Array, y: Array, stored: tuple[Array, Array]) -> Callable[[], Any]:
-        raise NotImplementedError
+        """What is timed: the product of ``x`` and ``w`` into ``y``."""
 
 
 class TorchProducts(_Products):
