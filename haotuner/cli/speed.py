@@ -109,6 +109,8 @@ def times_table(report: Report, speed: Speed | None) -> str:
         cells = ["-" if not us else f"{_amount(us)} ({flops[op](Shape.of(m=m)) / us / 1e3:.0f})" for us, m in found]
         lines.append((op, str(threads), *cells))
     what = "time of one call as raced" if speed is not None else "time of one call that the plans expect"
+    if speed is not None and any("-" in line[2:] for line in lines):
+        what += f" (-: the {QUICK_S:.0f} s of the race were over)"
     by_cells = _cell_lines(report)
     tables = [columns(lines)] if len(lines) > 1 else []
     tables += [columns([("op", "threads", "shape", "us", "GFLOP/s"), *by_cells])] if by_cells else []

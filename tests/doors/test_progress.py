@@ -95,3 +95,10 @@ def test_absolute_times_are_those_of_the_race_or_else_what_the_plans_expect() ->
 def test_the_closing_lines_say_what_the_columns_mean(tuned: tuple[Path, Any], cache: Path) -> None:
     said = haotuner("inspect", "pack", cache=cache, cwd=tuned[0]).out
     assert "packed: size of the packed weight" in said and "regret: loss" in said
+
+
+def test_a_size_that_the_race_had_no_time_for_is_said_to_be_so() -> None:
+    later = {**ROW, "threads": 2, "shape": {"m": 9}}
+    part = Speed(document={"rows": [ROW, later]}, peers=("numpy",), threads=[1, 2], ratios={})
+    assert "(-: the 40 s of the race were over)" in times_table(report(), part)
+    assert "were over" not in times_table(report(), raced("numpy"))
