@@ -60,8 +60,8 @@ MORE = {
     PRODUCT_FP16: PRODUCTS,
     PRODUCT_FP32: PRODUCTS,
     PRODUCT_TN_FP32: ("turned",),
-    **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals")),
-    **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals")),
+    **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
+    **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
 }
 # Files that serve one kind alone: who else calls nothing of them.
 KIND = {"cuda_conv.c": CONV_PICKS, "cuda_generated.c": GENERATED_PICKS, "generated.c": GENERATED_PICKS}
