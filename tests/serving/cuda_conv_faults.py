@@ -263,7 +263,7 @@ def _driver(one: Convolved, x: Any, want: Any) -> None:
     one.device.call("cuCtxGetCurrent", ctypes.byref(current))
     assert not current.value, "the thread had no context"
     if not one.plain:
-        framework = Allocator(one)  # type: ignore[arg-type]  it asks for the device alone
+        framework = Allocator(one.device)
         with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), one.device.stream()):
             one.served(DLTensorTestWrapper(placed), out=out)
         assert len(framework.given) == 1 and framework.returned == 1, "the columns' memory went back"

@@ -46,7 +46,7 @@ class Convolved:
     def fits(self, h: int, w: int) -> bool:
         """Whether a window fits into an image with its pads."""
         sides = windows(self.meaning.kind, dict(self.meaning.static), self.meaning.all_options())
-        return sides["h"].out(h) > 0 and sides["w"].out(w) > 0
+        return bool(sides["h"].out(h) > 0 and sides["w"].out(w) > 0)
 
     def image(self, b: int, h: int, w: int) -> tuple[Any, Any]:
         """An image, and what it becomes with the bias and a relu behind it."""
