@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.streams import Unclear, kind_of, stream_of
 
 
@@ -30,13 +31,14 @@ def check_lazy(op: str, name: str, value: Any) -> None:
         raise ValueError(f"{op}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
 
 
-def empty_like(op: str, x: Any, size: tuple[int, ...]) -> Any:
-    """New memory of x's framework, type and device; ValueError where it has no way to be asked for it."""
+def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:
+    """New memory of x's framework and device, of x's type or of ``dtype``; ValueError where it has no way to ask."""
+    named = DTYPES[dtype].numpy if dtype else ""
     if hasattr(x, "new_empty"):
-        return x.new_empty(size)
+        return x.new_empty(size, dtype=getattr(sys.modules[type(x).__module__.partition(".")[0]], named, None) or x.dtype)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        return cupy.empty(size, dtype=x.dtype)
+        return cupy.empty(size, dtype=named or x.dtype)
     raise ValueError(f"{op}: no output can be made for a {type(x).__name__}; pass out=")
 
 

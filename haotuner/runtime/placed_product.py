@@ -82,7 +82,7 @@ class PlacedProductOp:
             ) from None
         m_at, n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(self.entry.inputs, "mn", strict=True))
         size = (*batch, shapes[0][m_at], shapes[1][n_at])
-        return empty_like(self.name, x, size)
+        return empty_like(self.name, x, size, self.entry.output.dtype)
 
 
 def _still(value: Any, stream: int | None) -> Any:

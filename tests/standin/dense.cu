@@ -2,7 +2,9 @@
 typedef struct {
   const float *x, *w, *bias, *residual;
   float *y, *partial;
-  int m, n, k, ldx, ldy, splits, act, zero;
+  int m, n, k, ldx, ldy, splits, y_type, ldw;
+  const float *scale, *low, *high;
+  unsigned long long after;
 } ht_cuda_args;
 struct __align__(64) map_t {
   unsigned long long opaque[16];
