@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(128) dense_bm64_bn32(ht_cuda_args a
   dense(a, 64, 32);
 }
 extern "C" __global__ void __launch_bounds__(128) dense_by_maps(ht_cuda_args a, const __grid_constant__ map_t x_map, const __grid_constant__ map_t w_map) {
-  if (a.zero == 1) a.y[0] = (float)(x_map.opaque[0] + w_map.opaque[0]);  // so that both are parameters
+  if (a.ldw == 1) a.y[0] = (float)(x_map.opaque[0] + w_map.opaque[0]);  // so that both are parameters
   dense(a, 16, 16);
 }
 extern "C" __global__ void haotuner_reduce_fp32(ht_cuda_args a) {
