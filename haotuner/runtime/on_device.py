@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.streams import Unclear, kind_of, stream_of
 
 
@@ -32,13 +31,15 @@ def check_lazy(op: str, name: str, value: Any) -> None:
 
 
 def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:
-    """New memory of x's framework and device, of x's type or of ``dtype``; ValueError where it has no way to ask."""
-    named = DTYPES[dtype].numpy if dtype else ""
+    """New memory of x's framework and device; ValueError where it has no way to be asked for it.
+
+    ``dtype``: numpy's name of its type; empty: x's.
+    """
     if hasattr(x, "new_empty"):
-        return x.new_empty(size, dtype=getattr(sys.modules[type(x).__module__.partition(".")[0]], named, None) or x.dtype)
+        return x.new_empty(size, dtype=getattr(sys.modules["torch"], dtype)) if dtype else x.new_empty(size)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        return cupy.empty(size, dtype=named or x.dtype)
+        return cupy.empty(size, dtype=dtype or x.dtype)
     raise ValueError(f"{op}: no output can be made for a {type(x).__name__}; pass out=")
 
 

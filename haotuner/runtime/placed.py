@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed
 from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
@@ -163,7 +164,7 @@ class PlacedLinear:
             op = self._bound.op
             raise TypeError(f"{op.name}: x must be a tensor (..., {op.k}) of the pack's device, got {type(x).__name__}")
         size = (*(int(extent) for extent in shape[:-1]), self._n)
-        return empty_like(self.name, x, size, self._bound.op.output.dtype)
+        return empty_like(self.name, x, size, DTYPES[self._bound.op.output.dtype].numpy)
 
 
 class PlacedFused(PlacedLinear):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.ops.convolution import windows
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER
 from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
@@ -95,4 +96,4 @@ class PlacedConvolution(PlacedLinear):
         sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
         known = {"f": meaning["f"], **{after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}}
         size = (*shape[:split], *(max(0, known[axis]) for axis in op.output.dims[1:]))
-        return empty_like(self.name, x, size, op.output.dtype)
+        return empty_like(self.name, x, size, DTYPES[op.output.dtype].numpy)

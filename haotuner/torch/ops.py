@@ -90,7 +90,7 @@ class Registered:
         return self._placed[name]
 
     def close(self) -> None:
-        """Take the ops out of torch; twice is harmless."""
+        """Take the ops out of torch; twice is harmless. Torch frees them: one kept from before must not be called."""
         self._library._destroy()
         for name in self.names:
             torch.ops.haotuner.__dict__.pop(name, None)

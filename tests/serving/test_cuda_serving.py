@@ -152,6 +152,7 @@ def test_products_on_a_second_device(folder, pick):
 @pytest.mark.parametrize("pick", GENERATED_PICKS, ids=lambda pick: pick.op)
 def test_generated_programs_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "generated", "generated_refusals")
+    run(folder, pick, "generated_faults")
 
 
 def test_torch_gives_generated_programs_their_operands(folder):
@@ -168,6 +169,7 @@ def test_torch_gives_convolutions_their_weight(folder, pick):
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
 def test_convolutions_are_served_in_two_launches_at_most(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")
+    run(folder, pick, "convolution_faults", more_devices=(pick.arch,))
 
 
 @pytest.mark.parametrize("pick", TURNED_PICKS, ids=lambda pick: pick.op)

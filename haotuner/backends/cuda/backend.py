@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileObject, Follow
+from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Choice, CompileObject, Follow, GroupSources
 from haotuner.backends.cuda import ways
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import PackedCudaDense
@@ -225,15 +225,12 @@ class CudaBackend:
         device: Device,
         out: Path,
         compile_object: CompileObject,
-        groups: str = "",
+        groups: GroupSources | None = None,
         objects: Path | None = None,
     ) -> dict[str, Any]:
-        """Cubins, plan tables and the serving runtime in one library. UsageError for whole models."""
-        if groups:
-            raise UsageError("whole models are tuned for CPUs alone so far; leave --device out")
-        return pack_library(
-            [self.packed(one, device) for one in choices], device.arch, Toolchain.find(objects), out, compile_object
-        )
+        """Cubins, plan tables and the serving runtime in one library."""
+        ops = [self.packed(one, device) for one in choices]
+        return pack_library(ops, device.arch, Toolchain.find(objects), out, compile_object, groups)
 
     def family_of(self, kernel: MicroKernel) -> Family:
         """The family of a micro-kernel."""

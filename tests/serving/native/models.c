@@ -133,13 +133,13 @@ static int schedules(int tries, int file) {
     if (cut > 3) words[2] = cut;
     if (cut > 3 && !damaged) words[3] = (int64_t)checksum(words, cut);
     ht_error error;
-    ht_model* m = ht_model_open(words, cut, file, 1 + (int)(draw() % 2), &error);
+    ht_model* m = ht_model_open(words, cut, file, 0, 1 + (int)(draw() % 2), &error);
     if (m != NULL && damaged) return printf("a wrong checksum was accepted\n"), 1;
     for (int k = 0; m != NULL && k < 3; ++k) {
       static request r;
       int64_t* dims = __real_malloc(((size_t)m->dim_count + 1) * 8);
       draw_dims(m, dims);
-      found = prepare(m, dims, &r, &error) == 0 && ht_model_run(m, r.inputs, r.outputs, &error) == 0;
+      found = prepare(m, dims, &r, &error) == 0 && ht_model_run(m, r.inputs, r.outputs, NULL, &error) == 0;
       ran += found;
       let_go(&r);
       free(dims);
@@ -175,7 +175,7 @@ static int spoil(request* r, DLTensor* t, int64_t* strides) {
 
 static int feeds(int tries, int file) {
   ht_error error;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 2, &error);
+  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 0, 2, &error);
   int refused = 0, ran = 0;
   if (m == NULL) return printf("%s\n", error.text), 1;
   for (int i = 0; i < tries; ++i) {
@@ -185,7 +185,7 @@ static int feeds(int tries, int file) {
     if (prepare(m, dims, &r, &error) != 0) return printf("%s\n", error.text), 1;
     int which = (int)(draw() % (uint64_t)(r.in + r.out)), odd = draw() % 2 == 0, wrong = 0;
     if (odd) wrong = spoil(&r, which < r.in ? &r.inputs[which] : &r.outputs[which - r.in], strides);
-    int rc = ht_model_run(m, r.inputs, r.outputs, &error);
+    int rc = ht_model_run(m, r.inputs, r.outputs, NULL, &error);
     if ((wrong && rc == 0) || (!odd && rc != 0)) return printf("try %d: wrong=%d rc=%d %s\n", i, wrong, rc, rc ? error.text : ""), 1;
     refused += rc != 0;
     ran += rc == 0;
@@ -198,13 +198,13 @@ static int feeds(int tries, int file) {
 
 static int steady(int file) {
   ht_error error;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 2, &error);
+  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 0, 2, &error);
   static request r, s;
   const int64_t dims[2][8] = {{3, 40, 3, 3, 3, 3, 3, 3}, {2, 17, 2, 2, 2, 2, 2, 2}};
   if (m == NULL || prepare(m, dims[0], &r, &error) != 0 || prepare(m, dims[1], &s, &error) != 0) return printf("%s\n", error.text), 1;
   for (int round = 0; round < 2; ++round) {
     int before = atomic_load(&taken);
-    if (ht_model_run(m, r.inputs, r.outputs, &error) != 0 || ht_model_run(m, s.inputs, s.outputs, &error) != 0) return printf("%s\n", error.text), 1;
+    if (ht_model_run(m, r.inputs, r.outputs, NULL, &error) != 0 || ht_model_run(m, s.inputs, s.outputs, NULL, &error) != 0) return printf("%s\n", error.text), 1;
     if (round == 1 && atomic_load(&taken) != before) return printf("took memory %d times\n", atomic_load(&taken) - before), 1;
   }
   int64_t need, held[HT_MODEL_FACTS];
@@ -233,7 +233,7 @@ static void* call_often(void* arg) {
   ht_error error;
   for (int i = 0; i < c->rounds; ++i) {
     memset(c->r.outputs[0].data, 0, (size_t)c->bytes);
-    c->wrong += ht_model_run(c->model, c->r.inputs, c->r.outputs, &error) != 0 || memcmp(c->r.outputs[0].data, c->want, (size_t)c->bytes) != 0;
+    c->wrong += ht_model_run(c->model, c->r.inputs, c->r.outputs, NULL, &error) != 0 || memcmp(c->r.outputs[0].data, c->want, (size_t)c->bytes) != 0;
   }
   return NULL;
 }
@@ -244,13 +244,13 @@ static int callers(int rounds, int file) {
   pthread_t threads[CALLERS];
   ht_error error;
   int wrong = 0;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 2, &error);
+  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 0, 2, &error);
   if (m == NULL) return printf("%s\n", error.text), 1;
   for (int i = 0; i < CALLERS; ++i) {
     const int64_t dims[8] = {1 + i, 5 + 9 * i, 1, 1, 1, 1, 1, 1};
     all[i].model = m;
     all[i].rounds = rounds;
-    if (prepare(m, dims, &all[i].r, &error) != 0 || ht_model_run(m, all[i].r.inputs, all[i].r.outputs, &error) != 0) return printf("%s\n", error.text), 1;
+    if (prepare(m, dims, &all[i].r, &error) != 0 || ht_model_run(m, all[i].r.inputs, all[i].r.outputs, NULL, &error) != 0) return printf("%s\n", error.text), 1;
     all[i].bytes = bytes_of(&all[i].r.outputs[0]);
     all[i].want = __real_malloc((size_t)all[i].bytes + 1);
     memcpy(all[i].want, all[i].r.outputs[0].data, (size_t)all[i].bytes);

@@ -17,6 +17,7 @@ namespace {
 constexpr int kKept = 128;       // bytes between parameters: a tensor map wants 64
 constexpr int kMapBytes = 128;   // CUtensorMap
 long g_executed = 0;
+unsigned g_geometry[2] = {0, 0};  // blocks and threads of the last launch
 
 thread_local sigjmp_buf t_fault;
 thread_local volatile sig_atomic_t t_inside = 0;
@@ -161,6 +162,7 @@ CUresult run(const Launch& launch) {
     auto** parameters = const_cast<void**>(launch.parameters.data());
     CUresult result = CUDA_SUCCESS;
     g_executed++;
+    g_geometry[0] = launch.grid[0], g_geometry[1] = launch.block[0];
     show_only(launch.context);
     {
         Guard guard;
@@ -224,6 +226,8 @@ extern "C" void emulator_died(const char* what) {
 }
 
 STANDIN_API long standin_executed() { return g_executed; }
+
+STANDIN_API void standin_geometry(unsigned out[2]) { out[0] = g_geometry[0], out[1] = g_geometry[1]; }
 
 namespace {
 CUresult launch_kernel(const char* planned, CUfunction function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared,

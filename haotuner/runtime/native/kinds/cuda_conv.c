@@ -106,7 +106,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
     return ht_refuse(error, "TypeError", "expected x, a bound weight, %s", data->after.residual ? "out, and residual" : "and out");
   const DLTensor* w = tensors[1];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) || w->data == NULL ||
-      ((const bound_conv*)ht_data(w))->mark != MARK || ((const bound_conv*)ht_data(w))->op != op)
+      (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const bound_conv*)ht_data(w))->mark != MARK || ((const bound_conv*)ht_data(w))->op != op)
     return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
   const bound_conv* bound = (const bound_conv*)ht_data(w);
   const int device = bound->loaded->device->ordinal;

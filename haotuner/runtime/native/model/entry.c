@@ -19,7 +19,7 @@ static const int64_t* words(int index, int64_t* count) {
 
 static int open_model(int index, int file, int threads, ht_model** out, const char** kind, char* text, size_t size) {
   ht_error error;
-  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, threads, &error);
+  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, 0, threads, &error);
   return said(*out == NULL ? -1 : 0, &error, kind, text, size);
 }
 
@@ -53,13 +53,26 @@ static int shapes(ht_model* model, const DLTensor* inputs, int64_t* found, const
 
 static int run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, const char** kind, char* text, size_t size) {
   ht_error error;
-  return said(ht_model_run(model, inputs, outputs, &error), &error, kind, text, size);
+  return said(ht_model_run(model, inputs, outputs, NULL, &error), &error, kind, text, size);
 }
 
 HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size);
 HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size) {
   ht_error error;
   return said(ht_model_times(model, inputs, outputs, ns, &error), &error, kind, text, size);
+}
+
+HT_EXPORT int ht_pack_model_open_on(int index, int file, int device, int threads, ht_model** out, const char** kind, char* text, size_t size);
+HT_EXPORT int ht_pack_model_open_on(int index, int file, int device, int threads, ht_model** out, const char** kind, char* text, size_t size) {
+  ht_error error;
+  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, device, threads, &error);
+  return said(*out == NULL ? -1 : 0, &error, kind, text, size);
+}
+
+HT_EXPORT int ht_pack_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, const char** kind, char* text, size_t size);
+HT_EXPORT int ht_pack_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_run(model, inputs, outputs, stream, &error), &error, kind, text, size);
 }
 
 HT_EXPORT const ht_model_door* ht_pack_models(void);

@@ -40,4 +40,9 @@ typedef struct {
  * the nanoseconds of every step of the schedule. */
 #define HT_MODEL_TIMES_SYMBOL "ht_pack_model_times"
 
+/* Of a pack on a device, symbols of their own, too. As `open`: `device` is its number, `threads` 1, or 2 where plans were made for
+ * another device. As `run`: all is queued on `stream`, and nothing is waited for; tensors of the device. */
+#define HT_MODEL_OPEN_ON_SYMBOL "ht_pack_model_open_on"
+#define HT_MODEL_QUEUE_SYMBOL "ht_pack_model_queue"
+
 #endif /* HT_MODEL_ENTRY_H_ */

@@ -21,6 +21,7 @@
 #define HT_MODEL_EXTENT ((int64_t)1 << 40)    /* elements; what a shape comes to beyond it cannot be meant */
 #define HT_MODEL_BYTES ((int64_t)1 << 46)     /* of one call */
 #define HT_MODEL_ALIGNMENT 64
+#define HT_MODEL_BOUND_BIAS (HT_MAX_OPERANDS - 1) /* place of an operand that is bound with the weight, not passed */
 
 typedef struct {
   int32_t op, a, b; /* SIZE_DIM: a is a dimension; else lines before this one */
@@ -65,11 +66,12 @@ typedef struct {
   int64_t setting;
 } ht_model_step;
 
-typedef struct { /* a weight as the op's loops read it */
-  int32_t op, tensor;
-  float* data;
+typedef struct { /* a weight as the op reads it: laid out anew, or bound on a device with its bias */
+  int32_t op, tensor, bias; /* bias: a tensor, -1: none is bound */
+  void* data;
   int64_t shape[3];
   int32_t rank;
+  uint8_t code, bits;
 } ht_model_packed;
 
 typedef struct { /* where a caller's address goes */
@@ -81,7 +83,8 @@ typedef struct ht_model_context ht_model_context;
 
 typedef struct ht_loaded_model {
   const char* name;
-  int threads;
+  int threads; /* on a device as a call's setting has it: 1, or 2 where plans were made for another one */
+  int32_t device; /* its number, of those of where.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, step_count;
   int32_t operand_count, loop_count, op_steps, fix_count, packed_count;
   int32_t axes; /* of all operands together */
@@ -100,8 +103,10 @@ typedef struct ht_loaded_model {
   int32_t slot_count, most_beside;
   int32_t *slots, *beside_at, *beside;
   const char* weights; /* mapped */
+  const char* base;    /* where steps read them: there, or on a device */
   char* packed_block;
   size_t packed_bytes, weights_mapped;
+  void* there; /* what where.h's side keeps of the model */
   struct {
     _Atomic(ht_model_context*) context;
     atomic_int busy;
@@ -116,7 +121,7 @@ void ht_model_clear(ht_model* model);
 /* lives.c: where each tensor lies (arena, caller's array, weights), how long it is needed, and which are needed together. */
 int ht_model_live(ht_model* model, ht_error* error);
 
-/* weights.c: map the weights of an open file, and pack those that ops read. Lets go of the file's pages that were packed. */
+/* weights.c: map the weights of an open file. */
 int ht_model_weights(ht_model* model, int file, ht_error* error);
 
 /* sizes.c */
@@ -147,12 +152,13 @@ int ht_plan_fill(const ht_model* model, ht_model_plan* plan, char* arena, const 
 
 /* run.c. `inputs` and `outputs`: one tensor each, in the model's order; contiguous. */
 enum { HT_MODEL_FACTS = 5 };
-ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int threads, ht_error* error); /* NULL with *error filled */
+ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int device, int threads, ht_error* error); /* NULL with *error filled */
 void ht_model_close(ht_model* model); /* no call runs any more */
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
 int ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error); /* of all outputs, one after the other */
-int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error);
-/* The same; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do. */
+/* `stream`: of the device, on which all is queued; NULL on the host. */
+int ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
+/* The same on the device's legacy stream; `ns`: NULL, or an element a step for the nanoseconds that it took, 0 of steps that had nothing to do. */
 int ht_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error);
 void ht_model_held(ht_model* model, int64_t out[HT_MODEL_FACTS]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
 void ht_model_trim(ht_model* model); /* give back the memory of contexts that are not in use */

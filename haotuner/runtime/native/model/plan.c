@@ -1,7 +1,7 @@
 /* The calls of a request: every operand as a tensor of its actual extents, every address that does not change from call to call. */
 #include <string.h>
 
-#include "model/model.h"
+#include "model/where.h"
 
 static size_t up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -29,7 +29,7 @@ void ht_plan_lay(const ht_model* m, ht_model_plan* plan, void* block) {
 /* Where a tensor begins; NULL where the caller says so with each call. */
 static char* address(const ht_model* m, int32_t tensor, char* arena, const int64_t* offsets) {
   const ht_model_tensor* root = &m->tensors[m->tensors[tensor].root];
-  if (root->weight >= 0) return (char*)m->weights + root->weight;
+  if (root->weight >= 0) return (char*)m->base + root->weight;
   return root->slot < 0 ? NULL : arena + offsets[root->slot];
 }
 
@@ -60,10 +60,10 @@ static int fill_operand(const ht_model* m, ht_model_plan* plan, const ht_model_o
     extents[a] = shape[from];
     extents[rank + a] = strides[from];
   }
-  *out = (DLTensor){address(m, o->tensor, arena, offsets), {kDLCPU, 0}, rank, {t->code, t->bits, 1}, extents, extents + rank, 0};
+  *out = (DLTensor){address(m, o->tensor, arena, offsets), {ht_where_type, m->device}, rank, {t->code, t->bits, 1}, extents, extents + rank, 0};
   if (o->packed < 0) return 0;
   ht_model_packed* packed = &m->packed[o->packed];
-  *out = (DLTensor){packed->data, {kDLCPU, 0}, packed->rank, {kDLFloat, 32, 1}, packed->shape, NULL, 0};
+  *out = (DLTensor){packed->data, {kDLCPU, 0}, packed->rank, {packed->code, packed->bits, 1}, packed->shape, NULL, 0};
   return 0;
 }
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/model.h"
+#include "model/where.h"
 
 typedef struct {
   const int64_t *first, *at, *end;
@@ -127,8 +127,15 @@ static ht_model_end* read_ends(reader* r, ht_model* m, int32_t* count, char* mad
   return ends;
 }
 
+/* A layer of a device is called as x, what was bound of its weight and bias, the output, and what is added to it. */
+static int placed_layer(const ht_op* op) { return op->kind->placed != NULL && op->kind->placed->bound_bytes(op) > 0; }
+
 /* The place of an operand in a call of the op; -1: it has none of that name. Of a layer the output is third. */
 static int32_t place_of(const ht_op* op, int role, const char* name) {
+  if (placed_layer(op)) {
+    if (role != ROLE_NAMED) return role == ROLE_X ? 0 : role == ROLE_WEIGHT ? 1 : 2;
+    return strcmp(name, "bias") == 0 ? HT_MODEL_BOUND_BIAS : strcmp(name, "residual") == 0 ? 3 : -1;
+  }
   int last = op->operand_count - 1, found = role == ROLE_X ? 0 : role == ROLE_WEIGHT ? 1 : role == ROLE_OUT ? last : -1;
   for (int i = 0; role == ROLE_NAMED && i < op->operand_count + op->optional_count; ++i)
     if (i != last && strcmp(op->operands[i].name, name) == 0) found = i;
@@ -165,7 +172,7 @@ static void read_operand(reader* r, ht_model* m, ht_model_step* step, const ht_o
   } else if (o->tensor >= 0 && !made[o->tensor]) {
     return (void)fail(r, "a tensor is read before it is made");
   }
-  if (o->place + 1 > step->given) step->given = o->place + 1;
+  if (o->place + 1 > step->given && !(placed_layer(op) && o->place == HT_MODEL_BOUND_BIAS)) step->given = o->place + 1;
   m->axes += rank;
   ++m->operand_count;
 }
@@ -178,16 +185,17 @@ static void read_op(reader* r, ht_model* m, ht_model_step* step, const char* mad
   if (!r->bad && step->index == ht_op_count) fail(r, "it names an op that the pack has not");
   if (r->bad) return;
   const ht_op* op = &ht_ops[step->index];
-  if (op->kind->placed != NULL) return (void)fail(r, "an op of a device");
+  if ((op->kind->placed != NULL) != (ht_where_type != kDLCPU)) return (void)fail(r, "an op of another device");
   step->first = m->operand_count;
   step->out = -1;
   step->at = m->op_steps++;
   for (int32_t i = 0; i < count && !r->bad; ++i) read_operand(r, m, step, op, made);
   step->count = count;
-  if (!r->bad && (step->out < 0 || step->given < op->operand_count)) fail(r, "an op's call lacks an operand");
+  const int32_t wanted = placed_layer(op) ? HT_LAYER_OPERANDS : op->operand_count;
+  if (!r->bad && (step->out < 0 || step->given < wanted)) fail(r, "an op's call lacks an operand");
   int32_t places = 0;
   for (int32_t i = 0; i < count && !r->bad; ++i) places |= 1 << m->operands[step->first + i].place;
-  for (int32_t i = 0; i < op->operand_count && !r->bad; ++i)
+  for (int32_t i = 0; i < wanted && !r->bad; ++i)
     if (!(places >> i & 1)) fail(r, "an op's call lacks an operand");
 }
 

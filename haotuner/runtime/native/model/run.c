@@ -5,30 +5,18 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "model/model.h"
+#include "model/where.h"
 
-#define HUGE ((size_t)2 << 20)
-
-struct ht_model_context {
-  char* arena; /* begins at a cache line; NULL: none yet */
-  size_t arena_bytes;
-  int64_t tick;
-  int64_t *dims, *sizes, *offsets, *scratch; /* of the request that comes in */
-  void* words;
-  ht_model_plan plans[HT_MODEL_PLANS];
-  void* blocks[HT_MODEL_PLANS];
-};
-
-static void drop_arena(ht_model_context* c) {
+static void drop_arena(const ht_model* m, ht_model_context* c) {
   for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */
-  if (c->arena != NULL) munmap(c->arena, c->arena_bytes);
+  ht_where_drop(m, c);
   c->arena = NULL;
   c->arena_bytes = 0;
 }
 
-static void free_context(ht_model_context* c) {
+static void free_context(const ht_model* m, ht_model_context* c) {
   if (c == NULL) return;
-  drop_arena(c);
+  drop_arena(m, c);
   for (int i = 0; i < HT_MODEL_PLANS; ++i) free(c->blocks[i]);
   free(c->words);
   free(c);
@@ -45,49 +33,53 @@ static ht_model_context* new_context(const ht_model* m) {
   return c;
 }
 
-/* A context that nobody uses; made where there is none. No lock: a child may be forked while another thread would hold it. */
-static ht_model_context* take(ht_model* m, int* place, ht_error* error) {
-  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) {
+static void give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
+
+/* A new context for the calls of this stream; NULL with *error filled. */
+static ht_model_context* begin(ht_model* m, int place, const ht_model_queue* q, ht_error* error) {
+  ht_model_context* c = new_context(m);
+  if (c == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for another request at the same time", m->name), NULL;
+  c->stream = q->stream;
+  c->thread = q->thread;
+  if (ht_where_begin(m, c, q, error) != 0) return free_context(m, c), NULL;
+  atomic_store_explicit(&m->places[place].context, c, memory_order_release);
+  return c;
+}
+
+/* A context that nobody uses and that suits the call, from *place on; made where there is none. No lock: a child may be forked while
+ * another thread would hold it. */
+static ht_model_context* take(ht_model* m, int* place, const ht_model_queue* q, ht_error* error) {
+  for (int i = *place; i < HT_MODEL_CONTEXTS; ++i) {
     int idle = 0;
     if (!atomic_compare_exchange_strong_explicit(&m->places[i].busy, &idle, 1, memory_order_acquire, memory_order_relaxed)) continue;
     ht_model_context* c = atomic_load_explicit(&m->places[i].context, memory_order_relaxed);
-    if (c == NULL && (c = new_context(m)) != NULL) atomic_store_explicit(&m->places[i].context, c, memory_order_release);
     *place = i;
-    if (c != NULL) return c;
-    atomic_store_explicit(&m->places[i].busy, 0, memory_order_release);
-    ht_refuse(error, "RuntimeError", "%s: no memory for another request at the same time", m->name);
-    return NULL;
+    if (c == NULL && !q->capturing && (c = begin(m, i, q, error)) == NULL) return give_back(m, i), NULL;
+    if (c != NULL && ht_where_suits(c, q)) return c;
+    give_back(m, i);
   }
-  ht_refuse(error, "RuntimeError", "%s: %d requests run already; wait for one of them", m->name, HT_MODEL_CONTEXTS);
+  if (q->capturing)
+    ht_refuse(error, "RuntimeError", "%s: a call that is captured may allocate nothing; call the model once at these sizes on this stream before", m->name);
+  else ht_refuse(error, "RuntimeError", "%s: %d requests run already, or as many streams had some; wait for one of them, or trim", m->name, HT_MODEL_CONTEXTS);
   return NULL;
 }
 
-static void give_back(ht_model* m, int place) { atomic_store_explicit(&m->places[place].busy, 0, memory_order_release); }
-
-/* A larger arena keeps its pages: only what is new of it will be paid for with page faults. */
-static int grow(const ht_model* m, ht_model_context* c, int64_t need, ht_error* error) {
+static int grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* q, ht_error* error) {
   if ((size_t)need <= c->arena_bytes) return 0;
   for (int i = 0; i < HT_MODEL_PLANS; ++i) c->plans[i].used = 0; /* their addresses lie in it */
-  void* found = c->arena != NULL ? mremap(c->arena, c->arena_bytes, (size_t)need, MREMAP_MAYMOVE)
-                                 : mmap(NULL, (size_t)need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (found == MAP_FAILED) {
-    drop_arena(c);
-    return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory, which cannot be had", m->name, (long long)need);
-  }
-  if ((size_t)need >= 4 * HUGE) madvise(found, (size_t)need, MADV_HUGEPAGE);
-  c->arena = found;
-  c->arena_bytes = (size_t)need;
-  return 0;
+  if (ht_where_grow(m, c, need, q, error) == 0) return 0;
+  if (!q->capturing) drop_arena(m, c);
+  return -1;
 }
 
 /* The plan of the context's dims: kept from before, or made in place of the one that was wanted least lately. */
-static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, ht_error* error) {
+static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, const ht_model_queue* q, ht_error* error) {
   size_t bytes = (size_t)m->dim_count * sizeof *c->dims;
   for (int i = 0; i < HT_MODEL_PLANS; ++i)
     if (c->plans[i].used != 0 && memcmp(c->plans[i].dims, c->dims, bytes) == 0) return c->plans[i].used = ++c->tick, &c->plans[i];
   if (ht_model_sizes(m, c->dims, c->sizes, error) != 0) return NULL;
   int64_t need = ht_model_place(m, c->sizes, c->offsets, c->scratch);
-  if (need < 0 || grow(m, c, need, error) != 0) return NULL;
+  if (need < 0 || grow(m, c, need, q, error) != 0) return NULL;
   int oldest = 0;
   for (int i = 1; i < HT_MODEL_PLANS; ++i)
     if (c->plans[i].used < c->plans[oldest].used) oldest = i;
@@ -126,7 +118,7 @@ static int check_outputs(const ht_model* m, const ht_model_plan* plan, const DLT
     const char* name = m->outputs[i].name;
     const ht_model_tensor* t = &m->tensors[m->outputs[i].tensor];
     if (ht_model_extents(m, t, plan->sizes, shape, &count, error) != 0) return -1;
-    int right = given->device.device_type == kDLCPU && given->dtype.code == t->code && given->dtype.bits == t->bits && given->dtype.lanes == 1 &&
+    int right = given->device.device_type == ht_where_type && given->device.device_id == m->device && given->dtype.code == t->code && given->dtype.bits == t->bits && given->dtype.lanes == 1 &&
                 given->ndim == t->rank && (given->shape != NULL || t->rank == 0);
     for (int32_t a = 0; right && a < t->rank; ++a) right = given->shape[a] == shape[a];
     if (!right) return ht_refuse(error, "ValueError", "%s: out[%s] is of another type or shape than this request makes", m->name, name);
@@ -156,24 +148,27 @@ static int64_t now_ns(void) {
 }
 
 /* `ns`: NULL, or what each step took. */
-static int run_steps(const ht_model* m, ht_model_plan* plan, int64_t* ns, ht_error* error) {
+static int run_steps(const ht_model* m, ht_model_plan* plan, void* stream, int64_t* ns, ht_error* error) {
   for (int32_t s = 0; s < m->step_count; ++s) {
     const ht_model_step* step = &m->steps[s];
     if (ns != NULL) ns[s] = 0;
     if (plan->skipped[s]) continue;
     int64_t begin = ns == NULL ? 0 : now_ns();
-    if (step->kind == STEP_LOOPS) ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads);
-    else if (ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, NULL, error) != 0) {
+    int rc = step->kind == STEP_LOOPS ? ht_where_group(m, plan, step, stream, error)
+                                      : ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, stream, error);
+    if (rc != 0) {
       char text[sizeof error->text]; /* the step's words, behind whose they are */
       memcpy(text, error->text, sizeof text);
-      return ht_refuse(error, error->kind, "%s: step %d, %.60s: %.120s", m->name, (int)s, ht_ops[step->index].name, text);
+      return ht_refuse(error, error->kind, "%s: step %d, %.60s: %.120s", m->name, (int)s,
+                       step->kind == STEP_LOOPS ? m->tensors[step->out].name : ht_ops[step->index].name, text);
     }
+    if (ns != NULL && ht_where_wait(m, stream, error) != 0) return -1;
     if (ns != NULL) ns[s] = now_ns() - begin;
   }
   return 0;
 }
 
-static void deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs) {
+static int deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error) {
   for (int32_t i = 0; i < m->output_count; ++i) {
     if (m->outputs[i].direct) continue;
     int32_t external = m->tensors[m->tensors[m->outputs[i].tensor].root].external;
@@ -181,32 +176,52 @@ static void deliver(const ht_model* m, const ht_model_plan* plan, const DLTensor
                        : external < m->input_count ? ht_data(&inputs[external])
                                                     : ht_data(&outputs[external - m->input_count]);
     span to = span_of(&outputs[i]);
-    if (to.low != NULL) memcpy((char*)to.low, from, (size_t)(to.high - to.low));
+    if (to.low != NULL && ht_where_copy(m, (char*)to.low, from, to.high - to.low, stream, error) != 0) return -1;
+  }
+  return 0;
+}
+
+/* One call in a context of the model. *small: only its arena is too small, while a graph is captured. */
+static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, int* small,
+                  ht_error* error) {
+  *small = 0;
+  if (ht_model_dims(m, inputs, c->dims, error) != 0) return -1;
+  ht_model_plan* plan = plan_of(m, c, q, error);
+  *small = plan == NULL && q->capturing;
+  if (plan == NULL || check_outputs(m, plan, inputs, outputs, error) != 0) return -1;
+  connect(m, plan, inputs, outputs);
+  if (q->capturing) c->captured = 1;
+  if (run_steps(m, plan, q->stream, ns, error) != 0) return -1;
+  return deliver(m, plan, inputs, outputs, q->stream, error);
+}
+
+static int run_on(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, void* stream, int64_t* ns, ht_error* error) {
+  ht_model_queue q;
+  if (ht_where_queue(m, stream, &q, error) != 0) return -1;
+  atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+  ht_error none;
+  for (int place = 0, small = 0;; ++place) {
+    ht_model_context* c = take(m, &place, &q, small ? &none : error); /* the words of the first are better */
+    if (c == NULL) return -1;
+    int rc = run_in(m, c, &q, inputs, outputs, ns, &small, small ? &none : error);
+    give_back(m, place);
+    if (rc == 0 || !small) return rc;
   }
 }
 
 int ht_model_times(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, ht_error* error) {
-  int place, rc = -1;
-  ht_model_context* c = take(m, &place, error);
-  if (c == NULL) return -1;
-  atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
-  ht_model_plan* plan = ht_model_dims(m, inputs, c->dims, error) != 0 ? NULL : plan_of(m, c, error);
-  if (plan != NULL && check_outputs(m, plan, inputs, outputs, error) == 0) {
-    connect(m, plan, inputs, outputs);
-    rc = run_steps(m, plan, ns, error);
-    if (rc == 0) deliver(m, plan, inputs, outputs);
-  }
-  give_back(m, place);
-  return rc;
+  return run_on(m, inputs, outputs, NULL, ns, error);
 }
 
-int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, ht_error* error) { return ht_model_times(m, inputs, outputs, NULL, error); }
+int ht_model_run(ht_model* m, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error) {
+  return run_on(m, inputs, outputs, stream, NULL, error);
+}
 
-/* Sizes of a request, in a context that is not otherwise used. */
+/* Sizes of a request, in a context of its own: what there is of them may serve a stream. */
 static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, int64_t* bytes, int64_t* shapes, ht_error* error) {
-  int place, rc = 0;
-  ht_model_context* c = take(m, &place, error);
-  if (c == NULL) return -1;
+  int rc = 0;
+  ht_model_context* c = new_context(m);
+  if (c == NULL) return ht_refuse(error, "RuntimeError", "%s: no memory for a request's sizes", m->name);
   for (int32_t i = 0; dims != NULL && i < m->dim_count && rc == 0; ++i)
     if ((c->dims[i] = dims[i]) < 0 || dims[i] > HT_MODEL_EXTENT) rc = ht_refuse(error, "ValueError", "%s: %s=%lld is no extent", m->name, m->dims[i], (long long)dims[i]);
   if (inputs != NULL) rc = ht_model_dims(m, inputs, c->dims, error);
@@ -218,7 +233,7 @@ static int with_sizes(ht_model* m, const DLTensor* inputs, const int64_t* dims, 
     rc = ht_model_extents(m, t, c->sizes, shapes, &count, error);
     shapes += t->rank;
   }
-  give_back(m, place);
+  free_context(m, c);
   return rc;
 }
 
@@ -226,11 +241,12 @@ int ht_model_memory(ht_model* m, const int64_t* dims, int64_t* bytes, ht_error* 
 
 int ht_model_shapes(ht_model* m, const DLTensor* inputs, int64_t* shapes, ht_error* error) { return with_sizes(m, inputs, NULL, NULL, shapes, error); }
 
-ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int threads, ht_error* error) {
+ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int device, int threads, ht_error* error) {
   ht_model* m = calloc(1, sizeof *m);
   if (m == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model"), NULL;
+  m->device = device;
   m->threads = threads < 1 ? 1 : threads > HT_MAX_THREADS ? HT_MAX_THREADS : threads;
-  if (ht_model_read(m, words, count, error) == 0 && ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0) {
+  if (ht_model_read(m, words, count, error) == 0 && ht_model_live(m, error) == 0 && ht_model_weights(m, file, error) == 0 && ht_where_open(m, error) == 0) {
     for (int32_t s = 0; s < m->step_count; ++s)
       if (m->steps[s].kind == STEP_OP) m->steps[s].setting = ht_setting(m->steps[s].index, m->threads);
     return m;
@@ -240,9 +256,9 @@ ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int threa
 }
 
 void ht_model_close(ht_model* m) {
-  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) free_context(atomic_load(&m->places[i].context));
-  if (m->weights != NULL) munmap((void*)m->weights, m->weights_mapped);
-  if (m->packed_block != NULL) munmap(m->packed_block, m->packed_bytes);
+  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) free_context(m, atomic_load(&m->places[i].context));
+  ht_where_close(m);
+  if (m->weights_mapped != 0) munmap((void*)m->weights, m->weights_mapped);
   ht_model_clear(m);
   free(m);
 }
@@ -251,7 +267,8 @@ void ht_model_trim(ht_model* m) {
   for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) {
     int idle = 0;
     if (!atomic_compare_exchange_strong(&m->places[i].busy, &idle, 1)) continue;
-    free_context(atomic_exchange(&m->places[i].context, NULL));
+    ht_model_context* c = atomic_load(&m->places[i].context);
+    if (c != NULL && !c->captured) free_context(m, atomic_exchange(&m->places[i].context, NULL));
     give_back(m, i);
   }
 }

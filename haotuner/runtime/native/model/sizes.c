@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/model.h"
+#include "model/where.h"
 
 static const char* type_name(int code, int bits) {
   static const char* const names[3][4] = {{"int8", "int16", "int32", "int64"}, {"uint8", "uint16", "uint32", "uint64"}, {"", "", "float32", "float64"}};
@@ -42,14 +42,24 @@ static int refuse_shape(const ht_model* m, int input, const DLTensor* given, con
   return ht_refuse(error, "ValueError", "%s: input %s must be %s, got %s", m->name, end->name, wanted, found);
 }
 
+static int refuse_place(const ht_model* m, int input, const DLTensor* given, ht_error* error) {
+  const ht_model_tensor* t = &m->tensors[m->inputs[input].tensor];
+  char where[32] = "the CPU", found[32] = "the CPU";
+  if (ht_where_type != kDLCPU) snprintf(where, sizeof where, "cuda:%d", (int)m->device);
+  if (given->device.device_type == kDLCUDA) snprintf(found, sizeof found, "cuda:%d", (int)given->device.device_id);
+  else if (given->device.device_type != kDLCPU) snprintf(found, sizeof found, "device type %d", (int)given->device.device_type);
+  return ht_refuse(error, "TypeError", "%s: input %s must be an array of %s on %s, got %s on %s", m->name, m->inputs[input].name,
+                   type_name(t->code, t->bits), where, type_name(given->dtype.code, given->dtype.bits), found);
+}
+
 int ht_model_dims(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_error* error) {
   for (int32_t i = 0; i < m->dim_count; ++i) dims[i] = -1;
   for (int32_t i = 0; i < m->input_count; ++i) {
     const DLTensor* given = &inputs[i];
     const ht_model_tensor* t = &m->tensors[m->inputs[i].tensor];
-    if (given->device.device_type != kDLCPU || given->dtype.code != t->code || given->dtype.bits != t->bits || given->dtype.lanes != 1)
-      return ht_refuse(error, "TypeError", "%s: input %s must be an array of %s on the CPU, got %s on device type %d", m->name, m->inputs[i].name,
-                       type_name(t->code, t->bits), type_name(given->dtype.code, given->dtype.bits), (int)given->device.device_type);
+    if (given->device.device_type != ht_where_type || given->device.device_id != m->device || given->dtype.code != t->code ||
+        given->dtype.bits != t->bits || given->dtype.lanes != 1)
+      return refuse_place(m, i, given, error);
     if (given->ndim != t->rank || (given->shape == NULL && t->rank > 0)) return refuse_shape(m, i, given, NULL, 0, error);
     int empty = 0;
     for (int32_t a = 0; a < t->rank; ++a) {

@@ -1,103 +1,10 @@
-/* A model's weights: mapped from their file, which all processes share, and once more as the loops of its ops read them. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
+/* A model's weights, mapped from their file, which all processes share. */
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "door.h"
 #include "model/model.h"
 
-#define HUGE ((size_t)2 << 20)
-#define PAGE ((uintptr_t)4096)
-#define TERMS 16 /* packed at a time: a line of cache of every row */
-
-static void describe(int index, ht_door_op* out) {
-  memset(out, 0, sizeof *out);
-  if (ht_ops[index].kind->describe != NULL) ht_ops[index].kind->describe(&ht_ops[index], out);
-}
-
-/* Panels of a dense layer's weight: [panels][k][pw], zero beyond column n. */
-static void pack_panels(const ht_door_op* op, const float* w, float* packed) {
-  int64_t of_row = op->weight_kn ? 1 : op->k, of_term = op->weight_kn ? op->n : 1;
-  for (int64_t panel = 0; panel < op->panels; ++panel)
-    for (int64_t first = 0; first < op->k; first += TERMS) {
-      int64_t end = first + TERMS < op->k ? first + TERMS : op->k;
-      float* to = packed + panel * op->k * op->pw;
-      for (int64_t j = 0; j < op->pw; ++j) {
-        int64_t row = panel * op->pw + j;
-        for (int64_t k = first; k < end; ++k) to[k * op->pw + j] = row < op->n ? w[row * of_row + k * of_term] : 0;
-      }
-    }
-}
-
-static int fits(const ht_model_tensor* t, const ht_door_op* op) { /* of a dense layer */
-  return t->code == kDLFloat && t->bits == 32 && t->rank == 2 && t->shape[op->weight_kn ? 1 : 0] == op->n && t->shape[op->weight_kn ? 0 : 1] == op->k;
-}
-
-/* Which weights have to be packed, each once however often it is read; returns the bytes that takes. */
-static int64_t list(ht_model* m, ht_error* error) {
-  int64_t bytes = 0;
-  m->packed = calloc((size_t)m->op_steps + 1, sizeof *m->packed);
-  if (m->packed == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
-  for (int32_t s = 0; s < m->step_count; ++s) {
-    const ht_model_step* step = &m->steps[s];
-    if (step->kind != STEP_OP) continue;
-    const ht_op* op = &ht_ops[step->index];
-    int64_t floats = op->kind->packed_floats == NULL ? 0 : op->kind->packed_floats(op);
-    ht_door_op facts;
-    describe(step->index, &facts);
-    if (floats == 0 && op->kind->look_up == NULL) continue; /* both factors come with the call */
-    ht_model_operand* weight = NULL;
-    for (int32_t i = step->first; i < step->first + step->count; ++i)
-      if (m->operands[i].place == 1) weight = &m->operands[i];
-    const ht_model_tensor* t = weight == NULL ? NULL : &m->tensors[weight->tensor];
-    if (t == NULL || t->weight < 0 || weight->rank >= 0 || weight->order != NULL || (floats == 0 && !fits(t, &facts)))
-      return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes", op->name);
-    for (weight->packed = 0; weight->packed < m->packed_count; ++weight->packed)
-      if (m->packed[weight->packed].op == step->index && m->packed[weight->packed].tensor == weight->tensor) break;
-    if (weight->packed < m->packed_count) continue;
-    ht_model_packed* one = &m->packed[m->packed_count++];
-    *one = (ht_model_packed){step->index, weight->tensor, NULL, {floats}, 1};
-    if (floats == 0) *one = (ht_model_packed){step->index, weight->tensor, NULL, {facts.panels, facts.k, facts.pw}, 3};
-    int64_t need = 4;
-    for (int32_t a = 0; a < one->rank; ++a) need *= one->shape[a];
-    one->data = (float*)(uintptr_t)bytes; /* its offset, until there is memory */
-    bytes += (need + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT;
-  }
-  return bytes;
-}
-
-typedef struct {
-  const ht_model* model;
-  ht_error error;
-  atomic_int failed;
-} job;
-
-static void pack_one(void* arg, int64_t index) {
-  job* j = arg;
-  const ht_model_packed* one = &j->model->packed[index];
-  const ht_model_tensor* t = &j->model->tensors[one->tensor];
-  const ht_op* op = &ht_ops[one->op];
-  const char* from = j->model->weights + t->weight;
-  if (one->rank == 3) {
-    ht_door_op facts;
-    describe(one->op, &facts);
-    pack_panels(&facts, (const float*)(const void*)from, one->data);
-  } else {
-    DLTensor weight = {(void*)from, {kDLCPU, 0}, t->rank, {t->code, t->bits, 1}, (int64_t*)t->shape, NULL, 0};
-    ht_error error;
-    int none = 0;
-    if (op->kind->pack(op, &weight, one->data, &error) != 0 && atomic_compare_exchange_strong(&j->failed, &none, 1)) j->error = error;
-  }
-  int64_t bytes = t->bits / 8;
-  for (int32_t a = 0; a < t->rank; ++a) bytes *= t->shape[a];
-  uintptr_t low = ((uintptr_t)from + PAGE - 1) / PAGE * PAGE, high = ((uintptr_t)from + (uintptr_t)bytes) / PAGE * PAGE;
-  if (high > low) madvise((void*)low, high - low, MADV_DONTNEED); /* nobody reads it again; if somebody does, it is in the file */
-}
-
-static int map_file(ht_model* m, int file, ht_error* error) {
+int ht_model_weights(ht_model* m, int file, ht_error* error) {
   struct stat facts;
   if (m->weights_bytes == 0) return 0;
   if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size != m->weights_bytes)
@@ -107,24 +14,4 @@ static int map_file(ht_model* m, int file, ht_error* error) {
   m->weights = mapped;
   m->weights_mapped = (size_t)m->weights_bytes;
   return 0;
-}
-
-int ht_model_weights(ht_model* m, int file, ht_error* error) {
-  if (map_file(m, file, error) != 0) return -1;
-  int64_t bytes = list(m, error);
-  if (bytes < 0) return -1;
-  if (bytes == 0) return 0;
-  m->packed_bytes = (size_t)bytes + HUGE;
-  m->packed_block = mmap(NULL, m->packed_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (m->packed_block == MAP_FAILED) {
-    m->packed_block = NULL;
-    return ht_refuse(error, "RuntimeError", "no memory for %lld bytes of packed weights", (long long)bytes);
-  }
-  char* block = m->packed_block + (HUGE - (uintptr_t)m->packed_block % HUGE) % HUGE;
-  if ((size_t)bytes >= HUGE) madvise(block, (size_t)bytes, MADV_HUGEPAGE); /* as runtime/arena.py: fewer entries of the address translation */
-  for (int32_t i = 0; i < m->packed_count; ++i) m->packed[i].data = (float*)(void*)(block + (uintptr_t)m->packed[i].data);
-  job j = {.model = m};
-  ht_pool_run(pack_one, &j, m->packed_count, m->threads);
-  if (atomic_load(&j.failed)) *error = j.error;
-  return atomic_load(&j.failed) ? -1 : 0;
 }

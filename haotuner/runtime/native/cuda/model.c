@@ -1,0 +1,224 @@
+/* See model/where.h: of a GPU. All steps of a call are queued on its stream; a steady call allocates nothing and waits for nothing. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/loaded.h"
+#include "model/where.h"
+
+enum { THREADS = 256, WARP = 32, ROUNDS = 32, WORDS = 500 }; /* of a block; blocks of a multiprocessor; of a group's parameters */
+
+typedef struct {
+  const ht_cuda_loaded* loaded;
+  CUdeviceptr weights;
+  char* bound; /* of all packed */
+  int kept;    /* a graph may replay a call: what it reads is never freed */
+} on_device;
+
+const DLDeviceType ht_where_type = kDLCUDA;
+
+static CUstream plain(void* stream) { return stream == (void*)1 ? NULL : stream; } /* two names of the legacy stream */
+
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int upload(ht_model* m, on_device* d, ht_error* error) {
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  if (m->weights_bytes == 0) return 0;
+  CUresult result = cu->MemAlloc(&d->weights, (size_t)m->weights_bytes);
+  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "memory for a model's weights");
+  m->base = (const char*)(uintptr_t)d->weights;
+  m->packed_bytes = (size_t)m->weights_bytes;
+  result = cu->MemcpyHtoD(d->weights, m->weights, (size_t)m->weights_bytes);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "copying a model's weights");
+}
+
+static DLTensor on(const ht_model* m, int32_t tensor) {
+  const ht_model_tensor* t = &m->tensors[tensor];
+  return (DLTensor){(void*)(m->base + t->weight), {kDLCUDA, m->device}, t->rank, {t->code, t->bits, 1}, (int64_t*)t->shape, NULL, 0};
+}
+
+/* What the step's op binds of a weight and its bias, each once however many steps read them. Returns the bytes of a new one, 0, or -1. */
+static int64_t listed(ht_model* m, const ht_model_step* step, ht_error* error) {
+  const ht_op* op = &ht_ops[step->index];
+  const int64_t bytes = op->kind->placed->bound_bytes(op);
+  ht_model_operand* weight = NULL;
+  int32_t bias = -1;
+  if (bytes == 0) return 0; /* both factors come with the call */
+  for (int32_t i = step->first; i < step->first + step->count; ++i) {
+    ht_model_operand* o = &m->operands[i];
+    if (o->place == 1) weight = o;
+    if (o->place == HT_MODEL_BOUND_BIAS) bias = o->tensor;
+    if ((o->place == 1 || o->place == HT_MODEL_BOUND_BIAS) && (m->tensors[o->tensor].weight < 0 || o->rank >= 0 || o->order != NULL))
+      return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes", op->name);
+  }
+  for (weight->packed = 0; weight->packed < m->packed_count; ++weight->packed) {
+    const ht_model_packed* one = &m->packed[weight->packed];
+    if (one->op == step->index && one->tensor == weight->tensor && one->bias == bias) return 0;
+  }
+  m->packed[m->packed_count++] = (ht_model_packed){step->index, weight->tensor, bias, NULL, {bytes}, 1, kDLUInt, 8};
+  return bytes;
+}
+
+static int bind_all(ht_model* m, on_device* d, ht_error* error) {
+  int64_t whole = 0;
+  m->packed = calloc((size_t)m->op_steps + 1, sizeof *m->packed);
+  if (m->packed == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
+  for (int32_t s = 0; s < m->step_count; ++s) {
+    const int64_t bytes = m->steps[s].kind == STEP_OP ? listed(m, &m->steps[s], error) : 0;
+    if (bytes < 0) return -1;
+    if (bytes == 0) continue;
+    m->packed[m->packed_count - 1].data = (void*)(uintptr_t)whole; /* its offset, until there is memory */
+    whole += up(bytes, HT_BOUND_ALIGNMENT) * HT_BOUND_ALIGNMENT;
+  }
+  if (whole == 0) return 0;
+  if ((d->bound = aligned_alloc(HT_BOUND_ALIGNMENT, (size_t)whole)) == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
+  for (int32_t i = 0; i < m->packed_count; ++i) {
+    ht_model_packed* one = &m->packed[i];
+    const ht_op* op = &ht_ops[one->op];
+    DLTensor weight = on(m, one->tensor), bias = on(m, one->bias < 0 ? one->tensor : one->bias);
+    one->data = d->bound + (uintptr_t)one->data;
+    const DLTensor* channel = one->bias < 0 ? NULL : &bias;
+    if (op->kind->placed->bind(op, &weight, &channel, 1, one->data, error) == 0) continue;
+    char text[sizeof error->text];
+    memcpy(text, error->text, sizeof text);
+    return ht_refuse(error, error->kind, "%.60s: %.180s", op->name, text);
+  }
+  return 0;
+}
+
+int ht_where_open(ht_model* m, ht_error* error) {
+  on_device* d = m->there = calloc(1, sizeof *d);
+  ht_cuda_scope scope;
+  if (d == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
+  if ((d->loaded = ht_cuda_load(m->device, error)) == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  int rc = upload(m, d, error);
+  if (rc == 0) rc = bind_all(m, d, error);
+  ht_cuda_leave(&scope);
+  return rc;
+}
+
+/* Frees memory that queued work may use, once it is done; where the driver lets nobody wait, as in a capture, it stays. */
+static void free_later(const ht_model* m, CUdeviceptr address) {
+  const on_device* d = m->there;
+  ht_error unused;
+  ht_cuda_scope scope;
+  const ht_cu* cu = ht_cu_load(&unused);
+  if (address == 0 || cu == NULL || ht_cuda_enter(d->loaded->device, &scope, &unused) != 0) return;
+  if (cu->CtxSynchronize() == CUDA_SUCCESS) cu->MemFree(address);
+  ht_cuda_leave(&scope);
+}
+
+void ht_where_close(ht_model* m) {
+  on_device* d = m->there;
+  if (d == NULL) return;
+  if (!d->kept) free_later(m, d->weights);
+  free(d->bound);
+  free(d);
+}
+
+int ht_where_queue(const ht_model* m, void* stream, ht_model_queue* out, ht_error* error) {
+  static _Thread_local char own; /* its address tells threads apart */
+  const on_device* d = m->there;
+  const ht_cu* cu = ht_cu_load(error);
+  ht_cuda_scope scope;
+  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (cu == NULL || ht_cuda_open(m->device, error) == NULL) return -1; /* also: the process was forked since */
+  *out = (ht_model_queue){plain(stream), stream == (void*)2 ? &own : NULL, 0};
+  if (out->stream == NULL) return 0; /* the legacy stream is never captured */
+  if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  const CUresult result = cu->StreamIsCapturing(out->stream, &status);
+  ht_cuda_leave(&scope);
+  out->capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "asking whether the stream is captured");
+}
+
+int ht_where_suits(const ht_model_context* c, const ht_model_queue* q) {
+  return c->stream == q->stream && c->thread == q->thread && (q->capturing || !c->captured);
+}
+
+/* What its products may want of their own on this stream. */
+int ht_where_begin(const ht_model* m, ht_model_context* c, const ht_model_queue* q, ht_error* error) {
+  (void)c;
+  for (int32_t i = 0; i < m->packed_count; ++i) {
+    const ht_op* op = &ht_ops[m->packed[i].op];
+    if (op->kind->placed->prepare(op, m->packed[i].data, q->stream, error) != 0) return -1;
+  }
+  return 0;
+}
+
+int ht_where_grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_model_queue* q, ht_error* error) {
+  const on_device* d = m->there;
+  const ht_cu* cu = ht_cu_load(error);
+  ht_cuda_scope scope;
+  CUdeviceptr found = 0;
+  if (q->capturing)
+    return ht_refuse(error, "RuntimeError", "%s: a call that is captured may allocate nothing, and one of these sizes needs %lld bytes; call the model once at "
+                     "these sizes on this stream before", m->name, (long long)need);
+  if (cu == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  CUresult result = c->arena == NULL ? CUDA_SUCCESS : cu->StreamSynchronize(q->stream);
+  if (result == CUDA_SUCCESS && c->arena != NULL) cu->MemFree((CUdeviceptr)(uintptr_t)c->arena);
+  if (result == CUDA_SUCCESS) {
+    c->arena = NULL;
+    c->arena_bytes = 0;
+    result = cu->MemAlloc(&found, (size_t)need);
+  }
+  ht_cuda_leave(&scope);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return ht_refuse(error, "ValueError", "%s: a call of these sizes needs %lld bytes of working memory on cuda:%d, which cannot be had: free some, or pass less",
+                     m->name, (long long)need, (int)m->device);
+  if (result != CUDA_SUCCESS) return ht_cu_refuse(error, result, "working memory of a model");
+  c->arena = (char*)(uintptr_t)found;
+  c->arena_bytes = (size_t)need;
+  return 0;
+}
+
+void ht_where_drop(const ht_model* m, ht_model_context* c) {
+  if (c->captured) ((on_device*)m->there)->kept = 1;
+  else free_later(m, (CUdeviceptr)(uintptr_t)c->arena);
+}
+
+/* One launch. Few points: blocks are smaller, so that all multiprocessors have some. */
+int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_step* step, void* stream, ht_error* error) {
+  const on_device* d = m->there;
+  const ht_group* group = &ht_groups[step->index];
+  const ht_cuda_group* code = &ht_cuda_pack_code.groups->groups[step->index];
+  const ht_cu* cu = ht_cu_load(error);
+  uint64_t words[WORDS];
+  ht_cuda_scope scope;
+  int64_t points = 1, threads = THREADS;
+  for (int32_t a = 0; a < code->points; ++a) points *= plan->sizes[group->extents[a]];
+  if (points <= 0) return 0;
+  if (cu == NULL || group->tensors + code->count > WORDS) return ht_refuse(error, "RuntimeError", "a group takes too much: the pack is damaged");
+  for (int32_t i = 0; i < group->tensors; ++i) words[i] = (uint64_t)(uintptr_t)plan->loops[step->first + i];
+  for (int32_t i = 0; i < code->count; ++i) words[group->tensors + i] = (uint64_t)plan->sizes[code->sizes[i]];
+  while (threads > WARP && up(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;
+  int64_t blocks = up(points * code->lanes, threads);
+  if (blocks > (int64_t)d->loaded->device->units * ROUNDS) blocks = (int64_t)d->loaded->device->units * ROUNDS;
+  void* params[1] = {words};
+  if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  const CUresult result = cu->LaunchKernel(d->loaded->groups[step->index], (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
+  ht_cuda_leave(&scope);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a group of a model");
+}
+
+static int done(const ht_model* m, const ht_cuda_scope* scope, CUresult result, const char* doing, ht_error* error) {
+  (void)m;
+  ht_cuda_leave(scope);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, doing);
+}
+
+int ht_where_copy(const ht_model* m, void* to, const void* from, int64_t bytes, void* stream, ht_error* error) {
+  const on_device* d = m->there;
+  const ht_cu* cu = ht_cu_load(error);
+  ht_cuda_scope scope;
+  if (cu == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  return done(m, &scope, cu->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, (size_t)bytes, stream), "copying an output", error);
+}
+
+int ht_where_wait(const ht_model* m, void* stream, ht_error* error) {
+  const on_device* d = m->there;
+  const ht_cu* cu = ht_cu_load(error);
+  ht_cuda_scope scope;
+  if (cu == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
+  return done(m, &scope, cu->StreamSynchronize(stream), "waiting for a step", error);
+}

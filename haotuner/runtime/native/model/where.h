@@ -1,0 +1,48 @@
+/* Where a model runs. A pack links one side: host.c, whose steps compute before they return, or cuda/model.c, whose steps are queued on
+ * a stream of a GPU. All else of a model is the same there: sizes, plans, offsets, the order of steps. */
+#ifndef HT_MODEL_WHERE_H_
+#define HT_MODEL_WHERE_H_
+
+#include "model/model.h"
+
+struct ht_model_context {
+  char* arena; /* begins at a cache line; NULL: none yet */
+  size_t arena_bytes;
+  /* Of a device: whose calls it serves, for work that was queued may still use its arena. Captured: a graph may replay it at any time. */
+  void* stream;
+  const void* thread; /* of a stream that each thread has for itself */
+  int captured;
+  int64_t tick;
+  int64_t *dims, *sizes, *offsets, *scratch; /* of the request that comes in */
+  void* words;
+  ht_model_plan plans[HT_MODEL_PLANS];
+  void* blocks[HT_MODEL_PLANS];
+};
+
+typedef struct { /* of one call */
+  void* stream;
+  const void* thread;
+  int capturing; /* into a graph: nothing may be allocated or waited for */
+} ht_model_queue;
+
+extern const DLDeviceType ht_where_type; /* of all tensors of a call */
+
+/* Open the model there, its schedule read and its weights mapped: m->base, m->packed. 0, or -1 with *error filled; so all below. */
+int ht_where_open(ht_model* model, ht_error* error);
+void ht_where_close(ht_model* model); /* behind the contexts */
+
+/* What a call on this stream is. */
+int ht_where_queue(const ht_model* model, void* stream, ht_model_queue* out, ht_error* error);
+/* Whether a context may serve it, and what a new one must know. */
+int ht_where_suits(const ht_model_context* context, const ht_model_queue* queue);
+int ht_where_begin(const ht_model* model, ht_model_context* context, const ht_model_queue* queue, ht_error* error);
+
+/* An arena of so many bytes at least; what was in it is lost. Plans are void where it moved. */
+int ht_where_grow(const ht_model* model, ht_model_context* context, int64_t need, const ht_model_queue* queue, ht_error* error);
+void ht_where_drop(const ht_model* model, ht_model_context* context); /* give the arena back, which no work uses once it is done */
+
+int ht_where_group(const ht_model* model, const ht_model_plan* plan, const ht_model_step* step, void* stream, ht_error* error);
+int ht_where_copy(const ht_model* model, void* to, const void* from, int64_t bytes, void* stream, ht_error* error);
+int ht_where_wait(const ht_model* model, void* stream, ht_error* error); /* until it is done: for who times */
+
+#endif /* HT_MODEL_WHERE_H_ */
