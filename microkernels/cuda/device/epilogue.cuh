@@ -72,19 +72,34 @@ HT_DEVICE void ht_store_some(U* to, const float* from) {
         *(uint2*)to = raw;
     }
 }
+// The number of a kernel's own type, which a launch is never told.
+template <class T>
+struct ht_own {
+    enum { number = HT_Y_FP32 };
+};
+template <>
+struct ht_own<ht_half> {
+    enum { number = HT_Y_FP16 };
+};
+template <>
+struct ht_own<ht_bf16> {
+    enum { number = HT_Y_BF16 };
+};
 template <class T, int N>
 HT_DEVICE void ht_load_y(const ht_cuda_args& a, float* to, const void* y, int64_t at) {
-    if (a.y_type == HT_Y_OWN) ht_load_some<T, N>(to, (const T*)y + at);
-    else if (a.y_type == HT_Y_FP32) ht_load_some<float, N>(to, (const float*)y + at);
-    else if (a.y_type == HT_Y_FP16) ht_load_some<ht_half, N>(to, (const ht_half*)y + at);
-    else ht_load_some<ht_bf16, N>(to, (const ht_bf16*)y + at);
+    constexpr int own = ht_own<T>::number;
+    if (own != HT_Y_FP32 && a.y_type == HT_Y_FP32) ht_load_some<float, N>(to, (const float*)y + at);
+    else if (own != HT_Y_FP16 && a.y_type == HT_Y_FP16) ht_load_some<ht_half, N>(to, (const ht_half*)y + at);
+    else if (own != HT_Y_BF16 && a.y_type == HT_Y_BF16) ht_load_some<ht_bf16, N>(to, (const ht_bf16*)y + at);
+    else ht_load_some<T, N>(to, (const T*)y + at);
 }
 template <class T, int N>
 HT_DEVICE void ht_store_y(const ht_cuda_args& a, const float* from, int64_t at) {
-    if (a.y_type == HT_Y_OWN) ht_store_some<T, N>((T*)a.y + at, from);
-    else if (a.y_type == HT_Y_FP32) ht_store_some<float, N>((float*)a.y + at, from);
-    else if (a.y_type == HT_Y_FP16) ht_store_some<ht_half, N>((ht_half*)a.y + at, from);
-    else ht_store_some<ht_bf16, N>((ht_bf16*)a.y + at, from);
+    constexpr int own = ht_own<T>::number;
+    if (own != HT_Y_FP32 && a.y_type == HT_Y_FP32) ht_store_some<float, N>((float*)a.y + at, from);
+    else if (own != HT_Y_FP16 && a.y_type == HT_Y_FP16) ht_store_some<ht_half, N>((ht_half*)a.y + at, from);
+    else if (own != HT_Y_BF16 && a.y_type == HT_Y_BF16) ht_store_some<ht_bf16, N>((ht_bf16*)a.y + at, from);
+    else ht_store_some<T, N>((T*)a.y + at, from);
 }
 // Of N neighbours of a row: their own values of a channel, or the row's.
 template <class T, int N, class BESIDE>

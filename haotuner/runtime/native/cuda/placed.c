@@ -152,7 +152,10 @@ HT_EXPORT int __tvm_ffi_ht_bind(void* self, const TVMFFIAny* args, int32_t count
   const ht_op* op = placed_op(args, count_args);
   void* bound = op == NULL ? NULL : bound_of(op, args, count_args, 3);
   const int32_t count = count_args - 3; /* of channels: the first may be None */
-  const DLTensor* weight = count >= 1 && count <= HT_MAX_EXTRA ? ht_ffi_tensor(&args[1]) : NULL;
+  int32_t most = 1, constants = 0;
+  for (int i = HT_FIRST_EXTRA; op != NULL && i < op->operand_count; ++i) constants += op->operands[i].role == HT_CONSTANT;
+  if (constants > most) most = constants;
+  const DLTensor* weight = count >= 1 && count <= most && count <= HT_MAX_EXTRA ? ht_ffi_tensor(&args[1]) : NULL;
   const DLTensor* channels[HT_MAX_EXTRA];
   int wrong = bound == NULL || weight == NULL;
   for (int32_t i = 0; i < count && !wrong; ++i) {
