@@ -40,7 +40,7 @@ int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny
   void* stream = NULL;
   if (count_args < 4 || count_args > 5 + (more > 0 ? more : 1) || args[3].type_index != kTVMFFIInt ||
       (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
-    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets[, residual]]])");
+    return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets or residual]])");
   const DLTensor* x = ht_ffi_tensor(&args[0]);
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCUDA, x, &made) != 0) return -1;
   const int tensors = count_args < 5 ? 3 : count_args - 2;
