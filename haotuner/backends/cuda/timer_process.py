@@ -261,24 +261,27 @@ class Operands:
             self.beside = {
                 name: self._drawn(math.prod(extents[axis] for axis in axes)) for name, axes in op.epilogue_operands.items()
             }
-            first = self._drawn(stack * op["n"] * op["k"])
             step = -(-weight // 256) * 256
-            rest = self._room(step * (self.count - 1))
-            for place in range(self.count - 1):
-                library.copy(rest + place * step, first, weight)
+            first = self._drawn(stack * op["n"] * op["k"], room=step * self.count)
+            filled = 1
+            while filled < self.count:  # by what is there already: two L2s of small weights are some thousand
+                more = min(filled, self.count - filled)
+                library.copy(first + filled * step, first, more * step)
+                filled += more
         except BaseException:
             self.free()
             raise
-        self.weights = np.array([first, *(rest + place * step for place in range(self.count - 1))], np.uint64)
+        self.weights = np.array([first + place * step for place in range(self.count)], np.uint64)
 
     def _room(self, size: int) -> int:
         self._held.append(self._library.allocate(size))
         return self._held[-1]
 
-    def _drawn(self, elements: int) -> int:
+    def _drawn(self, elements: int, room: int = 0) -> int:
+        """Numbers at the start of ``room`` bytes, by default as many as they take."""
         values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
         filled = np.resize(values, elements).astype(judge.numpy_dtype(self._op.dtype))
-        place = self._room(filled.nbytes)
+        place = self._room(max(room, filled.nbytes))
         self._library.put(place, filled)
         return place
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.generated import CudaGenerated
@@ -133,8 +134,8 @@ def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
 
     target = tvm.target.Target(GENERATED_FOR, host="cuda_host")
     functions: dict[object, object] = {}
-    for symbol, (family, kernel) in programs.items():
-        functions.update(family.schedule(kernel, symbol).functions.items())
+    for module in shallow(lambda: [family.schedule(kernel, symbol) for symbol, (family, kernel) in programs.items()]):
+        functions.update(module.functions.items())
     with target, tvm.transform.PassContext(config=PASSES):
         return str(export_cuda_host(tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx").mod))
 
