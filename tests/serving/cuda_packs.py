@@ -187,6 +187,16 @@ CONV_ONE_TAP = Pick(  # channels last, windows of one tap: x as it lies is what 
     dtype="bfloat16",
 )
 CONV_PICKS = (CONV_FIRST, CONV_LAST, CONV_APART, CONV_ONE_TAP)
+STEPPED_PICKS = (  # any epilogue, and results of other types
+    replace(WGMMA, op=Op.parse("dense:n=72,k=136,dtype=fp16,out=fp32,epilogue=scale+bias+hardswish+residual").name),
+    replace(SIMT, op=Op.parse("dense:n=72,k=52,out=bf16,epilogue=bias+tanh+clamp").name),
+    replace(GROUPED_HOPPER, op=Op.parse("grouped:g=6,n=72,k=136,dtype=fp16,epilogue=bias+silu+scale+residual").name),
+    replace(CONV_FIRST, op=Op.parse(
+        "conv2d:c=8,f=8,r=3,s=3,pad=1,dtype=fp16,out=fp32,epilogue=scale+bias+residual+relu6").name),
+    replace(CONV_LAST, op=Op.parse(
+        "conv2d:c=6,f=10,r=3,s=3,pad=1,groups=2,layout=nhwc,dtype=bf16,epilogue=clamp+residual+bias+gelu").name),
+)  # fmt: skip
+STEPPED_PRODUCT = replace(PRODUCT_FP16, op=Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,out=fp32,epilogue=gelu").name)
 _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])
 _NORM = CudaGenerated(KINDS["layer_norm"], "bf16")
 GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one

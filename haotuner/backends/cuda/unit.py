@@ -14,6 +14,7 @@ from pathlib import Path
 from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
+from haotuner.microkernels.cuda.fused import steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
@@ -75,8 +76,9 @@ def device_unit(
         ["groups"] * any(one.grouped for one in families) + ["batches"] * any(one.batched for one in families)
     )
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
-    # The argument's types come first, its text after them.
+    # The argument's types come first, its text after them; then what the epilogue calls.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
+    parts.insert(2, steps_text())
     if programs:
         parts += _generated(programs, bounds)
     # Products of a batch are those of convolutions, too, whose other factor is laid out first.

@@ -78,7 +78,8 @@ static int bind_all(ht_model* m, on_device* d, ht_error* error) {
     const ht_op* op = &ht_ops[one->op];
     DLTensor weight = on(m, one->tensor), bias = on(m, one->bias < 0 ? one->tensor : one->bias);
     one->data = d->bound + (uintptr_t)one->data;
-    if (op->kind->placed->bind(op, &weight, one->bias < 0 ? NULL : &bias, one->data, error) == 0) continue;
+    const DLTensor* channel = one->bias < 0 ? NULL : &bias;
+    if (op->kind->placed->bind(op, &weight, &channel, 1, one->data, error) == 0) continue;
     char text[sizeof error->text];
     memcpy(text, error->text, sizeof text);
     return ht_refuse(error, error->kind, "%.60s: %.180s", op->name, text);
