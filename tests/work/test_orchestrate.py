@@ -19,6 +19,7 @@ from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.exact import Candidate, Exact, solve
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
+from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
@@ -287,3 +288,14 @@ def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeyp
     prices = Measured([{"batch": 3, "seq": 17}], 60.0)
     plan = Exact(softmax_of_rows(), prices)
     assert plan.steps and plan.told.measured == 0 and prices.ratios == []
+
+
+def test_what_no_gpu_computes_is_named():
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
+    graph = g.finish(g.add("nonzero", g.map("greater", first, 0.0), extent=dimension("count_0")))
+    with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  count_0 is known only from data: how many"):
+        check_sizes("m", graph)
+    check_sizes("m", softmax_of_rows())
+    check_steps("m", Greedy(softmax_of_rows()).steps)

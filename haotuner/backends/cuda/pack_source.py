@@ -23,7 +23,15 @@ from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "generated.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
-KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "cuda_conv.c", "cuda_generated.c", "product_check.c")
+KIND_SOURCES = (
+    "cuda_after.c",
+    "cuda_dense.c",
+    "cuda_queue.c",
+    "cuda_product.c",
+    "cuda_conv.c",
+    "cuda_generated.c",
+    "product_check.c",
+)
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
 MODEL = ("entry", "lives", "place", "plan", "read", "run", "sizes", "weights")
