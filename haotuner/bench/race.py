@@ -103,7 +103,9 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
     pack = None if contest.pack is None else str(contest.pack)
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
     setting = Setting(threads=threads, isa=contest.isa, ordinal=contest.ordinal)
-    with ScatteredPages(), Processes(specs, setting, contest.environment, packs) as processes:
+    # What a GPU reads is not in this machine's memory.
+    scattered = ScatteredPages() if contest.ordinal is None else contextlib.nullcontext()
+    with scattered, Processes(specs, setting, contest.environment, packs) as processes:
         retry: Retry = Throttling(contest.ordinal) if contest.ordinal is not None else RetryCrowded(processes, threads)
         outcome.watched = retry.watched
         for op in contest.ops:

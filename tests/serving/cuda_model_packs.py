@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.backends.cuda.pack_dense import CudaEntry
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import NothingLegal
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy, Step
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written
 from haotuner.pack.write import write_pack
@@ -173,13 +175,24 @@ def one_of(name: str, **more: int) -> MicroKernel:
     return kernel
 
 
-def model_pack(out: Path, arch: str, code: Path, names: Sequence[str] = ("encoder",)) -> Path:
-    """A pack of some of the graphs, its code below ``code`` as the code cache leaves it."""
+def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
+    """A model and its steps; ``first``: groups of the models before it."""
+    sizes = [dict.fromkeys(graph.dimensions, size) | {"batch": 2} for size in (3, 60)]
+    steps = (
+        Exact(graph, Prices(sizes, GPU), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps
+    )
+    return written(name, graph, steps, first, on_device=True), steps
+
+
+def model_pack(
+    out: Path, arch: str, code: Path, graphs: Mapping[str, Graph], *, tuned: bool = True, linker: Toolchain | None = None
+) -> Path:
+    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone."""
     models, specs = list[WrittenModel](), dict[str, None]()
-    for name in names:
-        steps = Exact(GRAPHS[name], Prices([{"batch": 2, "seq": size} for size in (3, 60)]), serves=serves).steps
+    for name, graph in graphs.items():
         first = sum(len(one.functions) for one in models)
-        models.append(written(name, GRAPHS[name], steps, first, on_device=True))
+        model, steps = planned(name, graph, first, tuned=tuned)
+        models.append(model)
         specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
     ops = [packed(one) for one in specs or {ANY: None}]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
@@ -194,7 +207,7 @@ def model_pack(out: Path, arch: str, code: Path, names: Sequence[str] = ("encode
     def compiled(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin)
 
-    told = pack_library(ops, arch, toolchain(), library, compiled, groups)
+    told = pack_library(ops, arch, linker or toolchain(), library, compiled, groups)
     ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in models}
     told = document(ops, arch) | told | {"tuning": {"model_ranges": ranges}}
     write_pack(out, library, told, lambda _: None, {one.name: (one.schedule, one.weights) for one in models})
