@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Backend
+from haotuner.backends.backend import CACHE_WORD, DEVICE_CODE, DEVICE_WORD, OBJECTS_WORD, Backend
 from haotuner.backends.index import backend_for, own_device
 from haotuner.every_op import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.initial_model import Starts
@@ -161,7 +161,7 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
     """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
-        environment[CACHE_WORD] = str(request.cache / "device-code")
+        environment[CACHE_WORD] = str(request.cache / DEVICE_CODE)
         environment[OBJECTS_WORD] = str(request.cache / OBJECTS)
     if request.zero_measure:
         with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:

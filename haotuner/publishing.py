@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
-from haotuner.backends.backend import Backend, Choice
+from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.every_op import SIGNAL, Watch
 from haotuner.initial_model import Start
@@ -74,7 +74,12 @@ class Publisher:
             library = scratch / "pack.so"
             objects = None if request.cache is None else request.cache / OBJECTS
             document |= lab.backend.write_library(
-                [_choice(t) for t in tuned], self._device, library, lab.compile_object, _groups_of(models), objects
+                [_choice(t) for t in tuned],
+                self._device,
+                library,
+                lab.compile_object,
+                _groups_of(models, request.cache),
+                objects,
             )
             self._watch("", "checking what it computes", None)
             write_pack(
@@ -154,13 +159,19 @@ def _building(request: Request) -> Iterator[None]:
         ) from error
 
 
-def _groups_of(models: Sequence[AskedModel]) -> str:
-    """C of the models' generated loops; empty without any."""
+def _groups_of(models: Sequence[AskedModel], cache: Path | None) -> GroupSources | None:
+    """Code of the models' groups; None without any models."""
     if not models:
-        return ""
-    from haotuner.orchestrate.written import source_of
+        return None
+    from haotuner.orchestrate.written import device_source_of, source_of
 
-    return source_of([part for one in models for part in one.parts])
+    parts = [part for one in models for part in one.parts]
+    return GroupSources(
+        c=source_of(parts),
+        device=device_source_of(parts),
+        launches=[function for part in parts for function in part.functions],
+        cache=None if cache is None else cache / DEVICE_CODE,
+    )
 
 
 def _check_of(lacking: str, request: Request, models: Sequence[AskedModel], *, hurried: bool) -> Callable[[Path], None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from haotuner.backends.index import backend_for, check_served
+from haotuner.backends.index import backend_for, check_served, own_device
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.ops.groups import PREFIX
 from haotuner.pack.write import check_destination
@@ -121,23 +121,12 @@ class Request:
                 )
 
     def check_models(self, device: Device) -> None:
-        """UsageError for whole models on a device that serves none, before anything is tuned; it lists the steps."""
-        if not self.models or device.kind == "cpu":
-            return
-        from haotuner.orchestrate.lacking import products_served, steps_lacking
-
-        served = _serves(device)
-        told = []
-        for one in self.models:
-            have, every = products_served(one, served)
-            steps = "".join(f"\n  {step}" for step in steps_lacking(one, served))
-            told.append(
-                f"{one.written.name}: {have} of {every} products have kernels there; nothing runs{steps or ' its steps'}"
+        """UsageError for models that were read for another kind of device than this one."""
+        wrong = [one.written.name for one in self.models if one.on_device != (device.kind != "cpu")]
+        if wrong:
+            raise UsageError(
+                f"{', '.join(wrong)}: planned for another kind of device than {device.id}; read the file for it"
             )
-        raise UsageError(
-            f"whole models are tuned for CPUs alone so far, and {device.id} is none; leave --device out, or tune the "
-            f"operators: --op {self.ops[0].name}\n" + "\n".join(told)
-        )
 
     def check(self) -> None:
         """UsageError for what can be known to be wrong without looking at the device."""
@@ -173,9 +162,12 @@ class Request:
         check_destination(self.out)
 
 
-def _serves(device: Device) -> Callable[[Op], bool]:
-    """Whether the backend of a device has a family for an op."""
-    backend = backend_for(device)
+def serves_on(text: str) -> Callable[[Op], bool] | None:
+    """Whether the backend of the device called so has kernels for an op; None of CPUs. UnknownDevice: there is none."""
+    if text.partition(":")[0] == "cpu":
+        return None
+    device = own_device(text, measure=False, cache_dir=None)
+    backend = backend_for(device, text)
 
     def serves(op: Op) -> bool:
         try:
@@ -183,4 +175,4 @@ def _serves(device: Device) -> Callable[[Op], bool]:
         except NothingLegal:
             return False
 
-    return serves
+    return None if device.kind == "cpu" else serves

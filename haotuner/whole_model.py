@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,14 @@ from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
 from haotuner.orchestrate.tasks import AskedModel, asked_model, requests, spans_of
+from haotuner.pack.device_models import answered
+from haotuner.pack.device_numbers import ordinal_for
+from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
 from haotuner.runtime.pack import Pack
+from haotuner.runtime.placed_model import PlacedModel
+from haotuner.words.op import Op
 from haotuner.words.shape import Span
 
 TOLERANCE = 1e-3  # of the largest result: fp32 sums in other orders, through some hundred steps
@@ -35,10 +40,19 @@ SEED = 0  # of random numbers in a checked model
 CHECK_LIMIT_S = 900.0
 
 
-def model_of(path: str | Path, shapes: str, first_group: int = 0, measure_s: float = 0.0) -> AskedModel:
-    """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers."""
+def model_of(
+    path: str | Path,
+    shapes: str,
+    first_group: int = 0,
+    measure_s: float = 0.0,
+    serves: Callable[[Op], bool] | None = None,
+) -> AskedModel:
+    """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers.
+
+    ``serves``: of a device, as of ``asked_model``.
+    """
     place = Path(path)
-    return asked_model(name_of(place), graph_of(place), shapes, place, first_group, measure_s)
+    return asked_model(name_of(place), graph_of(place), shapes, place, first_group, measure_s, serves)
 
 
 def name_of(file: Path) -> str:
@@ -91,8 +105,8 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
     for sizes in chosen:
         given = drawn_inputs(graph, sizes)
         values: dict[str, Any] = {}
-        for threads in (1, None):
-            with Pack(pack, threads) as opened:
+        for opened in _opened(pack):
+            with opened:
                 model = opened.model(name)
                 parts: list[Model] = list(model.segments.values()) if isinstance(model, Chain) else [model]
                 if not values:
@@ -107,8 +121,18 @@ def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) 
         raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
 
 
+def _opened(pack: Path) -> Iterator[Pack]:
+    """The pack by one thread and by all; one of a device on the first that runs it."""
+    manifest = read_manifest(pack)
+    if manifest.placed:
+        yield Pack(pack, device=f"cuda:{ordinal_for(manifest)}")
+        return
+    yield from (Pack(pack, threads) for threads in (1, None))
+
+
 def _check_part(part: Model, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    found = part.run({end.name: values[end.name] for end in part.inputs})
+    given = {end.name: values[end.name] for end in part.inputs}
+    found = answered(part, given) if isinstance(part, PlacedModel) else part.run(given)
     for output, computed in found.items():
         far = difference(computed, values[output])
         if far > TOLERANCE:

@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Containers often forbid bytecode. Some hundred processes would compile all our sources again, 0.4 s each.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # OpenBLAS's threads spin as they wait for each other: with a test process a core, small products took ten times as long.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if run_folder.WORD not in os.environ:  # not in a worker, which has its parent's
         shared = os.environ[run_folder.WORD] = tempfile.mkdtemp(prefix="haotuner-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))

@@ -25,6 +25,7 @@ from haotuner.words.record import Failed, Timed, Trial
 Facts = Mapping[str, float | str]
 # What a request tells child processes through their environment: the device as it was asked for, a folder that stays.
 DEVICE_WORD, CACHE_WORD, OBJECTS_WORD = "HAOTUNER_DEVICE", "HAOTUNER_CODE_CACHE", "HAOTUNER_OBJECTS"
+DEVICE_CODE = "device-code"  # folder of compiled units, in a cache
 CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 
@@ -56,6 +57,35 @@ class Choice:
     kernels: Sequence[MicroKernel]
     tables: Sequence[PlanTable]
     ranges: Mapping[str, tuple[int, int]]  # (first, last) of every dynamic axis in the traffic
+
+
+class GroupLaunch(Protocol):
+    """How the kernel of a model's group is launched, see runtime/native/cuda/loaded.h."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def points(self) -> int: ...  # noqa: D102
+
+    @property
+    def lanes(self) -> int: ...  # noqa: D102
+
+    @property
+    def sizes(self) -> Sequence[int]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSources:
+    """Groups of whole models (``orchestrate/written.py``): C of loops and schedules; of a device its code, by a launch each.
+
+    ``cache``: a folder in which compiled code is kept.
+    """
+
+    c: str
+    device: str = ""
+    launches: Sequence[GroupLaunch] = ()
+    cache: Path | None = None
 
 
 class Packed(Protocol):
@@ -184,12 +214,12 @@ class Backend(Protocol):
         device: Device,
         out: Path,
         compile_object: CompileObject,
-        groups: str = "",
+        groups: GroupSources | None = None,
         objects: Path | None = None,
     ) -> dict[str, Any]:
         """Build a pack's library; RuntimeError with the compiler's words. Returns what the manifest adds of the code.
 
-        ``groups``: C of the groups of whole models (``orchestrate/written.py``). ``objects``: a folder in which the
+        ``groups``: of whole models. ``objects``: a folder in which the
         compiled runtime is kept for the next library (``object_cache.py``).
         """
         ...

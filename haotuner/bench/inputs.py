@@ -34,6 +34,8 @@ def weight_bytes(op: Op) -> int:
 def _weight_shape(op: Op) -> tuple[int, ...]:
     if op.kind == "batch_matmul":  # binds none
         return (1,)
+    if op.kind == "grouped":
+        return (op["g"], op["n"], op["k"])
     return weight_shape(op) if is_convolution(op.kind) else (op["n"], op["k"])
 
 

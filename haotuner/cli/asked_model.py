@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +49,10 @@ class Asked:
 
 def _table(model: AskedModel) -> str:
     steps, groups = _steps(model), len(model.written.functions)
+    loops = "launches of generated kernels" if model.on_device else "plain loops"
     return (
         f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
-        f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones); "
+        f"tuned ops, {steps['Loops']} by {loops} ({groups} different ones); "
         f"{sum(len(one.weights) for one in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
     )
 
@@ -104,8 +105,13 @@ def _steps(model: AskedModel) -> Counter[str]:
     return found
 
 
-def read_models(files: Sequence[Path], shapes: Sequence[str], *, quiet: bool) -> Asked:
-    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong."""
+def read_models(
+    files: Sequence[Path], shapes: Sequence[str], serves: Callable[[Op], bool] | None = None, *, quiet: bool
+) -> Asked:
+    """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
+
+    ``serves``: of a device, whether it has kernels for an op.
+    """
     if len(shapes) not in (1, len(files)):
         raise UsageError(
             f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
@@ -119,7 +125,7 @@ def read_models(files: Sequence[Path], shapes: Sequence[str], *, quiet: bool) ->
             raise UsageError(
                 f"say with --shapes how large {file.name}'s dimensions may be, for example batch=1..8;seq=1..512"
             )
-        model = model_of(file, said, sum(len(one.written.functions) for one in found))
+        model = model_of(file, said, sum(len(one.written.functions) for one in found), serves=serves)
         found.append(model)
         if not quiet:
             steps = _steps(model)

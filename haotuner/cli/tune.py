@@ -21,7 +21,7 @@ from haotuner.cli.output import say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.requested import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.errors import UsageError
-from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked
+from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
 from haotuner.search.policies.names import NAMES
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.trace import arrivals_of
@@ -128,7 +128,7 @@ def tune(
     said = shapes or ["dynamic"]
     seconds = None if budget is None else seconds_of(budget)
     began = time.monotonic()
-    asked = read_models(file, said, quiet=quiet) if file else None
+    asked = read_models(file, said, serves_on(device), quiet=quiet) if file else None
     if asked is None and len(said) > 1:
         raise UsageError("--shapes is given twice; a trace may give each op shapes of its own")
     arrivals = arrivals_of(said[0]) if asked is None else asked.arrivals

@@ -56,18 +56,25 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The C of a group and what a call passes it: tensors in order, the output last; extents of its loops."""
+    """The C of a group and what a call passes it: tensors in order, the output last; extents of its loops.
+
+    Of a device (``cuda_loops.py``): ``lanes`` threads for each point of the first ``points`` loops, and the lines of the
+    size table that it reads.
+    """
 
     source: str
     tensors: tuple[str, ...]
     loops: tuple[Extent, ...]
+    points: int = 0
+    lanes: int = 1
+    sizes: tuple[int, ...] = ()
 
 
 def again_and_again(graph: Graph) -> str | None:
     """A tensor whose reduction the output's loops would repeat; None if each is computed once. It is better made before."""
     if ordered_node(graph) is not None:
         return None
-    variables, value = _element(graph)
+    variables, value = element_of(graph)
     extents = graph.types[graph.outputs[0]].shape
     order = [variable.name for variable in variables]
     count = 0
@@ -90,7 +97,8 @@ def _largest(graph: Graph) -> str | None:
     return inner[len(inner) // 2] if inner else None
 
 
-def _element(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
+def element_of(graph: Graph) -> tuple[tuple[Variable, ...], Expression]:
+    """The variables of a group's output, and its element at them."""
     accesses = Accesses(graph)
     variables = tuple(accesses.variable("i") for _ in graph.types[graph.outputs[0]].shape)
     return variables, accesses.computed(graph.outputs[0], variables)
@@ -131,10 +139,12 @@ def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     if node is not None:
         source, tensors, loops = ordered_source(graph, node, name, size)
         return Group(source=source, tensors=tensors, loops=loops)
-    return _Writer(graph, name, size).group()
+    return LoopsWriter(graph, name, size).group()
 
 
-class _Writer:
+class LoopsWriter:
+    """Writes one group; what a device does otherwise is in methods of its own."""
+
     def __init__(self, graph: Graph, name: str, size: Callable[[Extent], int]) -> None:
         self.graph, self.name, self.size = graph, name, size
         self.count = 0
@@ -143,9 +153,10 @@ class _Writer:
         self.kept: list[Expression] = []
 
     def group(self) -> Group:
+        """The whole function."""
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
-        variables, value = _element(self.graph)
+        variables, value = element_of(self.graph)
         stack = [self.top]
         across = folds_across(value, variables) if variables and _wide(extents[-1]) else []
         for place, variable in enumerate(variables):
@@ -158,15 +169,20 @@ class _Writer:
         target = self._offset(extents, [variable.name for variable in variables], stack)
         stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
         self._close(stack, 1)
-        body = "\n".join(_text(self.top.lines, 1))
+        tensors, pointers, body = self._parts(out)
+        head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
+        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, *body, "}"])
+        return Group(source=source, tensors=tensors, loops=extents)
+
+    def _parts(self, out: str) -> tuple[tuple[str, ...], list[str], list[str]]:
+        """What was written: the tensors, the output last; a pointer to each; the body."""
+        body = _text(self.top.lines, 1)
         tensors = (*(one for one in self.used if one != out), out)
         pointers = []
         for at, one in enumerate(tensors):
-            kind = f"{'' if one == out else 'const '}{MEMORY_TYPES[self.graph.types[one].dtype]}"
-            pointers.append(f"  {kind}* restrict {self._pointer(one)} = t[{at}];")
-        head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
-        source = "\n".join([head, "  (void)s; (void)t; (void)lo; (void)hi;", *pointers, body, "}"])
-        return Group(source=source, tensors=tensors, loops=extents)
+            kind = f"{'' if one == out else 'const '}{MEMORY_TYPES[self.graph.types[one].dtype]}*"
+            pointers.append(f"  {kind} restrict {self._pointer(one)} = ({kind})t[{at}];")
+        return tensors, pointers, body
 
     def _lanes(self, folds: Sequence[Fold], variable: str, place: int, stack: Sequence[Scope]) -> list[Scope]:
         """Loops over blocks of the last axis and over a block's elements; sums are made before, all of a block at a time."""
@@ -180,8 +196,7 @@ class _Writer:
             sums = f"v{self.count}"
             inner = [*stack, outer]
             for axis, extent in fold.axes:
-                wide = f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
-                inner.append(self._open(f"for (int64_t {axis.name} = 0; {axis.name} < {wide}; ++{axis.name})", axis.name))
+                inner.append(self._loop(axis.name, self._wide(extent, stack)))
             inner.append(self._lane(variable, block, count))
             value = self._value(fold.value, inner)
             inner[-1].lines.append(f"{sums}[{variable} - {block}] += {value};")
@@ -255,7 +270,7 @@ class _Writer:
         """The place of an element, row by row (Horner)."""
         found = "0"
         for extent, place in zip(shape, indices, strict=True):
-            wide = f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
+            wide = self._wide(extent, stack)
             found = place if found == "0" else f"({found}) * {wide} + {place}"
         return found
 
@@ -263,18 +278,32 @@ class _Writer:
         self.count += 1
         name, kind = f"v{self.count}", C_TYPES[e.dtype]
         inner = list(stack)
-        for variable, extent in e.axes:
-            wide = f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
-            inner.append(
-                self._open(f"for (int64_t {variable.name} = 0; {variable.name} < {wide}; ++{variable.name})", variable.name)
-            )
+        for place, (variable, extent) in enumerate(e.axes):
+            begin, step = self._share(stack) if place == len(e.axes) - 1 else ("0", "1")
+            inner.append(self._loop(variable.name, self._wide(extent, stack), begin, step))
         value = self._value(e.value, inner)
         if e.how in ("max", "min") and kind == "float":
             return self._extreme(e, name, value, inner, stack, scope)
-        inner[-1].lines.append(f"{name} = {joined(e.how, name, value, 'fp32' if e.dtype in HALVES else e.dtype)};")
+        summed = "fp32" if e.dtype in HALVES else e.dtype
+        inner[-1].lines.append(f"{name} = {joined(e.how, name, value, summed)};")
         scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
         self._close(inner, len(stack))
+        scope.lines += self._joined(name, e.how, summed, stack)
         return self._once(rounded(name, e.dtype), kind, scope) if e.dtype in HALVES else name
+
+    def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
+        """Where a thread begins in the innermost axis of a reduction in this scope, and how far apart its terms are."""
+        return "0", "1"
+
+    def _joined(self, name: str, how: str, dtype: str, stack: Sequence[Scope]) -> list[str]:
+        """Lines that join what threads have of a reduction that they share."""
+        return []
+
+    def _loop(self, variable: str, end: str, begin: str = "0", step: str = "1") -> Scope:
+        return self._open(f"for (int64_t {variable} = {begin}; {variable} < {end}; {variable} += {step})", variable)
+
+    def _wide(self, extent: Extent, stack: Sequence[Scope]) -> str:
+        return f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
 
     def _extreme(self, e: Fold, name: str, value: str, inner: list[Scope], stack: Sequence[Scope], scope: Scope) -> str:
         """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme."""
@@ -287,6 +316,7 @@ class _Writer:
         ]
         scope.lines.append(f"int32_t {name} = ordered({neutral(e.how, e.dtype)}, 0);")
         self._close(inner, len(stack))
+        scope.lines += self._joined(name, e.how, "int32", stack)
         scope.lines.append(f"const float {found} = unordered({name});")
         return found
 

@@ -36,13 +36,11 @@ def _polynomial(coefficients: Sequence[float], x: str) -> str:
     return found
 
 
-PRELUDE = f"""#include <math.h>
-#include <stdint.h>
-#include <string.h>
-#define INLINE static inline __attribute__((always_inline))
-INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
-INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
-INLINE int64_t floordiv(int64_t a, int64_t b) {{ int64_t q = a / b; return q - ((a % b != 0) & ((a < 0) != (b < 0))); }}
+# Behind a head that has INLINE, and the bits of a float as a whole number and back, as C or CUDA C++ has them.
+FUNCTIONS = f"""INLINE int64_t floordiv(int64_t a, int64_t b) {{
+  int64_t q = a / b;
+  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}}
 INLINE int64_t floormod(int64_t a, int64_t b) {{ return a - floordiv(a, b) * b; }}
 INLINE int64_t ht_ipow(int64_t a, int64_t n) {{ /* of whole numbers; 1 over one of them is 0, but for 1 and -1 */
   if (n < 0) return a == 1 ? 1 : a == -1 ? (n & 1 ? -1 : 1) : 0;
@@ -114,6 +112,13 @@ INLINE float ht_sigmoid(float x) {{
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }}
 """
+PRELUDE = f"""#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#define INLINE static inline __attribute__((always_inline))
+INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
+INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
+{FUNCTIONS}"""
 
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
            "greater_equal": ">=", "and": "&&", "or": "||"}  # fmt: skip

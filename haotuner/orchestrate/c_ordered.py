@@ -39,8 +39,8 @@ def ordered_source(graph: Graph, node: Node, name: str, size: Callable[[Extent],
     pointers = []
     for place, one in enumerate((*node.inputs, node.output)):
         const, pointer = ("", "y") if one == node.output else ("const ", f"x{place}")
-        kind = f"{const}{MEMORY_TYPES[graph.types[one].dtype]}"
-        pointers.append(f"  {kind}* restrict {pointer} = t[{tensors.index(one)}]; (void){pointer};")
+        kind = f"{const}{MEMORY_TYPES[graph.types[one].dtype]}*"
+        pointers.append(f"  {kind} restrict {pointer} = ({kind})t[{tensors.index(one)}]; (void){pointer};")
     head = f"static void {name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
     return "\n".join([head, "  (void)s; (void)lo; (void)hi;", *pointers, *lines, "}"]), tensors, loops
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,25 @@ ALIKE = 1e-5  # of two functions at all points
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """``steps`` by their names in epilogues; ``nodes``: what they compute, in order."""
+    """``steps`` by their names in epilogues; ``nodes``: what they compute, in order, ``counts`` of them a step."""
 
     steps: tuple[str, ...]
     nodes: tuple[str, ...]
+    counts: tuple[int, ...]
     constants: Mapping[str, Any]
     passed: Mapping[str, str]
+
+    def prefixes(self) -> Iterator[Carried]:
+        """Itself, then without its last step, and so on down to nothing."""
+        for length in range(len(self.steps), -1, -1):
+            steps = self.steps[:length]
+            yield Carried(
+                steps=steps,
+                nodes=self.nodes[: sum(self.counts[:length])],
+                counts=self.counts[:length],
+                constants={name: value for name, value in self.constants.items() if name in steps},
+                passed={name: one for name, one in self.passed.items() if name in steps},
+            )
 
     @property
     def epilogue(self) -> str:
@@ -69,6 +82,7 @@ class Following:
         """What may follow a product: bias, function, residual; ``bias_of`` gives a constant's row, or None."""
         steps: list[str] = []
         nodes: list[str] = []
+        counts: list[int] = []
         constants: dict[str, Any] = {}
         passed: dict[str, str] = {}
         found = self.after(tensor, "add")
@@ -76,17 +90,20 @@ class Following:
             constants["bias"] = row
             nodes.append(found[0])
             steps.append("bias")
+            counts.append(1)
         function = self._function_of_one(nodes[-1] if nodes else tensor)
         if function is not None:
             steps.append(function[0])
             nodes += function[1]
+            counts.append(len(function[1]))
         last = nodes[-1] if nodes else tensor
         more = self.added(last)
         if more is not None and self._alike(more[1], last):
             passed["residual"] = more[1]
             nodes.append(more[0])
             steps.append("residual")
-        return Carried(tuple(steps), tuple(nodes), constants, passed)
+            counts.append(1)
+        return Carried(tuple(steps), tuple(nodes), tuple(counts), constants, passed)
 
     def _alike(self, tensor: str, other: str) -> bool:
         """Whether a tensor that comes with the call has the shape of another one."""

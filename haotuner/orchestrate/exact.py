@@ -9,7 +9,7 @@ optimality, or its bound is told. Which tensors must lie in memory, and what a p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.greedy import Greedy, Step
 from haotuner.orchestrate.products import Product
+from haotuner.words.op import Op
 
 MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
 MOST_NODES = 32  # of a candidate
@@ -81,9 +82,11 @@ class _Window:
 class Exact(Greedy):
     """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
 
-    def __init__(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> None:
+    def __init__(
+        self, graph: Graph, prices: Prices, *, tuned: bool = True, serves: Callable[[Op], bool] | None = None
+    ) -> None:
         self.prices, self.told = prices, Told()
-        super().__init__(graph, tuned=tuned)
+        super().__init__(graph, tuned=tuned, serves=serves)
         self.order = {node.output: place for place, node in enumerate(graph.nodes)}
 
     def prefers(self, one: Product, parts: Sequence[Product]) -> bool:

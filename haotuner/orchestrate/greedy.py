@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.c_ordered import ORDERED
 from haotuner.orchestrate.online import online_products
 from haotuner.orchestrate.products import Finder, Product
+from haotuner.words.op import Op
 
 MOST_NODES = 48  # of a group
 FREE = ("reshape", "transpose", "broadcast", "slice", "size", "iota")  # cost nothing to compute again
@@ -40,14 +41,17 @@ Step = Product | Loops | Alias
 
 
 class Greedy:
-    """The steps of a graph in an order in which they can run. Without ``tuned`` everything runs as plain loops."""
+    """The steps of a graph in an order in which they can run. Without ``tuned`` everything runs as plain loops.
 
-    def __init__(self, graph: Graph, *, tuned: bool = True) -> None:
+    ``serves``: as of ``Finder``.
+    """
+
+    def __init__(self, graph: Graph, *, tuned: bool = True, serves: Callable[[Op], bool] | None = None) -> None:
         self.graph = graph
-        self.finder = Finder(graph)
+        self.finder = Finder(graph, serves)
         self.made = self.finder.made
         self.products = {one.output: one for one in self.finder.products()} if tuned else {}
-        for one in online_products(self.finder) if tuned else ():
+        for one in online_products(self.finder) if tuned and serves is None else ():
             parts = [name for name in self.products if name in one.nodes]
             if self.prefers(one, [self.products[name] for name in parts]):
                 for name in parts:

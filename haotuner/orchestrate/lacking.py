@@ -1,47 +1,36 @@
-"""What of a model a device has no kernels for, step by step: said before anything is tuned."""
+"""What of a model runs on no GPU: said before anything is tuned."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from haotuner.errors import UsageError
+from haotuner.graph.data_sizes import HOST, MAKING
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.greedy import Loops
-from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.tasks import AskedModel
-from haotuner.words.op import Op
+from haotuner.orchestrate.cuda_loops import NOT_SERVED
+from haotuner.orchestrate.greedy import Loops, Step
+from haotuner.orchestrate.segments import data_dimensions, origins
 
-SHOWN = 8  # of each kind of step; the others are counted
-PRIMITIVES = 4  # of a group, the most frequent
+SHOWN = 8  # the others are counted
 
 
-def steps_lacking(model: AskedModel, serves: Callable[[Op], bool]) -> tuple[str, ...]:
-    """Of a model the steps that nothing on a device computes, in words: products, generated groups, cuts.
-
-    ``serves``: whether the device has a kernel for an op.
-    """
-    ops = list(dict.fromkeys(Op.parse(one.op).name for one in model.steps if isinstance(one, Product)))
-    lost = [name for name in ops if not serves(Op.parse(name))]
-    groups = [_group(one.graph) for one in model.steps if isinstance(one, Loops)]
-    found = [f"product {name}" for name in _shown(lost)]
-    found += [f"group {one}" for one in _shown(groups)]
-    if len(model.parts) > 1:
-        found.append(f"{len(model.parts) - 1} cuts where a size depends on data, at which the host must wait for it")
-    return tuple(found)
+def check_sizes(name: str, graph: Graph) -> None:
+    """UsageError that names what the host does in the midst of a model: sizes that data tell, random numbers."""
+    found = [f"{one} is known only from data: {origin}" for one, origin in origins(graph, data_dimensions(graph))]
+    made = [node for node in graph.nodes if node.primitive in HOST and node.primitive not in MAKING]
+    _refuse(name, [*found, *(f"{node.output}: {node.primitive} is of the host" for node in made)])
 
 
-def products_served(model: AskedModel, serves: Callable[[Op], bool]) -> tuple[int, int]:
-    """How many of a model's products a device has kernels for, and how many there are."""
-    every = [Op.parse(one.op) for one in model.steps if isinstance(one, Product)]
-    return sum(serves(op) for op in every), len(every)
+def check_steps(name: str, steps: Sequence[Step]) -> None:
+    """UsageError that names the steps which no kernel of a GPU computes: layers of many steps."""
+    nodes = [node for step in steps if isinstance(step, Loops) for node in step.graph.nodes]
+    lost = [node for node in nodes if node.primitive in NOT_SERVED]
+    _refuse(name, [f"{one.output}: a layer ({one.attributes.get('kind', one.primitive)}) goes step by step" for one in lost])
 
 
-def _group(graph: Graph) -> str:
-    """The tensor that a group makes, and of what: ``y (3 map, 1 reduce)``."""
-    counted = Counter(node.primitive for node in graph.nodes).most_common(PRIMITIVES)
-    return f"{graph.outputs[0]} ({', '.join(f'{count} {name}' for name, count in counted)})"
-
-
-def _shown(names: Sequence[str]) -> list[str]:
-    more = len(names) - SHOWN
-    return [*names[:SHOWN], *([f"… and {more} more"] if more > 0 else [])]
+def _refuse(name: str, found: Sequence[str]) -> None:
+    if not found:
+        return
+    more = [f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+    lines = "".join(f"\n  {one}" for one in [*found[:SHOWN], *more])
+    raise UsageError(f"{name} cannot run on a GPU; tune it for the CPU: leave --device out{lines}")

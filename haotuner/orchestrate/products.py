@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,9 @@ import numpy as np
 from haotuner.graph.extents import Extent, product, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.orchestrate.carried import Carried, Following
+from haotuner.words.op import Op
+
+PLACED_BATCH = 3  # axes of a batch that a device counts over (HT_CUDA_BATCH_AXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,13 @@ class Product:
 
 
 class Finder:
-    """Looks a graph over once; ``products`` lists what it found, each node in one product at most."""
+    """Looks a graph over once; ``products`` lists what it found, each node in one product at most.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    ``serves``: whether a device has kernels for an op; None: for all of them, and for kernels of online sums.
+    """
+
+    def __init__(self, graph: Graph, serves: Callable[[Op], bool] | None = None) -> None:
+        self.graph, self.serves = graph, serves
         self.made = {node.output: node for node in graph.nodes}
         self.readers: dict[str, list[Node]] = {}
         for node in graph.nodes:
@@ -75,6 +81,10 @@ class Finder:
                 if found is not None:
                     self.follow.taken.update(found.nodes)
                     yield found
+
+    def _served(self, after: Carried, spec: Callable[[Carried], str]) -> Carried | None:
+        """As much of what follows a product as there are kernels for; None: there are none for the product alone."""
+        return next((one for one in after.prefixes() if self.serves is None or self.serves(Op.parse(spec(one)))), None)
 
     def _single(self, node: Node) -> bool:
         return all(self.graph.types[one].dtype == "fp32" for one in (*node.inputs, node.output))
@@ -97,9 +107,14 @@ class Finder:
         weight = np.asarray(self.graph.constants[w])
         rows = weight if of_w == n + k else weight.T
         (features, depth), nodes, last = rows.shape, [node.output], node.output
-        after = self.follow.carried(last, lambda one: self._row(one, features))
+        plain = f"dense:n={features},k={depth}"
+        after = self._served(
+            self.follow.carried(last, lambda one: self._row(one, features)), lambda one: f"{plain}{one.epilogue}"
+        )
+        if after is None:
+            return None
         nodes += after.nodes
-        spec = f"dense:n={features},k={depth}{after.epilogue}"
+        spec = f"{plain}{after.epilogue}"
         m = product(self._shape(x)[:-1])
         return Product(
             kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(x), weight=rows, constants=after.constants,
@@ -163,7 +178,6 @@ class Finder:
             last = whole.output
             nodes.append(last)
         after = self.follow.carried(last, lambda one: self._row(one, features, rank))
-        nodes += after.nodes
         return self._conv_product(weight, groups, strides, pads, dilations, source, nodes, after)
 
     def _conv_product(
@@ -180,11 +194,15 @@ class Finder:
         for name, values, plain in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
             if any(one != plain for one in values):
                 spec += f",{name}={'.'.join(map(str, values))}"
-        spec += (f",groups={groups}" if groups > 1 else "") + after.epilogue
+        spec += f",groups={groups}" if groups > 1 else ""
+        kept = self._served(after, lambda one: f"{spec}{one.epilogue}")
+        if kept is None:
+            return None
+        spec, nodes = f"{spec}{kept.epilogue}", [*nodes, *kept.nodes]
         extents = {"b": shape[0], **dict(zip(sides, shape[2:], strict=True))}
         return Product(
             kind="conv", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
-            weight=np.ascontiguousarray(weight), constants=after.constants, passed=after.passed,
+            weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed,
         )  # fmt: skip
 
     # Two activations
@@ -236,6 +254,8 @@ class Finder:
         static = [f"{axis}={e}" for axis, e in extents.items() if isinstance(e, int) and axis in "nk"]
         spec = "batch_matmul:" + ",".join([*static, *([f"layout={layout}"] if layout else [])])
         dynamic = {axis: e for axis, e in extents.items() if f"{axis}={e}" not in static}
+        if self.serves is not None and not (len(batch) <= PLACED_BATCH and self.serves(Op.parse(spec.rstrip(":")))):
+            return None
         order: tuple[int, ...] = ()
         after = self.follow.only_reader(last)
         if after is not None and after.primitive == "transpose" and after.attributes["order"][-1] == len(out) - 1:

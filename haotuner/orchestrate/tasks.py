@@ -11,9 +11,10 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
 from haotuner.orchestrate.greedy import Step
+from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import counts, cut, data_dimensions, origins
@@ -41,6 +42,7 @@ class AskedModel:
     plans: tuple[Exact, ...]  # of its segments
     file: Path
     shapes: str
+    on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
 
     @property
     def held(self) -> dict[str, WrittenModel]:
@@ -54,20 +56,31 @@ class AskedModel:
 
 
 def asked_model(
-    name: str, graph: Graph, shapes: str, file: Path, first_group: int = 0, measure_s: float = 0.0
+    name: str,
+    graph: Graph,
+    shapes: str,
+    file: Path,
+    first_group: int = 0,
+    measure_s: float = 0.0,
+    serves: Callable[[Op], bool] | None = None,
 ) -> AskedModel:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
-    timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``.
+    timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``. ``serves``: of a device,
+    whether it has kernels for an op; None: the model runs on CPUs.
     """
+    if serves is not None:
+        check_sizes(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
-    prices = Measured(at, measure_s) if measure_s else Prices(at)
-    plans = tuple(Exact(segment.graph, prices) for segment in cut(graph) if segment.graph is not None)
+    prices = Measured(at, measure_s) if measure_s else Prices(at, CORE if serves is None else GPU)
+    plans = tuple(Exact(one.graph, prices, serves=serves) for one in cut(graph) if one.graph is not None)
+    if serves is not None:
+        check_steps(name, [step for plan in plans for step in plan.steps])
     if not any(isinstance(one, Product) for plan in plans for one in plan.steps):
         raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
-    return _assembled(name, graph, spans, plans, file, shapes, first_group)
+    return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
 
 
 def priced(models: Sequence[AskedModel], prices: Callable[[Sequence[Mapping[str, int]]], Prices]) -> tuple[AskedModel, ...]:
@@ -81,7 +94,11 @@ def priced(models: Sequence[AskedModel], prices: Callable[[Sequence[Mapping[str,
         for plan in one.plans:
             plan.price(own)
         first = sum(len(before.written.functions) for before in found)
-        found.append(_assembled(one.written.name, one.graph, one.spans, one.plans, one.file, one.shapes, first))
+        found.append(
+            _assembled(
+                one.written.name, one.graph, one.spans, one.plans, one.file, one.shapes, first, on_device=one.on_device
+            )
+        )
     return tuple(found)
 
 
@@ -93,6 +110,8 @@ def _assembled(
     file: Path,
     shapes: str,
     first_group: int,
+    *,
+    on_device: bool,
 ) -> AskedModel:
     """The model of these plans, one for each segment that runs anything."""
     segments, parts, left = cut(graph), list[WrittenModel](), iter(plans)
@@ -100,11 +119,12 @@ def _assembled(
         if segment.graph is not None:
             called = f"{name}.{place}" if len(segments) > 1 else name
             groups = first_group + sum(len(one.functions) for one in parts)
-            parts.append(written(called, segment.graph, next(left).steps, groups))
+            parts.append(written(called, segment.graph, next(left).steps, groups, on_device=on_device))
     return AskedModel(
         graph=graph, spans=spans, steps=tuple(step for plan in plans for step in plan.steps), parts=tuple(parts),
         written=parts[0] if len(segments) == 1 else written_chain(name, graph, segments, parts),
         told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
+        on_device=on_device,
     )  # fmt: skip
 
 

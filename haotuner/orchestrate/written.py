@@ -17,6 +17,8 @@ from haotuner.orchestrate.agreements import agreements
 from haotuner.orchestrate.c_loops import loops_of
 from haotuner.orchestrate.c_math import PRELUDE
 from haotuner.orchestrate.chain import chain_document
+from haotuner.orchestrate.cuda_loops import PRELUDE as CUDA_PRELUDE
+from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.greedy import Alias, Loops, Step
 from haotuner.orchestrate.products import Product, View
 from haotuner.orchestrate.segments import Segment
@@ -28,13 +30,19 @@ ALIGNED = 64  # bytes; a weight begins at a cache line
 
 
 class Function(NamedTuple):
-    """C of a group: its name and source, places of its loops' extents and of its output's, and how many tensors it takes."""
+    """C of a group: its name and source, places of its loops' extents and of its output's, and how many tensors it takes.
+
+    Of a device: CUDA C++, and how it is launched (``Group`` of ``c_loops.py``).
+    """
 
     name: str
     source: str
     extents: tuple[int, ...]
     shape: tuple[int, ...]
     tensors: int
+    points: int = 0
+    lanes: int = 0  # 0: a function of the host
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +70,14 @@ class _Writer:
     name: str
     graph: Graph
     first_group: int
+    on_device: bool
     sizes: SizeTable = field(default_factory=SizeTable)
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights: bytearray = field(default_factory=bytearray)
     held: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_content: dict[tuple[str, str, tuple[int, ...]], str] = field(default_factory=dict)
     functions: list[Function] = field(default_factory=list)
-    known_groups: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
+    known_groups: dict[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
 
     def weight(self, value: Any, name: str) -> str:
         """The name under which an array lies in the blob; equal ones lie there once."""
@@ -108,14 +117,17 @@ class _Writer:
         return self._product(step)
 
     def _loops(self, step: Loops) -> dict[str, Any]:
-        group = loops_of(step.graph, "GROUP", self.sizes.place)
+        group = (device_loops_of if self.on_device else loops_of)(step.graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
         shape = tuple(self.sizes.places(step.graph.types[group.tensors[-1]].shape))
-        place = self.known_groups.setdefault((group.source, extents, shape), self.first_group + len(self.functions))
+        key = group.source, extents, shape, group.sizes
+        place = self.known_groups.setdefault(key, self.first_group + len(self.functions))
         if place == self.first_group + len(self.functions):  # equal groups are one function
-            name = f"ht_group_{place}"
-            source = group.source.replace("GROUP", name, 1)
-            self.functions.append(Function(name, source, extents, shape, len(group.tensors)))
+            name, lanes = f"ht_group_{place}", group.lanes if self.on_device else 0
+            source = group.source.replace("GROUP", name)
+            self.functions.append(
+                Function(name, source, extents, shape, len(group.tensors), group.points, lanes, group.sizes)
+            )
         return {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
 
     def _product(self, step: Product) -> dict[str, Any]:
@@ -134,9 +146,11 @@ class _Writer:
         return found
 
 
-def written(name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0) -> WrittenModel:
+def written(
+    name: str, graph: Graph, steps: Sequence[Step], first_group: int = 0, *, on_device: bool = False
+) -> WrittenModel:
     """The model of these steps. ``first_group``: how many groups other models of the pack have."""
-    writer = _Writer(name, graph, first_group)
+    writer = _Writer(name, graph, first_group, on_device)
     told = [writer.step(step) for step in steps]
     ends = [[writer.end(one) for one in names] for names in (graph.inputs, graph.outputs)]
     lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
@@ -159,15 +173,23 @@ def written_chain(name: str, graph: Graph, segments: Sequence[Segment], parts: S
     return WrittenModel(name=name, document=chain_document(name, graph, called), weights=b"", functions=functions)
 
 
+def device_source_of(models: Sequence[WrittenModel]) -> str:
+    """CUDA C++ of all groups; empty where they are functions of the host."""
+    functions = [one for model in models for one in model.functions if one.lanes]
+    return "\n".join([CUDA_PRELUDE, *(one.source for one in functions)]) + "\n" if functions else ""
+
+
 def source_of(models: Sequence[WrittenModel]) -> str:
     """C of all groups and schedules, in the tables of runtime/native/loops.h and model/words.h."""
     functions = [one for model in models for one in model.functions]
-    text = [PRELUDE, '#include "loops.h"', '#include "model/words.h"', *(one.source for one in functions)]
+    text = [PRELUDE, '#include "loops.h"', '#include "model/words.h"']
+    text += [one.source for one in functions if not one.lanes]
     for one in functions:
         for word, places in (("extents", one.extents), ("shape", one.shape)):
             text.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
     rows = [
-        f"  {{{one.name}, {len(one.extents)}, {one.tensors}, {len(one.shape)}, {one.name}_extents, {one.name}_shape}},"
+        f"  {{{'0' if one.lanes else one.name}, {len(one.extents)}, {one.tensors}, {len(one.shape)}, {one.name}_extents, "
+        f"{one.name}_shape}},"
         for one in functions
     ]
     text += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0},", "};"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from haotuner.errors import HaotunerError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
-from haotuner.pack.device_numbers import check_numbers, unchecked
+from haotuner.pack.device_numbers import check_numbers, ordinal_for, unchecked
 from haotuner.pack.image_bits import check_image_bits
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
 from haotuner.pack.models import MODELS
@@ -82,10 +82,16 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
         manifest = read_manifest(path)
         if manifest.placed:
             check_library(path, manifest)
-            return check_numbers(path, manifest, seed, most_flops)
+            problems += _check_weights(path, manifest)
+            ordinal = ordinal_for(manifest) if manifest.models and not problems else None
+            if ordinal is not None:
+                with Pack(path, device=f"cuda:{ordinal}") as pack:
+                    problems += _check_models(pack)
+            return [*problems, *check_numbers(path, manifest, seed, most_flops)]
         with Pack(path) as pack:
             manifest = pack.manifest
-            problems += _check_models(pack)
+            problems += _check_weights(path, manifest)
+            problems += _check_models(pack, {problem.split(":")[0].removeprefix("model ") for problem in problems})
             counts = sorted({t for op in pack.manifest.ops for t in op.threads} | {1, usable_cores()})
     except HaotunerError as error:
         return [str(error)]
@@ -99,13 +105,20 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     return problems
 
 
-def _check_models(pack: Pack) -> list[str]:
-    """Weights of whole models against their hashes, and that their schedules name what the pack has."""
+def _check_weights(path: Path, manifest: Manifest) -> list[str]:
+    """Weights of whole models against their hashes."""
+    return [
+        f"model {name}: its weights were changed or cut; restore the pack or tune again"
+        for name, files in manifest.models.items()
+        if hashlib.sha256((path / MODELS / files.weights).read_bytes()).hexdigest() != files.weights_sha256
+    ]
+
+
+def _check_models(pack: Pack, damaged: Collection[str] = ()) -> list[str]:
+    """That schedules of whole models name what the pack has; those whose weights are damaged are left out."""
     problems = []
     for name, files in pack.manifest.models.items():
-        digest = hashlib.sha256((pack.path / MODELS / files.weights).read_bytes()).hexdigest()
-        if digest != files.weights_sha256:
-            problems.append(f"model {name}: its weights were changed or cut; restore the pack or tune again")
+        if name in damaged:
             continue
         try:
             model = pack.model(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.errors import PackInvalid, PackMismatch, UsageError
+from haotuner.errors import PackInvalid, PackMismatch
 from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, linked, steadily
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
@@ -114,10 +114,12 @@ class Library:
 
     @property
     def mapped(self) -> Mapped:
-        """The library of a pack with whole models, as they are called. UsageError for a pack on a device."""
-        if not isinstance(self._loaded, Mapped):
-            raise UsageError(f"{self._pack}: whole models run on CPUs; load the pack without a device")
-        return self._loaded
+        """The library of a pack with whole models, as they are opened; on a device it is tvm-ffi's, mapped once more."""
+        return self._loaded if isinstance(self._loaded, Mapped) else self._again
+
+    @cached_property
+    def _again(self) -> Mapped:
+        return Mapped(self._place[0])
 
     def _open(self, pack: Path, gpu: Gpu) -> None:
         """Load the device code, so that no call has to; PackMismatch in the driver's words."""

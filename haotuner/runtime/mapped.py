@@ -65,6 +65,9 @@ class Mapped:
             raise PackInvalid(f"{path} serves no whole models, as its manifest says; tune again") from error
         enter.restype = ctypes.POINTER(_Door)
         self.door: Any = enter().contents
+        self.open_on: Any = getattr(library, "ht_pack_model_open_on", None)  # packs made before it serve CPUs
+        if self.open_on is not None:
+            self.open_on.argtypes, self.open_on.restype = (_I, _I, _I, _I, _P, *_SAID), _I
         self.times: Any = getattr(library, "ht_pack_model_times", None)  # packs made before it have none
         if self.times is not None:
             self.times.argtypes, self.times.restype = (_P, _P, _P, _P, *_SAID), _I
@@ -104,17 +107,32 @@ class NativeEnd:
 class NativeModel:
     """An open model. Calls may come from any thread; each has memory of its own."""
 
-    def __init__(self, mapped: Mapped, index: int, weights: int, threads: int) -> None:
-        """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound."""
+    def __init__(self, mapped: Mapped, index: int, weights: int, threads: int, device: int | None = None) -> None:
+        """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound.
+
+        ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
+        """
         self._mapped, door = mapped, mapped.door
-        handle, kind, text = _P(), _P(), ctypes.create_string_buffer(_TEXT)
-        if door.open(index, weights, threads, ctypes.byref(handle), ctypes.byref(kind), text, _TEXT):
-            raise PackInvalid(text.value.decode(errors="replace"))
+        handle, kind, text = _P(), ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
+        told = ctypes.addressof(handle), ctypes.addressof(kind), ctypes.addressof(text), _TEXT
+        failed = (
+            door.open(index, weights, threads, *told)
+            if device is None
+            else mapped.open_on(index, weights, device, threads, *told)
+        )
+        if failed:
+            words = text.value.decode(errors="replace")
+            raise HaotunerError(words) if device is not None and kind.value != b"RuntimeError" else PackInvalid(words)
         self._handle = handle
         weakref.finalize(self, _close, mapped, handle).atexit = False
         self.name: str = door.name(handle).decode()
         self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
         self.inputs, self.outputs = ([NativeEnd(one) for one in _until_none(self._facts(kind))] for kind in (0, 1))
+
+    @property
+    def address(self) -> int:
+        """By which the library knows it."""
+        return int(self._handle.value or 0)
 
     def _facts(self, output: int) -> Callable[[int], _Facts | None]:
         def facts(index: int) -> _Facts | None:

@@ -26,12 +26,15 @@ class Model:
 
     def __init__(self, pack: Pack, mapped: Mapped, index: int, files: OpenModel) -> None:
         self.pack, self._files = pack, files
-        self._native = NativeModel(mapped, index, files.weights, pack.threads)
+        self._native = self._opened(mapped, index, files)
         self._inputs, self._outputs = self._native.inputs, self._native.outputs
         self._shapes: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
         self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
         self._outside: set[tuple[tuple[int, ...], ...]] = set()  # of the shapes kept, those out of the tuned ranges
         self._out_of_range = 0
+
+    def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
+        return NativeModel(mapped, index, files.weights, self.pack.threads)
 
     @property
     def name(self) -> str:
@@ -86,10 +89,18 @@ class Model:
         if not self.pack.is_open:
             self.pack.library()
         given = self._given(inputs)
-        key = tuple([array.shape for array in given])
+        shapes = self._known(tuple([array.shape for array in given]), given)
+        found = self._made(shapes) if not out else self._placed(shapes, out)
+        self._native.run(given, found)
+        if out:
+            return self._delivered(found, out)
+        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}
+
+    def _known(self, key: tuple[tuple[int, ...], ...], given: list[Any]) -> list[tuple[int, ...]]:
+        """Shapes of the outputs of inputs of these shapes; counts those out of the tuned ranges."""
         shapes = self._shapes.get(key)
         if shapes is None:
-            shapes = self._native.shapes(given)
+            shapes = self._shapes_of(given)
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
                 self._outside.clear()
@@ -98,11 +109,10 @@ class Model:
                 self._outside.add(key)
         if key in self._outside:
             self._out_of_range += 1
-        found = self._made(shapes) if not out else self._placed(shapes, out)
-        self._native.run(given, found)
-        if out:
-            return self._delivered(found, out)
-        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}
+        return shapes
+
+    def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
+        return self._native.shapes(given)
 
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
         """One call: its outputs, and the microseconds of each step of the schedule; 0 of steps that have nothing to do.
@@ -133,11 +143,14 @@ class Model:
         except (MemoryError, ValueError) as error:
             raise UsageError(f"{self.name}: outputs of {shapes} cannot be had: {error}") from error
 
-    def _placed(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
-        """Arrays that the library can write: the caller's where they are contiguous."""
+    def _check_names(self, out: Mapping[str, Any]) -> None:
         unknown = [name for name in out if name not in {end.name for end in self._outputs}]
         if unknown:
             raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
+
+    def _placed(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
+        """Arrays that the library can write: the caller's where they are contiguous."""
+        self._check_names(out)
         found = []
         for end, shape in zip(self._outputs, shapes, strict=True):
             array = out.get(end.name)

@@ -30,13 +30,16 @@ def check_lazy(op: str, name: str, value: Any) -> None:
         raise ValueError(f"{op}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
 
 
-def empty_like(op: str, x: Any, size: tuple[int, ...]) -> Any:
-    """New memory of x's framework, type and device; ValueError where it has no way to be asked for it."""
+def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:
+    """New memory of x's framework and device; ValueError where it has no way to be asked for it.
+
+    ``dtype``: numpy's name of its type; empty: x's.
+    """
     if hasattr(x, "new_empty"):
-        return x.new_empty(size)
+        return x.new_empty(size, dtype=getattr(sys.modules["torch"], dtype)) if dtype else x.new_empty(size)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        return cupy.empty(size, dtype=x.dtype)
+        return cupy.empty(size, dtype=dtype or x.dtype)
     raise ValueError(f"{op}: no output can be made for a {type(x).__name__}; pass out=")
 
 

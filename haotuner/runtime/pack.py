@@ -24,6 +24,7 @@ from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.placed import PlacedBound, PlacedLinear
+from haotuner.runtime.placed_model import PlacedModel
 from haotuner.runtime.typed import numpy_type
 from haotuner.words import limits
 from haotuner.words.limits import MAX_THREADS
@@ -92,7 +93,8 @@ class Pack:
                 if is_chain(files.schedule):
                     self._models[name] = Chain(self, files.schedule, files.where, self._segment)
                 else:
-                    self._models[name] = Model(self, mapped, mapped.find(name), files)
+                    kind = Model if self.gpu is None else PlacedModel
+                    self._models[name] = kind(self, mapped, mapped.find(name), files)
         return self._models[name]
 
     def _segment(self, name: str) -> Model:

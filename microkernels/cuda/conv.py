@@ -17,6 +17,7 @@ from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
 from haotuner.microkernels.cuda.fused import fused
 from haotuner.ops.convolution import is_convolution, lies_as_columns
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -121,8 +122,8 @@ class CudaConv:
         return None
 
     def fuses(self, step: str) -> bool:
-        """A bias and an activation."""
-        return step != "residual" and fused((step,)) is not None
+        """All."""
+        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """The product's program."""
@@ -131,9 +132,8 @@ class CudaConv:
 
 def conv_families(op: Op) -> tuple[CudaConv, ...]:
     """The families that compute a convolution; none where its type, epilogue or kind is none of theirs."""
-    found = fused(op.epilogue)
-    if not is_convolution(op.kind) or "transpose" in op.kind or found is None or found.residual or not op.dynamic:
+    if not is_convolution(op.kind) or "transpose" in op.kind or fused(op) is None or not op.dynamic:
         return ()
-    if op.option("out") != "own" or op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:
+    if op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:
         return ()
     return tuple(CudaConv(op, family) for family in BATCHED_FAMILIES if family.serves(product_of(op)))

@@ -1,7 +1,8 @@
 """``python -m tests.bench.kind_models STORE…``: fits and ships a model a family beside dense fp32, on records of this host.
 
-The records are what tuning leaves behind, such as ``python -m tests.bench.operators kinds --db sqlite:////tmp/kinds.db``.
-Beside every model lies its provenance, with how well it ranks the kernels of each shape when fitted to the other shapes.
+The records are those of ``python -m tests.bench.kind_records --db STORE``, or what tuning leaves behind. Beside every model
+lies its provenance, with how well it ranks the kernels of each op when fitted to the other ops. One that ranks them worse
+than the analysis alone does not ship.
 """
 
 from __future__ import annotations
@@ -15,26 +16,30 @@ from typing import Any
 import numpy as np
 
 from haotuner.cost.columns import versions
-from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import open_store
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.models_shipped import folder
 from haotuner.transfer.reading import read_records
-from tests.bench.ship_models import fit, held_out, scored, ship_text, tasks_of
+from tests.bench.ship_models import fit, held_out, ops_of, scored, ship_text, tasks_of
 
-LEAST_ROWS, LEAST_SHAPES = 40, 3  # fewer teach nothing that the analytic order does not know
+LEAST_ROWS, LEAST_OPS = 40, 3  # fewer teach nothing that the analytic order does not know
 DENSE = "cpu_dense_fp32"  # has models of its own, by ``ship_models``
 
 
-def shapes_of(table: DeviceTable) -> Scores:
-    """A number for the shape, whatever the op, of each row."""
-    names = [str(trial.shape) for trial in table.trials]
-    return np.array([sorted(set(names)).index(name) for name in names], np.float64)
+def judged(table: DeviceTable) -> tuple[dict[str, float], dict[str, float]]:
+    """How well a model of the other ops ranks each op's kernels, and how well the analysis does."""
+    return (
+        scored(table, held_out(table, ops_of(table))),
+        scored(table, np.asarray(table.frame["expected_log"], np.float64)),
+    )
 
 
 def ship(table: DeviceTable, date: str, place: Path) -> dict[str, Any]:
-    """Fit and write the model of one family and its provenance, which is returned."""
+    """Fit and write the model of one family and its provenance, which is returned; not where analysis ranks better."""
+    learnt, analytic = judged(table)
+    if learnt["best@1"] < analytic["best@1"]:
+        return {"family": table.family, "held_out_ops": learnt, "analytic": analytic}
     forest = fit(table)
     forest.facts = {"device": table.device.id, "date": date}
     path, sha = ship_text(forest, place, f"{table.device.id}-{table.family}")
@@ -50,8 +55,8 @@ def ship(table: DeviceTable, date: str, place: Path) -> dict[str, Any]:
         "date": date,
         "columns": versions(forest.uses),
         "sha256": sha,
-        "held_out_shapes": scored(table, held_out(table, shapes_of(table))),
-        "analytic": scored(table, np.asarray(table.frame["expected_log"], np.float64)),
+        "held_out_ops": learnt,
+        "analytic": analytic,
         "made_by": "python -m tests.bench.kind_models",
     }
     path.with_suffix(".json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -67,16 +72,12 @@ def main() -> None:
     records = [record for url in asked.stores for record in open_store(url).records()]
     date = datetime.fromtimestamp(max(record.when for record in records), UTC).date().isoformat()
     for table in read_records(records, find_device).tables:
-        if (
-            table.family == DENSE
-            or len(table) < LEAST_ROWS
-            or len(set(shapes_of(table))) < LEAST_SHAPES
-            or not tasks_of(table)
-        ):
+        if table.family == DENSE or len(table) < LEAST_ROWS or len(set(ops_of(table))) < LEAST_OPS or not tasks_of(table):
             print(table.family, len(table), "rows: too few")
             continue
         facts = ship(table, date, asked.out)
-        print(facts["model"], facts["rows"], "rows", facts["held_out_shapes"], "analytic", facts["analytic"])
+        what = f"{facts['model']} {facts['rows']} rows" if "model" in facts else f"{facts['family']} not shipped:"
+        print(what, facts["held_out_ops"], "analytic", facts["analytic"])
 
 
 if __name__ == "__main__":

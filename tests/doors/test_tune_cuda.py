@@ -49,7 +49,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ampere(cache: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Any]:
     """A host with an sm_80 device, the folder where it tuned, and what `tune` printed."""
     host, folder = Host(cache, images, "sm_80"), tmp_path_factory.mktemp("ampere")
-    answer = host.run(folder, "tune", *ASKED, "--budget", "6s", "--json")
+    answer = host.run(folder, "tune", *ASKED, "--budget", "3s", "--json")
     assert answer.code == 0, answer.err
     return host, folder, answer.json()
 
@@ -102,7 +102,7 @@ def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tu
 
 
 def test_hopper_is_tuned_with_its_own_instructions_in_the_search(cache: Path, images: Path, tmp_path: Path) -> None:
-    answer = Host(cache, images, "sm_90a").run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
+    answer = Host(cache, images, "sm_90a").run(tmp_path, "tune", *ASKED, "--budget", "2s", "--json")
     assert answer.code == 0, answer.err
     assert answer.json()["device"] == "stand-in-sm-90a"
 
@@ -229,7 +229,7 @@ def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any],
     run.wait()
     before = keys(db)
     assert len(before) >= 6
-    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--resume", "--json")
+    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "2s", "--resume", "--json")
     assert answer.code == 0, answer.err
     assert answer.json()["reused"] == len(before)
     after = keys(db)
@@ -263,7 +263,7 @@ def test_a_driver_too_old_for_what_is_compiled_here_is_refused_before_anything_i
 
 def test_a_device_that_is_lost_is_a_record_and_the_run_goes_on(cache: Path, images: Path, tmp_path: Path) -> None:
     host = Host(cache, images, "sm_80", fail="cuLaunchKernel:7=async:700")
-    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "4s", "--json")
+    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
     assert answer.code == 5 and "did not pass verification" in answer.err, answer.err  # every process loses the device
     with sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True) as connection:
         reasons = {json.loads(row[0]).get("reason") for row in connection.execute("select outcome from record")}

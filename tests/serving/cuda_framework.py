@@ -9,7 +9,7 @@ import numpy as np
 import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
-from tests.serving.cuda_memory import DLTensor
+from tests.serving.cuda_memory import Device, DLTensor
 from tests.serving.cuda_served import Served
 
 ALLOCATOR_OFFSET = 16  # of DLPackExchangeAPI (dlpack.h): after its version and the older table's address
@@ -28,8 +28,8 @@ class Versioned(ctypes.Structure):
 class Allocator:
     """Gives memory of a device and frees nothing, as an allocator in stream order may be thought of; can be out of it."""
 
-    def __init__(self, served: Served) -> None:
-        self.served, self.empty = served, False
+    def __init__(self, device: Device) -> None:
+        self.device, self.empty = device, False
         self.given: list[int] = []  # elements
         self.returned = 0
         self._kept: list[Any] = []
@@ -53,7 +53,7 @@ class Allocator:
         steps = (ctypes.c_int64 * asked.ndim)(*np.cumprod([1, *list(shape)[:0:-1]])[::-1])
         size = int(np.prod(list(shape))) * asked.bits // 8
         address = ctypes.c_uint64(0)
-        self.served.device.inside("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        self.device.inside("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
         tensor = DLTensor(
             address.value, asked.device_type, asked.device_id, asked.ndim, asked.code, asked.bits, 1, shape, steps, 0
         )
@@ -70,7 +70,7 @@ class Allocator:
 def allocating(path: str) -> None:
     """The framework gives the output and the memory for partial sums, where its stream is the call's; else k is whole."""
     served = Served(path)
-    framework = Allocator(served)
+    framework = Allocator(served.device)
     x = served.rows(3)
     wrapped = DLTensorTestWrapper(served.device.upload(x))
     place, n = tvm_ffi.Device(2, 0), served.op.n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import ml_dtypes  # noqa: F401  tells numpy of bf16
@@ -20,6 +21,9 @@ from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
 UNTOUCHED = -7.0
+FAR = 1 << 50  # an address that nobody has
+MULTIPROCESSORS = 16  # a CUdevice_attribute
+SHORT, LONG = 8, 64  # lanes of the two programs of softmax in cuda_packs
 
 
 class Generated:
@@ -70,6 +74,85 @@ def generated(path: str) -> None:
     empty = one.device.empty((0, 40), one.dtype)
     one.op.run(empty, *list(named.values())[1:], out=one.device.empty((0, 40), one.dtype), stream=one.stream)
     assert one.pack.stats()[one.op.name]["calls"] >= 14
+
+
+def generated_faults(path: str) -> None:
+    """The size of the grid, arguments that the door does not take, what the driver refuses, and a second device."""
+    one, driver, current = Generated(path), Driver(), ctypes.c_void_p(0)
+    if one.op.name == "softmax":
+        _grids(one, driver)
+    _arguments(one)
+    inputs, out = one.drawn(4, 12), one.out(4, 12)
+    x, *rest = (one.device.upload(value) for value in inputs.values())
+    for name, words in (("cuLaunchKernel", "launching a kernel: .*"), ("cuCtxPushCurrent", "cuCtxPushCurrent: .*")):
+        driver.fail(name, "2", 1)
+        with pytest.raises(RuntimeError, match=words + r"\(2\)"):
+            one.op.run(x, *rest, out=out, stream=one.stream)
+        driver.fail(name, "")
+    one.device.call("cuCtxGetCurrent", ctypes.byref(current))
+    assert not current.value, "the thread had no context"
+    far = [
+        tvm_ffi.from_dlpack(Capsule(FAR + (i << 40), tuple(t.shape), one.dtype, 99)) for i, t in enumerate((x, *rest, out))
+    ]
+    with pytest.raises(ValueError, match="there is no device cuda:99"):
+        one.op.run(*far[:-1], out=far[-1], stream=one.stream)
+    there = tvm_ffi.from_dlpack(Capsule(FAR, (4, 12), one.dtype, 1))
+    with pytest.raises(ValueError, match="y lives on cuda:1, x on cuda:0: copy it there"):
+        one.op.run(x, *rest, out=there, stream=one.stream)
+    # Rows of one element, and one row: the stride of an axis of one element says nothing.
+    for m, n in ((1, 40), (40, 1)):
+        inputs = one.drawn(m, n)
+        given, y = [one.device.upload(value) for value in inputs.values()], one.out(m, n)
+        strides = (-7, 1) if m == 1 else (1, -7)
+        given[0] = tvm_ffi.from_dlpack(Capsule(given[0].data_ptr(), (m, n), one.dtype, 0, strides))
+        one.op.run(*given, out=y, stream=one.stream)
+        one.judged(inputs, y, (m, n, "odd strides"))
+
+
+def _grids(one: Generated, driver: Driver) -> None:
+    """Few rows are spread over the multiprocessors, many fill blocks, and blocks go on where there are too many rows."""
+    units = driver.attribute(MULTIPROCESSORS)
+    many = units * 256 // SHORT + 1
+    for m, n, blocks, threads in (
+        (1, 9, 1, 32),
+        (40, 16, 40 * SHORT // 32, 32),
+        (many, 9, -(-many * SHORT // 256), 256),
+        (40, 17, 40, LONG),
+        (units * 32 + 5, 17, units * 32, LONG),
+    ):
+        inputs, found = one.drawn(m, n), (ctypes.c_uint * 2)()
+        y = one.out(m, n)
+        one.op.run(*(one.device.upload(value) for value in inputs.values()), out=y, stream=one.stream)
+        one.device.wait(one.stream)
+        driver.library.standin_geometry(found)
+        assert tuple(found) == (blocks, threads), (m, n, tuple(found))
+        one.judged(inputs, y, (m, n))
+
+
+def _arguments(one: Generated) -> None:
+    """The native call takes (setting, stream, operands in their order, out) and nothing else."""
+    call, setting = one.op._call, one.op._setting
+    inputs = one.drawn(4, 12)
+    given = [*(one.device.upload(value) for value in inputs.values()), one.out(4, 12)]
+    for wrong in (
+        (setting, one.stream, *given, given[0]),
+        (setting, one.stream, *given[:-1]),
+        (setting, "0", *given),
+        (setting, 1.5, *given),
+        ("0", one.stream, *given),
+        (given[0], one.stream, *given),
+        (),
+    ):
+        with pytest.raises(TypeError, match=r"expected the arguments \(setting, stream, operands in their order, out\)"):
+            call(*wrong)
+    with pytest.raises(TypeError, match="x is not a tensor: pass a tensor of a CUDA device"):
+        call(setting, one.stream, None, *given[1:])
+    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), one.stream):  # no stream is the one of tvm-ffi
+        one.device.begin(one.stream)
+        call(setting, None, *given)
+        graph = one.device.end(one.stream)
+    one.device.replay(graph, one.stream)
+    one.judged(inputs, given[-1], "tvm-ffi's stream")
 
 
 def generated_refusals(path: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +33,7 @@ from haotuner.ops.index import KINDS
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
-from tests.run_folder import toolchain
+from tests.run_folder import in_a_run, once, toolchain
 from tests.standin.cubins import cubin_of
 
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
@@ -163,7 +165,7 @@ _MMA_TILE = {"bm": 32, "bn": 64, "bk": 32, "wm": 1, "wn": 2, "st": 3}
 CONV_FIRST = Pick(  # channels first: a product an image, rows are features
     arch="sm_80",
     op=Op.parse("conv2d:c=8,f=8,r=3,s=3,pad=1,dtype=fp16,epilogue=bias+relu").name,
-    kernels=(_BATCHED["cuda_batched_mma_fp16"].kernel(**_MMA_TILE, v=8),),  # type: ignore[attr-defined]
+    kernels=tuple(_BATCHED["cuda_batched_mma_fp16"].kernel(**_MMA_TILE, v=v) for v in (1, 8)),  # type: ignore[attr-defined]
     dtype="float16",
 )
 CONV_LAST = Pick(  # channels last, in groups: a product a group, rows are pixels of all images
@@ -172,9 +174,9 @@ CONV_LAST = Pick(  # channels last, in groups: a product a group, rows are pixel
     kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=1),),  # type: ignore[attr-defined]
     dtype="bfloat16",
 )
-CONV_APART = Pick(  # windows whose taps and steps are apart; rows of columns are whole pieces of 16 bytes
+CONV_APART = Pick(  # windows whose taps and steps are apart, and wider than small images; rows are whole pieces of 16 bytes
     arch="sm_80",
-    op=Op.parse("conv2d:c=4,f=6,r=3,s=2,pad=2,stride=2,dilation=2").name,
+    op=Op.parse("conv2d:c=4,f=6,r=2,s=3,pad=1,stride=2,dilation=3").name,
     kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1, kn=0),),  # type: ignore[attr-defined]
     dtype="float32",
 )
@@ -185,6 +187,16 @@ CONV_ONE_TAP = Pick(  # channels last, windows of one tap: x as it lies is what 
     dtype="bfloat16",
 )
 CONV_PICKS = (CONV_FIRST, CONV_LAST, CONV_APART, CONV_ONE_TAP)
+STEPPED_PICKS = (  # any epilogue, and results of other types
+    replace(WGMMA, op=Op.parse("dense:n=72,k=136,dtype=fp16,out=fp32,epilogue=scale+bias+hardswish+residual").name),
+    replace(SIMT, op=Op.parse("dense:n=72,k=52,out=bf16,epilogue=bias+tanh+clamp").name),
+    replace(GROUPED_HOPPER, op=Op.parse("grouped:g=6,n=72,k=136,dtype=fp16,epilogue=bias+silu+scale+residual").name),
+    replace(CONV_FIRST, op=Op.parse(
+        "conv2d:c=8,f=8,r=3,s=3,pad=1,dtype=fp16,out=fp32,epilogue=scale+bias+residual+relu6").name),
+    replace(CONV_LAST, op=Op.parse(
+        "conv2d:c=6,f=10,r=3,s=3,pad=1,groups=2,layout=nhwc,dtype=bf16,epilogue=clamp+residual+bias+gelu").name),
+)  # fmt: skip
+STEPPED_PRODUCT = replace(PRODUCT_FP16, op=Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,out=fp32,epilogue=gelu").name)
 _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])
 _NORM = CudaGenerated(KINDS["layer_norm"], "bf16")
 GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one
@@ -271,7 +283,7 @@ def packed_generated(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaGen
 
 
 def packed_conv(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaConv:
-    """A convolution with one plan by its first dynamic axis: the first kernel everywhere."""
+    """A convolution with one plan by its first dynamic axis: the last kernel everywhere."""
     op = Op.parse(name)
     tiles = [conv_families(op)[0].tile(one) for one in kernels]
     return PackedCudaConv(
@@ -279,7 +291,7 @@ def packed_conv(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaConv:
         ranges=dict.fromkeys(op.dynamic, (1, 24)),
         micro_kernels=tuple(kernels),
         tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
-        plans=(SlicedPlan(threads=1, grid={op.dynamic[0]: (2, 24)}, entries=[SlicedEntry(kernel=0)] * 2),),
+        plans=(SlicedPlan(threads=1, grid={op.dynamic[0]: (2, 24)}, entries=[SlicedEntry(kernel=len(kernels) - 1)] * 2),),
         packed_floats=1,
         launches=[family(one).launch(one) for one in kernels],
     )
@@ -306,10 +318,18 @@ def make_pack(out: Path, ops: Sequence[PackedOnDevice], arch: str, cubin: Path, 
 
 def build_pack(out: Path, pick: Pick, code: Path) -> Path:
     """A pack of a pick, with device code that lies below ``code`` as the code cache leaves it."""
+    if in_a_run():
+        key = hashlib.sha256(repr((pick.op, pick.arch, pick.kernels)).encode()).hexdigest()[:16]
+        made = once(f"device-code-{key}", lambda folder: _write_code(pick, folder))
+        shutil.copytree(made, code, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".made"))
+    else:
+        code.mkdir(parents=True, exist_ok=True)
+        _write_code(pick, code)
+    return make_pack(out, [packed(pick)], pick.arch, cubin_of(code / f"{pick.op}.cu", code, pick.arch))
+
+
+def _write_code(pick: Pick, folder: Path) -> None:
     programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
-    dtype = Op.parse(pick.op).dtype
-    code.mkdir(parents=True, exist_ok=True)
-    unit = code / f"{pick.op}.cu"
-    unit.write_text(device_unit(programs, reduces=() if pick in GENERATED_PICKS else (dtype,)))
-    op = packed(pick)
-    return make_pack(out, [op], pick.arch, cubin_of(unit, code, pick.arch))
+    unit = folder / f"{pick.op}.cu"
+    unit.write_text(device_unit(programs, reduces=() if pick in GENERATED_PICKS else (Op.parse(pick.op).dtype,)))
+    cubin_of(unit, folder, pick.arch)

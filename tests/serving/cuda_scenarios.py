@@ -19,6 +19,7 @@ from tvm_ffi.core import DLTensorTestWrapper
 import haotuner
 from haotuner.errors import PackClosed
 from tests.serving.cuda_bad_inputs import captures, extents, lost
+from tests.serving.cuda_conv_faults import convolution_faults
 from tests.serving.cuda_convolutions import convolution_refusals, convolutions
 from tests.serving.cuda_doors import (
     crowd,
@@ -36,7 +37,7 @@ from tests.serving.cuda_doors import (
 )
 from tests.serving.cuda_framework import allocating
 from tests.serving.cuda_fused import fused, fused_refusals, torch_fused
-from tests.serving.cuda_generated_ops import generated, generated_refusals
+from tests.serving.cuda_generated_ops import generated, generated_faults, generated_refusals
 from tests.serving.cuda_grouped import grouped, grouped_refusals
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_packs import LAST, PICKS, WGMMA
@@ -50,6 +51,7 @@ from tests.serving.cuda_products import (
 )
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
+from tests.serving.cuda_steps import stepped, stepped_products
 from tests.serving.cuda_torch import torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products
 from tests.standin.client import Driver
 
@@ -358,8 +360,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         cannot, forked, grouped, grouped_refusals,
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
-        fused, fused_refusals, torch_fused,
-        convolutions, convolution_refusals, generated, generated_refusals,
+        fused, fused_refusals, torch_fused, stepped, stepped_products,
+        convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_refusals,
         torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products,
         several, faults, allocating, too_old, early, crowd,
         older_load, older_maps, older_still,

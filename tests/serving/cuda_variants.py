@@ -22,7 +22,9 @@ from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
 from tests.serving.cuda_packs import (
+    CONV_PICKS,
     FUSED_FP32,
+    GENERATED_PICKS,
     GROUPED_FP32,
     GROUPED_HOPPER,
     KN_HOPPER,
@@ -58,7 +60,11 @@ MORE = {
     PRODUCT_FP16: PRODUCTS,
     PRODUCT_FP32: PRODUCTS,
     PRODUCT_TN_FP32: ("turned",),
+    **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
+    **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
 }
+# Files that serve one kind alone: who else calls nothing of them.
+KIND = {"cuda_conv.c": CONV_PICKS, "cuda_generated.c": GENERATED_PICKS, "generated.c": GENERATED_PICKS}
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -229,12 +235,13 @@ class Variants:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
             objects = {**self._objects, name: mutant}
-            for pick, scenarios in (
-                {pick: full[pick] for pick in (SIMT, GROUPED_FP32, FUSED_FP32)} if quick else full
-            ).items():
+            asked = KIND.get(name) or ((SIMT, GROUPED_FP32, FUSED_FP32) if quick else tuple(full))
+            for pick, scenarios in ((pick, full[pick]) for pick in asked):
                 for scenario in scenarios:
                     run = partial(self._served, made, objects, pick, scenario)
                     yield Step(f"{scenario} of {pick.op}", run)
+        if name in KIND:
+            return
         if in_packs or source.parent == CLIB:
             for pick in (SIMT,) if quick else PICKS:
                 for mode in DRIVEN:

@@ -25,6 +25,8 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_PICKS,
     SIMT,
+    STEPPED_PICKS,
+    STEPPED_PRODUCT,
     TURNED_PICKS,
     WGMMA,
     Pick,
@@ -128,6 +130,15 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
     run(folder, pick, "several", "fused", "fused_refusals")
 
 
+@pytest.mark.parametrize("pick", STEPPED_PICKS, ids=lambda pick: pick.op)
+def test_any_epilogue_and_type_of_result_is_served(folder, pick):
+    run(folder, pick, "stepped")
+
+
+def test_steps_follow_what_a_call_of_products_brings(folder):
+    run(folder, STEPPED_PRODUCT, "stepped_products")
+
+
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)
 def test_products_of_a_calls_own_factors_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "products", "products_beside", "product_refusals", "product_faults")
@@ -141,6 +152,7 @@ def test_products_on_a_second_device(folder, pick):
 @pytest.mark.parametrize("pick", GENERATED_PICKS, ids=lambda pick: pick.op)
 def test_generated_programs_are_served_in_one_launch(folder, pick):
     run(folder, pick, "several", "generated", "generated_refusals")
+    run(folder, pick, "generated_faults")
 
 
 def test_torch_gives_generated_programs_their_operands(folder):
@@ -157,6 +169,7 @@ def test_torch_gives_convolutions_their_weight(folder, pick):
 @pytest.mark.parametrize("pick", CONV_PICKS, ids=lambda pick: pick.op)
 def test_convolutions_are_served_in_two_launches_at_most(folder, pick):
     run(folder, pick, "several", "convolutions", "convolution_refusals")
+    run(folder, pick, "convolution_faults", more_devices=(pick.arch,))
 
 
 @pytest.mark.parametrize("pick", TURNED_PICKS, ids=lambda pick: pick.op)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow
+from haotuner.backends.backend import OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
 from haotuner.backends.cpu import packing, ways
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, TIMING_SOURCES
 from haotuner.backends.cpu.measuring import CONV_SERVING, DENSE_SERVING, PRODUCT_SERVING, SLICED_SERVING
@@ -178,10 +178,10 @@ class CpuBackend:
         device: Device,
         out: Path,
         compile_object: CompileObject,
-        groups: str = "",
+        groups: GroupSources | None = None,
         objects: Path | None = None,
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
         packed = [self.packed(one, device) for one in choices]
-        pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, groups)
+        pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, "" if groups is None else groups.c)
         return {}

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.backends.backend import CompileObject
+from haotuner.backends.backend import CompileObject, GroupSources
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_op import head, row
 from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.backends.cuda.pack_conv import PackedCudaConv
 from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
+from haotuner.backends.cuda.pack_groups import build_groups, group_tables
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.launch import Launch, reduce_symbol, unfold_symbol
@@ -22,9 +23,19 @@ from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "generated.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
-KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "cuda_conv.c", "cuda_generated.c", "product_check.c")
+KIND_SOURCES = (
+    "cuda_after.c",
+    "cuda_dense.c",
+    "cuda_queue.c",
+    "cuda_product.c",
+    "cuda_conv.c",
+    "cuda_generated.c",
+    "product_check.c",
+)
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
+MODEL = ("entry", "lives", "place", "plan", "read", "run", "sizes", "weights")
+MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), "cuda/model.c", "cuda/model_door.c")  # of packs with whole models
 CONVOLVED = ("conv1d", "conv2d")
 TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind",
           **{kind: "ht_cuda_conv_kind" for kind in CONVOLVED}}  # fmt: skip
@@ -50,8 +61,11 @@ def reduced(ops: Sequence[PackedOnDevice]) -> tuple[str, ...]:
     return tuple(dtype for dtype in DTYPES if any(op.dtype == dtype and op.splits for op in ops))
 
 
-def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
-    """``pack_data.c``: device code, kernels, plans and ops of a pack, and one exported function an op."""
+def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: bool = False) -> str:
+    """``pack_data.c``: device code, kernels, plans and ops of a pack, and one exported function an op.
+
+    ``models``: the pack has ``ht_cuda_pack_groups``, too.
+    """
     kernels = {kernel.name: (kernel, launch, op) for op in ops
                for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
     places = {name: place for place, name in enumerate(kernels)}
@@ -68,9 +82,11 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
     symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
     laid_out = {op.dtype for op in ops if op.kind in CONVOLVED}
     unfolds = ", ".join(f'"{unfold_symbol(dtype)}"' if dtype in laid_out else "NULL" for dtype in DTYPES)
+    text += ["extern const ht_cuda_groups_code ht_cuda_pack_groups;"] * models
     text.append(
         f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {code.major}, {code.minor}, {int(code.exact)}, '
-        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}, {{{unfolds}}}}};"
+        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}, {{{unfolds}}}, "
+        f"{'&ht_cuda_pack_groups' if models else 'NULL'}}};"
     )
     for index, op in enumerate(ops):
         text += [*head(op, index), *op.placed_tables(index, places)]
@@ -89,7 +105,12 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str) -> str:
 
 
 def pack_library(
-    ops: Sequence[PackedOnDevice], arch: str, toolchain: Toolchain, out: Path, compile_object: CompileObject
+    ops: Sequence[PackedOnDevice],
+    arch: str,
+    toolchain: Toolchain,
+    out: Path,
+    compile_object: CompileObject,
+    groups: GroupSources | None = None,
 ) -> dict[str, Any]:
     """Build the pack's library; RuntimeError with the compiler's words. Returns ``driver`` for the manifest.
 
@@ -98,19 +119,26 @@ def pack_library(
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:
         data, code = Path(scratch) / "pack_data.c", Path(scratch) / "kernels.cubin"
         compile_object(sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name), arch, code)
-        data.write_text(pack_data(ops, code, arch))
-        toolchain.link([], [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], [RUNTIME_SOURCES], out)
-        return {"driver": {"version": needs(code.read_bytes(), arch)}}
+        data.write_text(pack_data(ops, code, arch, models=groups is not None))
+        sources, driver = [data, *(RUNTIME_SOURCES / name for name in PACK_SOURCES)], needs(code.read_bytes(), arch)
+        if groups is not None:
+            image, tables = code.with_name("groups.cubin"), code.with_name("groups.c")
+            build_groups(groups.device, image, arch=arch, cache=groups.cache)
+            tables.write_text(groups.c + group_tables(groups.launches, _image(image, "ht_cuda_group_image")))
+            sources += [tables, *(RUNTIME_SOURCES / name for name in MODEL_SOURCES)]
+            driver = max(driver, needs(image.read_bytes(), arch))
+        toolchain.link([], sources, [RUNTIME_SOURCES], out)
+        return {"driver": {"version": driver}}
 
 
-def _image(cubin: Path) -> list[str]:
+def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
     path = str(cubin)
     if not path.isprintable() or '"' in path or "\\" in path:
         raise ValueError(f"the assembler cannot be told the path {path!r}; use another folder for temporary files")
     return [
-        '__asm__(".section .rodata\\n.balign 64\\n.hidden ht_cuda_image\\n.globl ht_cuda_image\\nht_cuda_image:\\n"',
+        '__asm__(".section .rodata\\n.balign 64\\n.hidden NAME\\n.globl NAME\\nNAME:\\n"'.replace("NAME", name),
         f'        ".incbin \\"{path}\\"\\n.byte 0\\n.text\\n");',
-        "extern const unsigned char ht_cuda_image[];",
+        f"extern const unsigned char {name}[];",
     ]
 
 

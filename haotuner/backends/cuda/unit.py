@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
+from haotuner.microkernels.cuda.fused import steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
@@ -74,8 +76,9 @@ def device_unit(
         ["groups"] * any(one.grouped for one in families) + ["batches"] * any(one.batched for one in families)
     )
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
-    # The argument's types come first, its text after them.
+    # The argument's types come first, its text after them; then what the epilogue calls.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
+    parts.insert(2, steps_text())
     if programs:
         parts += _generated(programs, bounds)
     # Products of a batch are those of convolutions, too, whose other factor is laid out first.
@@ -133,8 +136,8 @@ def _tvm_source(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
 
     target = tvm.target.Target(GENERATED_FOR, host="cuda_host")
     functions: dict[object, object] = {}
-    for symbol, (family, kernel) in programs.items():
-        functions.update(family.schedule(kernel, symbol).functions.items())
+    for module in shallow(lambda: [family.schedule(kernel, symbol) for symbol, (family, kernel) in programs.items()]):
+        functions.update(module.functions.items())
     with target, tvm.transform.PassContext(config=PASSES):
         return str(export_cuda_host(tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx").mod))
 

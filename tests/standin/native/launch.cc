@@ -17,6 +17,7 @@ namespace {
 constexpr int kKept = 128;       // bytes between parameters: a tensor map wants 64
 constexpr int kMapBytes = 128;   // CUtensorMap
 long g_executed = 0;
+unsigned g_geometry[2] = {0, 0};  // blocks and threads of the last launch
 
 thread_local sigjmp_buf t_fault;
 thread_local volatile sig_atomic_t t_inside = 0;
@@ -73,7 +74,8 @@ CUresult check_pointers(const Launch& launch) {
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
             }
     if (!arguments) return CUDA_SUCCESS;
-    for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial})
+    for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial,
+                             arguments->scale, arguments->low, arguments->high})
         if (pointer && !reachable(launch.context, pointer, 1)) {
             say("%s: %#llx is no memory of this context", launch.kernel->name.c_str(), static_cast<unsigned long long>(pointer));
             return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -102,7 +104,8 @@ CUresult touch_operands(const Launch& launch) {
     if (!a) return CUDA_SUCCESS;
     const std::string& name = launch.kernel->name;
     const uint64_t size = name.find("fp16") == std::string::npos && name.find("bf16") == std::string::npos ? 4 : 2;
-    const uint64_t m = a->m, n = a->n, k = a->k, splits = std::max(a->splits, 1), rows = ((m - 1) * a->ldy + n) * size;
+    const uint64_t written = a->y_type == 0 ? size : a->y_type == 1 ? 4 : 2;
+    const uint64_t m = a->m, n = a->n, k = a->k, splits = std::max(a->splits, 1), rows = ((m - 1) * a->ldy + n) * written;
     const bool reduces = name.rfind("haotuner_reduce", 0) == 0, partial = splits > 1 && !reduces;
     if (!reduces) {
         TRY(touch(a->x, ((m - 1) * a->ldx + k) * size, false));
@@ -111,7 +114,8 @@ CUresult touch_operands(const Launch& launch) {
         TRY(touch(a->partial, 4 * splits * m * n, false));
     }
     if (partial) return touch(a->partial, 4 * splits * m * n, true);
-    if (a->bias) TRY(touch(a->bias, n * size, false));
+    for (uint64_t values : {a->bias, a->scale, a->low, a->high})
+        if (values) TRY(touch(values, n * size, false));
     if (a->residual && a->residual != a->y) TRY(touch(a->residual, rows, false));
     return touch(a->y, rows, true);
 }
@@ -158,6 +162,7 @@ CUresult run(const Launch& launch) {
     auto** parameters = const_cast<void**>(launch.parameters.data());
     CUresult result = CUDA_SUCCESS;
     g_executed++;
+    g_geometry[0] = launch.grid[0], g_geometry[1] = launch.block[0];
     show_only(launch.context);
     {
         Guard guard;
@@ -221,6 +226,8 @@ extern "C" void emulator_died(const char* what) {
 }
 
 STANDIN_API long standin_executed() { return g_executed; }
+
+STANDIN_API void standin_geometry(unsigned out[2]) { out[0] = g_geometry[0], out[1] = g_geometry[1]; }
 
 namespace {
 CUresult launch_kernel(const char* planned, CUfunction function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared,

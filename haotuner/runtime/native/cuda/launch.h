@@ -26,6 +26,10 @@ typedef struct { /* a compiled kernel, as its family describes it */
 #define HT_CUDA_OPERAND_ELEMENTS 2147483647 /* offsets into x (rows * stride) and w (n * k) are 32-bit without tensor maps */
 
 static inline int64_t ht_cuda_bytes(uint8_t dtype) { return dtype == HT_CUDA_FP32 ? 4 : 2; }
+/* Of an element of y and residual. */
+static inline int64_t ht_cuda_y_bytes(uint8_t dtype, int32_t y_type) {
+  return y_type == HT_Y_OWN ? ht_cuda_bytes(dtype) : y_type == HT_Y_FP32 ? 4 : 2;
+}
 
 /* Whether operands at these addresses and strides suit the kernel; *error says which does not. Extents of args count as well. */
 int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_error* error);

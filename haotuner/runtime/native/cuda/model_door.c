@@ -2,8 +2,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tvm/ffi/extra/c_env_api.h>
+
 #include "ht_pack.h"
 #include "model/model.h"
+
+#pragma weak TVMFFIEnvGetStream
 
 enum { MOST = 2 * HT_MODEL_ENDS };
 
@@ -51,16 +55,18 @@ HT_EXPORT int __tvm_ffi_ht_model_shapes(void* self, const TVMFFIAny* args, int32
   return 0;
 }
 
-/* model_queue(model, stream, inputs..., outputs...) */
+/* model_queue(model, stream or None, inputs..., outputs...): without a stream it is the one that tvm-ffi was told for the device. */
 HT_EXPORT int __tvm_ffi_ht_model_queue(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self;
   ht_model* m = model_of(args, count);
   DLTensor given[MOST];
   ht_error error;
-  if (m == NULL || count != 2 + m->input_count + m->output_count || args[1].type_index != kTVMFFIInt)
+  if (m == NULL || count != 2 + m->input_count + m->output_count || (args[1].type_index != kTVMFFIInt && args[1].type_index != kTVMFFINone))
     return ht_ffi_raise("TypeError", "model_queue", "expected (model, stream, inputs, outputs)");
   if (tensors_of(m, args, 2, m->input_count + m->output_count, given) != 0) return -1;
-  if (ht_model_run(m, given, given + m->input_count, (void*)(uintptr_t)args[1].v_int64, &error) != 0) return raised(m, &error);
+  void* stream = args[1].type_index == kTVMFFIInt ? (void*)(uintptr_t)args[1].v_int64 : NULL;
+  if (args[1].type_index == kTVMFFINone && TVMFFIEnvGetStream != NULL) stream = TVMFFIEnvGetStream(kDLCUDA, m->device);
+  if (ht_model_run(m, given, given + m->input_count, stream, &error) != 0) return raised(m, &error);
   result->type_index = kTVMFFINone;
   return 0;
 }

@@ -15,7 +15,8 @@ typedef struct {
   uint64_t mark;
   const ht_op* op;
   const ht_cuda_loaded* loaded;
-  const void *w, *bias;
+  const void* w;
+  ht_cuda_channels channels;
 } bound_conv;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -69,11 +70,6 @@ static int64_t span(const int64_t extents[3], const int64_t strides[4], int64_t 
   return ((extents[0] - 1) * strides[0] + (channels - 1) * strides[1] + (extents[1] - 1) * strides[2] + (extents[2] - 1) * strides[3] + 1) * element;
 }
 
-static int meets(const void* y, int64_t y_bytes, const void* other, int64_t bytes) {
-  const uintptr_t a = (uintptr_t)y, b = (uintptr_t)other;
-  return other != NULL && a < b + (uintptr_t)bytes && b < a + (uintptr_t)y_bytes;
-}
-
 /* Pixels of an image side by side (channels first), or pixels of all images evenly apart (channels last): what one product writes. */
 static int check_out(const ht_conv* conv, const int64_t e[3], const int64_t s[4], ht_error* error) {
   const int rows = e[1] > 1, columns = e[2] > 1, images = e[0] > 1, many = conv->features > 1;
@@ -87,13 +83,30 @@ static int check_out(const ht_conv* conv, const int64_t e[3], const int64_t s[4]
   return ht_refuse(error, "ValueError", "out has its pixels unevenly apart, or overlapping; pass a contiguous out");
 }
 
+/* What is added to the sums lies as out does, and may be out itself: an element is read by who then writes it. */
+static int check_residual(const ht_op* op, const DLTensor* t, int device, const int64_t y[3], const int64_t ys[4], int64_t y_bytes, ht_call* call,
+                          ht_error* error) {
+  int64_t extents[3], strides[4];
+  if (image_of(op, "residual", t, device, ((const ht_cuda_conv*)op->data)->conv.features, extents, strides, error) != 0) return -1;
+  if (memcmp(extents, y, sizeof extents) != 0 || memcmp(strides, ys, sizeof strides) != 0)
+    return ht_refuse(error, "ValueError", "residual is %lld images of %lld x %lld; expected %lld of %lld x %lld, with the strides of out: pass contiguous ones",
+                     (long long)extents[0], (long long)extents[1], (long long)extents[2], (long long)y[0], (long long)y[1], (long long)y[2]);
+  if (t->data == NULL) return ht_refuse(error, "ValueError", "residual has no data");
+  call->conv.extras = 1;
+  call->conv.extra[0].data = (const float*)ht_data(t);
+  if (ht_data(t) != (const char*)call->conv.y && ht_cuda_meet(call->conv.y, y_bytes, ht_data(t), y_bytes))
+    return ht_refuse(error, "ValueError", "out shares some of its memory with residual; pass the same tensor, or another out");
+  return 0;
+}
+
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
-  if (count != 3) return ht_refuse(error, "TypeError", "expected x, a bound weight, and out");
+  if (count != 3 + data->after.residual)
+    return ht_refuse(error, "TypeError", "expected x, a bound weight, %s", data->after.residual ? "out, and residual" : "and out");
   const DLTensor* w = tensors[1];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) || w->data == NULL ||
-      ((const bound_conv*)ht_data(w))->mark != MARK || ((const bound_conv*)ht_data(w))->op != op)
+      (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const bound_conv*)ht_data(w))->mark != MARK || ((const bound_conv*)ht_data(w))->op != op)
     return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
   const bound_conv* bound = (const bound_conv*)ht_data(w);
   const int device = bound->loaded->device->ordinal;
@@ -120,15 +133,15 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   if (call->empty) return 0;
   if (tensors[0]->data == NULL || tensors[2]->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", tensors[0]->data == NULL ? "x" : "out");
   if (check_out(conv, y, ys, error) != 0) return -1;
-  const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, element);
-  if (meets(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
+  const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, ht_cuda_y_bytes(data->dtype, data->after.y_type));
+  if (ht_cuda_meet(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
-  if (meets(call->conv.y, y_bytes, bound->w, conv->features * terms(conv) * element) || meets(call->conv.y, y_bytes, bound->bias, conv->features * element))
+  if (ht_cuda_meet(call->conv.y, y_bytes, bound->w, conv->features * terms(conv) * element) || ht_cuda_meet_channels(&bound->channels, conv->features * element, call->conv.y, y_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
-  return 0;
+  return data->after.residual ? check_residual(op, tensors[3], device, y, ys, y_bytes, call, error) : 0;
 }
 
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* memory, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   bound_conv* bound = memory;
@@ -139,16 +152,11 @@ static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, v
   if (weight->ndim != rank || memcmp(weight->shape, wanted, (size_t)rank * sizeof *wanted) != 0 || weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous, of the axes %lld x %lld x %lld%s: it is not copied", (long long)wanted[0],
                      (long long)wanted[1], (long long)wanted[2], conv->flat ? "" : " x the window's width");
-  if (data->fused && (bias != NULL) != data->bias)
-    return ht_refuse(error, "ValueError", bias == NULL ? "its epilogue adds a bias: bind one" : "its epilogue adds no bias: bind the weight alone");
-  if (bias != NULL) {
-    if (ht_cuda_check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
-    if (bias->ndim != 1 || bias->shape[0] != conv->features || bias->data == NULL || !ht_contiguous(bias))
-      return ht_refuse(error, "ValueError", "bias must be contiguous, of one axis of %d", (int)conv->features);
-  }
+  ht_cuda_channels values;
+  if (ht_cuda_bind_channels(op, &data->after, 0, conv->features, channels, count, weight->device.device_id, &values, error) != 0) return -1;
   const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);
   if (loaded == NULL) return -1;
-  *bound = (bound_conv){0, op, loaded, ht_data(weight), bias == NULL ? NULL : ht_data(bias)};
+  *bound = (bound_conv){0, op, loaded, ht_data(weight), values};
   bound->mark = MARK;
   return 0;
 }
@@ -193,26 +201,27 @@ static void products_of(const ht_op* op, const ht_conv_call* c, const bound_conv
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   const int64_t k = terms(conv), features = conv->features / conv->groups, plane = c->p * c->q, pixels = images * plane;
-  char* y = (char*)c->y + first * c->yb * ht_cuda_bytes(data->dtype);
+  const int64_t done = first * c->yb * ht_cuda_y_bytes(data->dtype, data->after.y_type);
+  char* y = (char*)c->y + done;
+  const char* residual = data->after.residual ? (const char*)c->extra[0].data + done : NULL;
   memset(batch, 0, sizeof *batch);
   batch->factor = 1;
-  batch->mask = bound->bias; /* of every feature, broadcast along the pixels */
   batch->extents[0] = 1, batch->extents[1] = conv->last ? 1 : (int32_t)images, batch->extents[2] = conv->groups;
-  batch->mask_apart[2] = features;
-  const ht_cuda_args both = {.y = y, .k = (int32_t)k, .ldx = (int32_t)k, .ldw = (int32_t)k, .splits = 1, .act = data->act};
+  batch->channel_apart[2] = features;
+  batch->channel_rows = !conv->last;
+  const ht_cuda_args both = {.y = y, .residual = residual, .k = (int32_t)k, .ldx = (int32_t)k, .ldw = (int32_t)k, .splits = 1};
   *args = both;
+  ht_cuda_tell(args, &data->after, &bound->channels);
   if (conv->last) {
     args->x = columns, args->w = bound->w, args->m = (int32_t)pixels, args->n = (int32_t)features;
     args->ldy = (int32_t)apart(c, c->yh, c->yw, c->yb, conv->features);
     batch->x[2] = pixels * k, batch->w[2] = features * k, batch->y[2] = features;
-    batch->mask_right = 1;
     if (columns == NULL) args->x = c->x, args->ldx = (int32_t)apart(c, c->xh, c->xw, c->xb, conv->channels), batch->x[2] = k;
     return;
   }
   args->x = bound->w, args->w = columns, args->m = (int32_t)features, args->n = (int32_t)plane;
   args->ldy = (int32_t)(conv->features > 1 ? c->yf : plane);
   batch->x[2] = features * k, batch->w[1] = plane * k, batch->w[2] = pixels * k, batch->y[1] = c->yb, batch->y[2] = features * c->yf;
-  batch->mask_down = 1;
 }
 
 /* The planned kernel, or another of the op's that takes these products; -1: none does. */

@@ -8,17 +8,15 @@
 #define HT_CUDA_CONV_H_
 
 #include "conv.h"
-#include "cuda/loaded.h"
+#include "cuda_after.h"
 
 typedef struct {
   ht_conv conv; /* windows and layout; it has no programs of its own */
   uint8_t dtype;
-  uint8_t bias;           /* its epilogue adds one: it is bound, else it may be where `fused` is 0 */
-  uint8_t fused;          /* the op has an epilogue */
-  int32_t act;            /* HT_ACT_NONE and on */
+  ht_cuda_after after;
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels; cells of the plan are ht_sliced_entry, of which the kernel counts */
 } ht_cuda_conv;
 
-extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, and out */
+extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, out, and perhaps a residual */
 
 #endif /* HT_CUDA_CONV_H_ */

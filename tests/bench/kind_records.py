@@ -1,0 +1,107 @@
+"""``python -m tests.bench.kind_records --db STORE``: times kernels of every kind of product on seeded ops, for kind_models.
+
+Ops and shapes are drawn, a few of each kind, none of them an op that ``kind_search`` judges. Of each op the candidates that
+selection keeps and some random ones are timed hot, on one thread, until the time asked for is over: a further round of ops
+goes on where the last one ended, and what the store has is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from haotuner.backends.index import backend_for
+from haotuner.hw_profiles.find import find_device
+from haotuner.initial_model import start_of
+from haotuner.search.cells import expectation
+from haotuner.search.task import Task
+from haotuner.select.funnel import select
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from haotuner.words.traffic import Traffic
+from tests.bench.kind_search import OPS, times
+
+Drawn = tuple[str, list[dict[str, int]]]
+SHAPES = 4
+MORE = 12  # random points beside those that selection keeps
+TYPES = ("", ",dtype=bf16", ",dtype=int8")
+
+
+def _power(draw: np.random.Generator, least: int, most: int, step: int = 1) -> int:
+    """Log-uniform, a multiple of ``step``."""
+    return max(step, round(float(np.exp(draw.uniform(np.log(least), np.log(most)))) / step) * step)
+
+
+def _images(draw: np.random.Generator, channels: int) -> list[dict[str, int]]:
+    most = max(10, min(64, int((1 << 19) / channels) ** 0.5))  # two million bytes of fp32, so that a trial stays short
+    return [{"b": int(draw.integers(1, 4)), "h": _power(draw, 7, most), "w": _power(draw, 7, most)} for _ in range(SHAPES)]
+
+
+def _conv(draw: np.random.Generator, kind: str) -> Drawn:
+    c, f, taps = _power(draw, 8, 256, 4), _power(draw, 8, 256, 4), int(draw.choice([1, 3, 3, 5]))
+    layout = "" if draw.random() < 0.5 and kind != ",dtype=int8" else ",layout=nhwc"
+    pad = f",pad={taps // 2}" if taps > 1 else ""
+    stride = ",stride=2" if draw.random() < 0.25 else ""
+    return f"conv2d:c={c},f={f},r={taps},s={taps}{pad}{stride}{kind}{layout}", _images(draw, max(c, f))
+
+
+def _depthwise(draw: np.random.Generator, kind: str) -> Drawn:
+    c, taps = _power(draw, 16, 512, 8), int(draw.choice([3, 5]))
+    layout = "" if draw.random() < 0.5 else ",layout=nhwc"
+    return f"conv2d:c={c},f={c},r={taps},s={taps},pad={taps // 2},groups={c}{kind}{layout}", _images(draw, c)
+
+
+def _batch_matmul(draw: np.random.Generator, kind: str) -> Drawn:
+    layout = str(draw.choice(["nn", "nt"]))
+    sizes = [{"b": int(draw.integers(1, 16)), "m": _power(draw, 4, 300), "n": _power(draw, 8, 300)} for _ in range(SHAPES)]
+    return f"batch_matmul:k={_power(draw, 16, 256, 8)},layout={layout}{kind}", sizes
+
+
+def _dense(draw: np.random.Generator, kind: str) -> Drawn:
+    n, k = _power(draw, 64, 2048, 16), _power(draw, 64, 2048, 16)
+    return f"dense:n={n},k={k}{kind}", [{"m": _power(draw, 1, 512)} for _ in range(SHAPES)]
+
+
+def drawn(seed: int) -> Iterator[Drawn]:
+    """Rounds without an end: in each an op of every kind and type."""
+    draw, judged = np.random.default_rng(seed), {Op.parse(text).name for text, _ in OPS}
+    while True:
+        for kind in TYPES:
+            for made in (_conv(draw, kind), _batch_matmul(draw, kind), _dense(draw, kind), _depthwise(draw, kind)):
+                if kind == "" and made[0].startswith("dense") or kind and ",groups=" in made[0]:
+                    continue  # dense fp32 has models of its own; depthwise is measured in fp32
+                if Op.parse(made[0]).name not in judged:
+                    yield made
+
+
+def main() -> None:
+    """Measure until the time is over."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--db", required=True, help="a store, such as sqlite:////tmp/kinds.db")
+    words.add_argument("--minutes", type=float, default=15.0)
+    words.add_argument("--seed", type=int, default=0)
+    asked = words.parse_args()
+    device, end = find_device("cpu", measure=True), time.monotonic() + 60 * asked.minutes
+    for text, sizes in drawn(asked.seed):
+        if time.monotonic() > end:
+            return
+        op = Op.parse(text)
+        traffic = Traffic.of([(Shape.of(size), 1.0) for size in sizes])
+        for family in backend_for(device).searched(op, device):
+            task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
+            score = expectation(task, family, device, start_of(None, device, family.name).model)
+            kept = [one.kernel for one in select(op, family, device, traffic, score).kept]
+            rest = [one.kernel for one in select(op, family, device, traffic, score, most=10**6).kept]
+            rest = [kernel for kernel in rest if kernel not in kept]
+            more = np.random.default_rng(asked.seed).permutation(len(rest))[:MORE]
+            kernels = [*kept, *(rest[at] for at in more)]
+            begun = time.monotonic()
+            us = times(op, device, kernels, traffic, asked.db)
+            print(f"{op.name} {family.name}: {us.size} timed in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

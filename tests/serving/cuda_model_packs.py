@@ -1,0 +1,215 @@
+"""Packs with whole models for CUDA, built without tuning: an encoder through the planner, made-up plans of its products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.backends.backend import GroupSources
+from haotuner.backends.cuda.backend import CudaBackend
+from haotuner.backends.cuda.pack_dense import CudaEntry
+from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
+from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.toolchain import Toolchain
+from haotuner.errors import NothingLegal
+from haotuner.graph import composites
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
+from haotuner.orchestrate.costs import GPU, Prices
+from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy, Step
+from haotuner.orchestrate.products import Product
+from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written
+from haotuner.pack.write import write_pack
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from tests.run_folder import toolchain
+from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
+from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
+from tests.serving.test_models_ordered import GRAPHS as ORDERED
+from tests.standin.cubins import cubin_of
+
+B, T = dimension("batch"), dimension("seq")
+ANY = "dense:n=16,k=16"  # a pack holds an op at least
+WIDE, HEADS, WORDS, LAST = 32, 2, 50, 64
+TILE = {"bm": 32, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "v": 1}  # any alignment
+
+
+def encoder() -> Graph:
+    """Embeddings, a layer of attention under a mask, one of GELU, norms, and tokens joined by a softmax over them."""
+    draw = np.random.default_rng(3)
+
+    def numbers(*shape: int) -> Any:
+        return (draw.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+
+    g = GraphBuilder()
+    ids, mask = g.input("ids", (B, T), "int64"), g.input("mask", (B, T), "int64")
+    x = g.add("gather", g.constant(numbers(WORDS, WIDE)), ids, axis=0)
+
+    def layer(of: str, n: int, k: int) -> str:
+        return g.map("add", g.add("contract", of, g.constant(numbers(k, n)), labels="btk,kn->btn"), g.constant(numbers(n)))
+
+    def norm(of: str) -> str:
+        scale, bias = g.constant(numbers(WIDE)), g.constant(numbers(WIDE))
+        return composites.affine(g, composites.normalise(g, of, (2,), 1e-5), scale, bias)
+
+    def heads(of: str) -> str:
+        apart = g.add("reshape", layer(of, WIDE, WIDE), shape=(B, T, HEADS, WIDE // HEADS))
+        return g.add("transpose", apart, order=(0, 2, 1, 3))
+
+    h = norm(x)
+    q, k, v = heads(h), heads(h), heads(h)
+    hidden = g.map("mul", g.map("sub", 1.0, g.add("cast", mask, dtype="fp32")), -1e4)
+    scores = g.map("mul", g.add("contract", q, k, labels="bhtd,bhsd->bhts"), 0.25)
+    shown = g.map("add", scores, g.add("reshape", hidden, shape=(B, 1, 1, T)))
+    seen = g.add("contract", composites.softmax(g, shown, 3), v, labels="bhts,bhsd->bhtd")
+    joined = g.add("reshape", g.add("transpose", seen, order=(0, 2, 1, 3)), shape=(B, T, WIDE))
+    y = norm(g.map("add", layer(joined, WIDE, WIDE), x))
+    z = norm(g.map("add", layer(composites.gelu(g, layer(y, 2 * WIDE, WIDE)), WIDE, 2 * WIDE), y))
+    weights = composites.softmax(g, g.add("reduce", z, how="sum", axes=(2,), keepdims=True), 1)
+    pooled = g.add("reduce", g.map("mul", z, weights), how="sum", axes=(1,))
+    best = g.add("arg_reduce", pooled, how="max", axis=1)
+    return g.finish(z, pooled, best)
+
+
+def images() -> Graph:
+    """Convolutions with what follows them, of channels in groups and of one tap, pools, and a layer of what is left."""
+    draw = np.random.default_rng(4)
+    g = GraphBuilder()
+    x = g.input("x", (B, 3, T, T))
+
+    def conv(of: str, f: int, c: int, taps: int, groups: int = 1) -> str:
+        weight = (draw.standard_normal((f, c, taps, taps)) / (c * taps)).astype(np.float32)
+        rows, columns = g.types[of].shape[2:]
+        around = (0, 0, taps // 2, taps // 2)
+        if taps > 1:
+            wide = g.add("pad", of, before=around, after=around, mode="constant", value=0.0)
+            of = g.add("window", wide, axes=(2, 3), sizes=(taps,) * 2, strides=(1, 1), dilations=(1, 1))
+        if groups == 1:
+            labels = "bcpquv,fcuv->bfpq" if taps > 1 else "bcpq,fc->bfpq"
+            y = g.add("contract", of, g.constant(weight if taps > 1 else weight[:, :, 0, 0]), labels=labels)
+        else:
+            apart = g.add("reshape", of, shape=(B, groups, c, *g.types[of].shape[2:]))
+            each = g.constant(weight.reshape(groups, f // groups, c, taps, taps))
+            y = g.add("contract", apart, each, labels="bgcpquv,gfcuv->bgfpq")
+            y = g.add("reshape", y, shape=(B, f, rows, columns))
+        return g.map("add", y, g.constant(draw.standard_normal((f, 1, 1)).astype(np.float32)))
+
+    h = g.map("max", conv(x, 8, 3, 3), 0.0)
+    y = g.map("add", conv(h, 8, 8, 1), h)
+    z = g.map("max", conv(y, 8, 4, 3, groups=2), 0.0)
+    slid = g.add("window", z, axes=(2, 3), sizes=(2, 2), strides=(1, 1), dilations=(1, 1))
+    pooled = g.add("reduce", slid, how="max", axes=(4, 5))
+    features = composites.mean(g, pooled, (2, 3), keepdims=False)
+    weight = g.constant(draw.standard_normal((8, 5)).astype(np.float32))
+    return g.finish(pooled, g.add("contract", features, weight, labels="bk,kn->bn"))
+
+
+def types() -> Graph:
+    """Whole numbers of many widths, truths, doubles, and reductions of each along rows and across them."""
+    g = GraphBuilder()
+    x = g.input("x", (B, 3, T))
+    small = g.add("cast", g.map("floor", g.map("mul", x, 4.0)), dtype="int32")
+    wide = g.add("cast", small, dtype="int64")
+    most = g.add("reduce", small, how="max", axes=(2,))
+    least = g.add("reduce", g.add("cast", small, dtype="int8"), how="min", axes=(1,))
+    even = g.map("equal", g.map("mod", wide, 2), 0)
+    some = g.add("reduce", even, how="max", axes=(2,), keepdims=True)
+    double = g.add("reduce", g.add("cast", x, dtype="fp64"), how="sum", axes=(2,))
+    whole = g.add("reduce", g.map("floordiv", wide, 3), how="sum", axes=(0, 2))
+    chosen = g.map("select", g.map("and", even, some), x, g.map("neg", x))
+    place = g.add("arg_reduce", x, how="min", axis=2)
+    everything = g.map("sub", x, g.add("reduce", x, how="max", axes=(0, 1, 2), keepdims=True))
+    return g.finish(most, least, some, double, whole, chosen, place, everything)
+
+
+def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
+    """Inputs of a request; the last tokens of a mask are hidden."""
+    draw, found = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
+    for name in graph.inputs:
+        shape = [{"batch": batch, "seq": seq}.get(str(extent), extent) for extent in graph.types[name].shape]
+        if name == "mask":
+            found[name] = np.ones((batch, seq), np.int64)
+            found[name][:, seq - seq // 3 :] = 0
+        elif graph.types[name].dtype == "int64":
+            most = seq if name == "at" else WORDS
+            found[name] = draw.integers(-most, most, shape)  # type: ignore[arg-type]
+        else:
+            found[name] = draw.standard_normal(shape).astype(np.float32)  # type: ignore[arg-type]
+    return found
+
+
+GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "image": GRAPHS_OF_LOOPS["image"],
+          "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"]}  # fmt: skip
+
+
+def serves(op: Op) -> bool:
+    """What this host's backend says."""
+    try:
+        return bool(CudaBackend().families(op))
+    except NothingLegal:
+        return False
+
+
+def packed(name: str) -> PackedOnDevice:
+    """A product with one kernel everywhere; layers of few rows sum k in two parts."""
+    op = Op.parse(name)
+    if op.kind in ("conv1d", "conv2d"):
+        return packed_conv(op.name, (one_of("cuda_batched_simt_fp32", kn=0),))
+    if op.kind == "batch_matmul":
+        kn = {"nt": 0, "nn": 1, "tn": 2}["".join(op.option("layout")) or "nn"]
+        return packed_product(op.name, (one_of("cuda_batched_simt_fp32", kn=kn),))
+    one = CudaEntry(regions=((0, 0),))
+    split = CudaEntry(regions=((0, 0),), splits=2)
+    return packed_op(op.name, (one_of("cuda_simt_fp32"),), ((4, split), (200, one)))
+
+
+def one_of(name: str, **more: int) -> MicroKernel:
+    """A kernel of the family that takes any alignment."""
+    found: Any = next(one for one in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if one.name == name)
+    kernel: MicroKernel = found.kernel(**TILE, **more)
+    return kernel
+
+
+def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
+    """A model and its steps; ``first``: groups of the models before it."""
+    sizes = [dict.fromkeys(graph.dimensions, size) | {"batch": 2} for size in (3, 60)]
+    steps = (
+        Exact(graph, Prices(sizes, GPU), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps
+    )
+    return written(name, graph, steps, first, on_device=True), steps
+
+
+def model_pack(
+    out: Path, arch: str, code: Path, graphs: Mapping[str, Graph], *, tuned: bool = True, linker: Toolchain | None = None
+) -> Path:
+    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone."""
+    models, specs = list[WrittenModel](), dict[str, None]()
+    for name, graph in graphs.items():
+        first = sum(len(one.functions) for one in models)
+        model, steps = planned(name, graph, first, tuned=tuned)
+        models.append(model)
+        specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
+    ops = [packed(one) for one in specs or {ANY: None}]
+    kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
+    code.mkdir(parents=True, exist_ok=True)
+    unit = code / f"{out.name}.cu"
+    unit.write_text(device_unit(kernels, reduces=("fp32",)))
+    cubin = cubin_of(unit, code, arch).read_bytes()
+    launches = [function for one in models for function in one.functions]
+    groups = GroupSources(c=source_of(models), device=device_source_of(models), launches=launches, cache=code)
+    library = out.with_suffix(".so")
+
+    def compiled(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
+        to.write_bytes(cubin)
+
+    told = pack_library(ops, arch, linker or toolchain(), library, compiled, groups)
+    ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in models}
+    told = document(ops, arch) | told | {"tuning": {"model_ranges": ranges}}
+    write_pack(out, library, told, lambda _: None, {one.name: (one.schedule, one.weights) for one in models})
+    library.unlink()
+    return out

@@ -1,0 +1,243 @@
+"""What a server does with whole models on CUDA, in a process whose driver is the stand-in: ``python -m … NAME PACK``."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner.errors import HaotunerError, PackClosed, PackInvalid, UsageError
+from haotuner.graph.interpret import interpret
+from tests.serving.cuda_memory import Device
+from tests.serving.cuda_model_packs import GRAPHS, given
+from tests.serving.cuda_served import counts
+from tests.standin.client import Driver
+
+NAME = "encoder"
+ALLOWED = 2e-4
+
+
+class Server:
+    """A model of a pack on one device, a stream, and the reference."""
+
+    def __init__(self, path: str, ordinal: int = 0, name: str = NAME) -> None:
+        self.device, self.graph = Device(ordinal), GRAPHS[name]
+        self.pack = haotuner.load(path, device=f"cuda:{ordinal}")
+        self.model = self.pack.model(name)
+        self.stream = self.device.stream()
+
+    def inputs(self, batch: int, seq: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays of a request, and as tensors of the device."""
+        arrays = given(self.graph, batch, seq)
+        return arrays, {name: self.device.upload(one) for name, one in arrays.items()}
+
+    def outputs(self, batch: int, seq: int) -> dict[str, Any]:
+        """Room for the results."""
+        shapes = interpret(self.graph, given(self.graph, batch, seq))
+        return {name: self.device.empty(shapes[name].shape, shapes[name].dtype.name) for name in self.graph.outputs}
+
+    def judge(self, arrays: dict[str, Any], found: dict[str, Any], what: object = "") -> None:
+        """The device's numbers beside the reference's."""
+        want = interpret(self.graph, arrays)
+        for name, tensor in found.items():
+            got = self.device.download(tensor, want[name].dtype.name)
+            far = np.abs(got.astype(np.float64) - want[name]) / np.maximum(1, np.abs(want[name]))
+            assert np.max(far, initial=0) <= ALLOWED, f"{what} {name}: {np.max(far):.2g} away"
+
+    def ask(self, batch: int, seq: int) -> None:
+        """One request, judged."""
+        arrays, tensors = self.inputs(batch, seq)
+        found = self.model.run(tensors, out=self.outputs(batch, seq), stream=self.stream)
+        self.device.wait(self.stream)
+        self.judge(arrays, found, f"{batch} x {seq}")
+
+
+def numbers(path: str) -> None:
+    """Requests of many sizes, small and large in turns: products by their kernels, an empty batch, sizes out of range."""
+    server = Server(path)
+    for batch, seq in ((1, 1), (2, 7), (4, 64), (1, 33), (3, 5), (2, 70)):
+        server.ask(batch, seq)
+    told = server.model.stats()
+    assert (told["out_of_range"], told["calls"], told["contexts"], told["plans"]) == (1, 6, 1, 6), told
+    assert all(one["calls"] >= 6 for one in server.pack.stats().values()), server.pack.stats()
+    assert told["arena_bytes"] >= server.model.memory_bytes(batch=4, seq=64)
+    empty = {name: server.device.empty((0, 5), "int64") for name in ("ids", "mask")}
+    shapes = server.model.shapes(empty)
+    out = {name: server.device.empty(shapes[name], server.graph.types[name].dtype.replace("fp", "float")) for name in shapes}
+    server.model.run(empty, out=out, stream=server.stream)
+    assert [shape[0] for shape in shapes.values()] == [0, 0, 0]
+
+
+def loops(path: str) -> None:
+    """Models of all that groups are made of, in one pack."""
+    for name in haotuner.load(path, device="cuda:0").models:
+        server = Server(path, name=name)
+        for batch, seq in ((1, 2), (3, 7), (2, 33)):
+            server.ask(batch, seq)
+
+
+def steady(path: str) -> None:
+    """A call of sizes that its stream has had asks the driver for launches alone."""
+    server, driver = Server(path), Driver()
+    server.ask(4, 40)
+    for batch, seq in ((4, 40), (2, 9)):
+        _, tensors = server.inputs(batch, seq)
+        out = server.outputs(batch, seq)
+        driver.library.standin_counts_reset()
+        server.model.run(tensors, out=out, stream=server.stream)
+        found = counts(driver)
+        asked = {"cuLaunchKernel", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}
+        assert found.keys() <= asked and found["cuLaunchKernel"] >= 10, found
+    server.device.wait(server.stream)
+
+
+def captured(path: str) -> None:
+    """Graphs of two sizes replay new inputs, beside calls of the stream and after the pack was closed; none allocates."""
+    server = Server(path)
+    device, graphs = server.device, []
+    sizes = ((2, 9), (1, 30))
+    _, tensors = server.inputs(*sizes[0])
+    out = server.outputs(*sizes[0])
+    device.begin(server.stream)
+    with pytest.raises(HaotunerError, match="may allocate nothing; call the model once at these sizes on this stream"):
+        server.model.run(tensors, out=out, stream=server.stream)
+    device.end(server.stream)
+    server.ask(2, 20)
+    for batch, seq in sizes:
+        _, tensors = server.inputs(batch, seq)
+        out = server.outputs(batch, seq)
+        device.begin(server.stream)
+        server.model.run(tensors, out=out, stream=server.stream)
+        graphs.append((tensors, out, device.end(server.stream)))
+    server.ask(4, 50)
+    _, tensors = server.inputs(4, 64)
+    out = server.outputs(4, 64)
+    device.begin(server.stream)
+    with pytest.raises(HaotunerError, match="one of these sizes needs"):
+        server.model.run(tensors, out=out, stream=server.stream)
+    device.end(server.stream)
+
+    def replay(what: str) -> None:
+        for (batch, seq), (tensors, out, graph) in zip(sizes, graphs, strict=True):
+            arrays = given(server.graph, batch, seq)
+            arrays["ids"] = np.random.default_rng(len(what)).integers(0, 50, (batch, seq))
+            device.put(tensors["ids"], arrays["ids"])
+            device.replay(graph, server.stream)
+            server.judge(arrays, out, f"{what} {batch} x {seq}")
+
+    replay("once")
+    server.ask(3, 11)
+    assert server.model.stats()["contexts"] == 2, server.model.stats()
+    replay("and again")
+    server.model.trim()
+    server.pack.close()
+    with pytest.raises(PackClosed):
+        server.model.run(tensors, stream=server.stream)
+    del server.model
+    gc.collect()
+    replay("after the pack was closed")
+
+
+def streams(path: str) -> None:
+    """Threads with streams of their own and one stream that two threads share: no call uses another's memory."""
+    server = Server(path)
+    shared, errors = server.device.stream(), list[str]()
+    sizes = ((1, 9), (3, 5), (2, 33), (4, 12))
+
+    def serve(place: int) -> None:
+        try:
+            stream = shared if place < 2 else server.device.stream()
+            asked = []
+            for batch, seq in (sizes[place:] + sizes[:place]) * 2:
+                arrays, tensors = server.inputs(batch, seq)
+                asked.append((arrays, server.model.run(tensors, out=server.outputs(batch, seq), stream=stream)))
+            server.device.wait(stream)
+            for arrays, found in asked:
+                server.judge(arrays, found, f"thread {place}")
+        except Exception as error:  # told by the main thread
+            errors.append(repr(error)[:400])
+
+    running = [threading.Thread(target=serve, args=(place,)) for place in range(4)]
+    for one in running:
+        one.start()
+    for one in running:
+        one.join()
+    assert not errors, errors
+    assert 3 <= server.model.stats()["contexts"] <= 4, server.model.stats()
+
+
+def refusals(path: str) -> None:
+    """What does not fit is said, with the input's name, and the next call is right."""
+    server = Server(path)
+    arrays, tensors = server.inputs(2, 7)
+    out, device = server.outputs(2, 7), server.device
+    wrong: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+        "of the host": ({**tensors, "ids": arrays["ids"]}, out, "ids must be an array of int64 on cuda:0, got int64 on the"),
+        "another type": ({**tensors, "mask": device.empty((2, 7))}, out, "must be an array of int64 on cuda:0, got float32"),
+        "another rank": ({**tensors, "ids": device.empty((14,), "int64")}, out, "ids has 2 axes"),
+        "a dimension twice": ({**tensors, "mask": device.empty((2, 8), "int64")}, out, "but seq is 7 before"),
+        "an input less": ({"ids": tensors["ids"]}, out, "mask is missing"),
+        "an input more": ({**tensors, "more": tensors["ids"]}, out, "there is no more"),
+        "no tensor": ({**tensors, "ids": 3}, out, "ids is not a tensor"),
+        "an output more": (tensors, {**out, "more": tensors["ids"]}, "no output 'more'"),
+        "an output of another shape": (tensors, {**out, "c": device.empty((2, 8, 32))}, "is of another type or shape"),
+        "no output of that kind": (tensors, {}, "no output can be made for a Tensor; pass out="),
+        "rows apart": ({**tensors, "ids": device.empty((2, 7), "int64", strides=(9, 1))}, out, "ids must be contiguous"),
+    }  # fmt: skip
+    name = next(iter(out))
+    for what, (inputs, results, words) in wrong.items():
+        results = {name if key == "c" else key: one for key, one in results.items()}
+        with pytest.raises(UsageError) as refused:
+            server.model.run(inputs, out=results, stream=server.stream)
+        assert words in str(refused.value), f"{what}: {refused.value}"
+    server.ask(2, 7)
+
+
+def faults(path: str) -> None:
+    """Memory that cannot be had, a launch that fails and weights that find no room are said; then all is right."""
+    server, driver = Server(path), Driver()
+    _, tensors = server.inputs(4, 30)
+    out = server.outputs(4, 30)
+    server.ask(1, 9)
+    driver.fail("cuMemAlloc", "2")
+    with pytest.raises(UsageError, match="bytes of working memory on cuda:0, which cannot be had"):
+        server.model.run(tensors, out=out, stream=server.stream)
+    server.ask(2, 9)
+    driver.fail("cuLaunchKernel", "1", nth=3)
+    with pytest.raises(HaotunerError, match=r"step \d+, .*CUDA_ERROR_INVALID_VALUE"):
+        server.model.run(tensors, out=out, stream=server.stream)
+    server.ask(4, 30)
+    driver.fail("cuMemAlloc", "2")
+    other = haotuner.load(path, device="cuda:0")
+    with pytest.raises(PackInvalid, match="memory for a model's weights: CUDA_ERROR_OUT_OF_MEMORY"):
+        other.model(NAME)
+    assert other.model(NAME).name == NAME
+
+
+def devices(path: str) -> None:
+    """The second device serves its own tensors, and refuses those of the first."""
+    first, second = Server(path), Server(path, 1)
+    first.ask(2, 7)
+    second.ask(2, 7)
+    _, tensors = first.inputs(2, 7)
+    with pytest.raises(UsageError, match="ids must be an array of int64 on cuda:1, got int64 on cuda:0"):
+        second.model.run(tensors, out=second.outputs(2, 7), stream=second.stream)
+
+
+ALL = (numbers, loops, steady, captured, streams, refusals, faults, devices)
+SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
+
+
+def run(name: str, *words: str) -> None:
+    """A scenario by its name."""
+    SCENARIOS[name](*words)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
