@@ -11,7 +11,7 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
 from haotuner.orchestrate.greedy import Step
 from haotuner.orchestrate.lacking import check_sizes, check_steps
@@ -74,7 +74,7 @@ def asked_model(
         check_sizes(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
-    prices = Measured(at, measure_s) if measure_s else Prices(at)
+    prices = Measured(at, measure_s) if measure_s else Prices(at, CORE if serves is None else GPU)
     plans = tuple(Exact(one.graph, prices, serves=serves) for one in cut(graph) if one.graph is not None)
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])

@@ -19,7 +19,7 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Step
 from haotuner.orchestrate.products import Product
@@ -178,7 +178,9 @@ def one_of(name: str, **more: int) -> MicroKernel:
 def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
     """A model and its steps; ``first``: groups of the models before it."""
     sizes = [dict.fromkeys(graph.dimensions, size) | {"batch": 2} for size in (3, 60)]
-    steps = Exact(graph, Prices(sizes), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps
+    steps = (
+        Exact(graph, Prices(sizes, GPU), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps
+    )
     return written(name, graph, steps, first, on_device=True), steps
 
 

@@ -16,7 +16,8 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.c_loops import again_and_again
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import CORE, GPU, Prices
+from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.exact import Candidate, Exact, solve
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
 from haotuner.orchestrate.lacking import check_sizes, check_steps
@@ -299,3 +300,15 @@ def test_what_no_gpu_computes_is_named():
         check_sizes("m", graph)
     check_sizes("m", softmax_of_rows())
     check_steps("m", Greedy(softmax_of_rows()).steps)
+
+
+def test_a_gpu_computes_again_what_a_core_stores():
+    g = GraphBuilder()
+    graph = g.finish(composites.softmax(g, g.input("x", (B, T))))
+    requests = [{"batch": 8, "seq": size} for size in (16, 256)]
+    steps = {name: Exact(graph, Prices(requests, rates)).steps for name, rates in (("core", CORE), ("gpu", GPU))}
+    (step,) = steps["gpu"]
+    assert isinstance(step, Loops) and steps["core"]
+    launch = device_loops_of(step.graph, "softmax", SizeTable().place)
+    assert (launch.points, launch.lanes) == (1, 32), "a warp a row"
+    assert launch.source.count("__shfl_xor_sync") == 2 and "restrict p0" in launch.source
