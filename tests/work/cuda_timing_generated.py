@@ -32,10 +32,10 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
         of = family(kernel)
         launch = of.launch(kernel)
         function, (registers, local, _) = timed.function(module, kernel.name, launch.shared_bytes)
+        words = kernel_words(kernel.name, launch, of.dtype, kn=False)
         loaded = Loaded(
-            words=kernel_words(kernel.name, launch, of.dtype, kn=False), function=function, registers=registers, local_bytes=local,
-            shared_bytes=launch.shared_bytes,
-        )  # fmt: skip
+            words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes
+        )
         assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
         operands = GeneratedOperands(timed, parsed, Shape.of(m=9, n=70))
         call, before = operands.call(loaded, of, kernel), driver.count("cuLaunchKernel")
