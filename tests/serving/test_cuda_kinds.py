@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,8 @@ def packed(op: Op) -> PackedCudaGenerated:
 def test_every_kind_and_groups_of_files_are_served_on_a_device(tmp_path):
     ops = [*every_op(), *(op for file in files(tmp_path) for op in ops_of(f"group:{file}"))]
     made = [packed(op) for op in ops]
-    kernels = {one.kernel.name: (family_named(one.kernel.family), one.kernel) for op in made for one in op.kernels}
+    found = [one.kernel for op in made for one in op.kernels if one.kernel is not None]
+    kernels: dict[str, Any] = {one.name: (family_named(one.family), one) for one in found}
     code = tmp_path / "code"
     code.mkdir()
     unit = code / "kinds.cu"
