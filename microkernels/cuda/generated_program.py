@@ -21,7 +21,7 @@ from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
 from haotuner.microkernels.cuda.pieces import DEVICE
 
 WARP = 32
-WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
 TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
