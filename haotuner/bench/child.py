@@ -59,7 +59,7 @@ class Stage:
 
     def aim(self, count: int, seed: int, m: int = 0, shape: Mapping[str, int] | None = None) -> Job:
         """Point the contender at m rows, or at a shape, check its results, and find out how long a call takes."""
-        from haotuner.bench import groups, images, products
+        from haotuner.bench import generated, groups, images, products
         from haotuner.bench.inputs import draw_x, error_share
         from haotuner.bench.timing import Clock
         from haotuner.words.shape import Shape
@@ -67,8 +67,11 @@ class Stage:
         self._clock = None  # it may hold a graph of the last shape's operands
         pair = shape is not None and products.raceable(self._op)
         cut = groups.raceable(self._op)
+        whole = shape is not None and not pair and generated.raceable(self._op)
         if cut:
             x: Any = groups.draw(self._op, m, seed)
+        elif whole:
+            x = generated.draw(self._op, Shape.of(shape or {}), seed)
         elif pair:
             x = products.draw(self._op, Shape.of(shape), seed)
         else:
@@ -86,6 +89,8 @@ class Stage:
                 if shape is None
                 else products.error_share(self._op, x, found)
                 if pair
+                else generated.error_share(self._op, x, found)
+                if whole
                 else images.error_share(self._op, x, weight, found)
             )
             share = max(share, own)

@@ -9,7 +9,7 @@ from pathlib import Path
 from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
-from haotuner.bench.inputs import cold_count, weight_bytes
+from haotuner.bench.inputs import binds_weight, cold_count, weight_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
@@ -28,8 +28,8 @@ def side_of(op: Op) -> str:
 
 
 def usual_weights(ops: Sequence[Op]) -> tuple[str, ...]:
-    """Cold, as a server finds them; of products whose factors come with the call, which were just written, hot."""
-    return ("hot",) if any(op.kind == "batch_matmul" for op in ops) else ("cold",)
+    """Cold, as a server finds them; hot of ops whose operands all come with the call, which were just written."""
+    return ("hot",) if not all(map(binds_weight, ops)) else ("cold",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,9 @@ class Contest:
             raise UsageError(
                 f"bench: {', '.join(sorted(sides))} have peers of their own; race them one after the other with --op"
             )
-        if "cold" in self.weights and any(op.kind == "batch_matmul" for op in self.ops):
-            raise UsageError("bench: batch_matmul binds no weight that could be cold; leave --weights out, or say hot")
+        bare = [op.kind for op in self.ops if not binds_weight(op)]
+        if "cold" in self.weights and bare:
+            raise UsageError(f"bench: {bare[0]} binds no weight that could be cold; leave --weights out, or say hot")
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
             raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")

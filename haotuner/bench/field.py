@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from haotuner.bench import groups, images, products
+from haotuner.bench import generated, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
 from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
@@ -27,13 +27,18 @@ class Field:
     our_products: str
     group_peers: Mapping[str, str] = field(default_factory=dict)  # of grouped, where it is raced at all
     our_groups: str = ""
+    generated_peers: Mapping[str, str] = field(default_factory=dict)  # of generated kinds, where they are raced at all
+    our_generated: str = ""
 
     def raceable(self, op: Op) -> bool:
         """True if peers are set up for the op: dense without epilogue, weight (n, k), a dynamic m, a dtype of the field.
 
-        batch_matmul too, on the host convolutions (``images.raceable``), on GPUs grouped products (``groups.raceable``).
+        batch_matmul too, on the host convolutions (``images.raceable``), on GPUs grouped products (``groups.raceable``)
+        and generated kinds (``generated.raceable``).
         """
         if self.our_groups and groups.raceable(op):
+            return op.dtype in self.dtypes
+        if self.our_generated and generated.raceable(op):
             return op.dtype in self.dtypes
         if self.on_host and images.raceable(op):
             return True
@@ -45,7 +50,7 @@ class Field:
     def what(self) -> str:
         """What can be raced, in words."""
         dense = f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
-        more = "convolutions with equal pads" if self.on_host else "grouped products likewise"
+        more = "convolutions with equal pads" if self.on_host else "grouped products likewise, generated kinds"
         return f"{dense}, {more}, or batch_matmul"
 
     def entrants(self, ops: Sequence[Op], names: Sequence[str] | None) -> tuple[str, dict[str, str]]:
@@ -55,6 +60,8 @@ class Field:
             ours, peers = self.our_products, dict(self.product_peers)
         elif any(groups.raceable(op) for op in ops):
             ours, peers = self.our_groups, dict(self.group_peers)
+        elif self.our_generated and any(generated.raceable(op) for op in ops):
+            ours, peers = self.our_generated, dict(self.generated_peers)
         elif any(is_convolution(op.kind) for op in ops):
             peers = {name: spec for name, spec in peers.items() if name in images.PEERS}
         asked = peers if names is None else self.named(names)
@@ -102,6 +109,8 @@ GPU = Field(
     our_products="haotuner.bench.peers.gpu_products:GpuOurProducts",
     group_peers=groups.PEERS,
     our_groups=groups.OURS,
+    generated_peers=generated.PEERS,
+    our_generated=generated.OURS,
     dtypes=("fp32", "fp16", "bf16"),
     caches=GPU_CACHES,
     on_host=False,

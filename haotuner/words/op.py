@@ -125,7 +125,8 @@ class Op:
 
     def all_options(self) -> dict[str, str]:
         """Every option of the kind with its value."""
-        return {name: self.option(name) for name in _kind(self.kind).options}
+        given = dict(self.options)
+        return {name: given.get(name, option.default) for name, option in _kind(self.kind).options.items()}
 
     @property
     def name(self) -> str:

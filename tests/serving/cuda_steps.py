@@ -41,7 +41,7 @@ class Stepped:
 
     def drawn(self, sizes: tuple[int, ...]) -> Any:
         """Operands of a call."""
-        shape = Shape.of(dict(zip(("b", "h", "w") if self.image else ("m",), sizes, strict=True)))
+        shape = Shape.of(dict(zip(self.meaning.dynamic, sizes, strict=False)))
         return judge.draw(self.meaning, shape, np.random.default_rng(sum(sizes)))
 
     def call(self, drawn: Any, out: Any, **instead: Any) -> None:
@@ -80,11 +80,23 @@ def stepped(path: str) -> None:
         cut = served.device.upload(served.constants[missing][..., :-1].copy())
         with pytest.raises(ValueError, match=f"^{name}: {missing} has rank"):
             served.op.bind(**{**served.placed, missing: cut})
-    with pytest.raises(TypeError, match=f"^{name}: bind takes weight.*; got slope"):
+    with pytest.raises(TypeError, match=f"^{name}: bind takes .*weight.*; got slope"):
         served.op.bind(**served.placed, slope=served.placed["weight"])
     if "residual" in drawn:
         with pytest.raises(TypeError, match="residual"):
             served.call({one: value for one, value in drawn.items() if one != "residual"}, y)
+    if "transpose" in served.meaning.kind:
+        row = drawn["x"].shape[-1] + 5
+        steps = [row * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
+        rows_apart = served.device.upload(drawn["x"], strides=(*steps, 1))
+        if served.meaning.option("layout") == "nchw":
+            with pytest.raises(ValueError, match=f"^{name}: x has its pixels unevenly apart"):
+                served.bound(rows_apart, out=y, stream=served.stream)
+        else:
+            more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+            served.bound(rows_apart, out=y, stream=served.stream, **more)
+            served.device.wait(served.stream)
+            served.judge(drawn, y)
     with pytest.raises(TypeError, match=f"^{name}: out has dtype"):
         served.call(drawn, served.device.empty(want.shape, "float32" if served.written != "fp32" else "float16"))
 

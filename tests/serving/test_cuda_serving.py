@@ -27,6 +27,7 @@ from tests.serving.cuda_packs import (
     SIMT,
     STEPPED_PICKS,
     STEPPED_PRODUCT,
+    TRANSPOSED_PICKS,
     TURNED_PICKS,
     WGMMA,
     Pick,
@@ -130,7 +131,7 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
     run(folder, pick, "several", "fused", "fused_refusals")
 
 
-@pytest.mark.parametrize("pick", STEPPED_PICKS, ids=lambda pick: pick.op)
+@pytest.mark.parametrize("pick", (*STEPPED_PICKS, *TRANSPOSED_PICKS), ids=lambda pick: pick.op)
 def test_any_epilogue_and_type_of_result_is_served(folder, pick):
     run(folder, pick, "stepped")
 

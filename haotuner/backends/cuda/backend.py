@@ -93,7 +93,7 @@ class CudaBackend:
         found = conv_families(op)
         if not found:
             raise NothingLegal(
-                f"{op.name}: on {self.name} devices convolutions are conv1d and conv2d in fp32, fp16 or bf16, with results "
+                f"{op.name}: on {self.name} devices convolutions are in fp32, fp16 or bf16, with results "
                 "of one of these; write for example conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
             )
         return found

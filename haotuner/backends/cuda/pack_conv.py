@@ -13,6 +13,7 @@ from haotuner.backends.cpu.pack_op import PackedOperand, operands_of
 from haotuner.backends.cpu.pack_sliced import plan_tables
 from haotuner.backends.cpu.packing import cell_plans
 from haotuner.backends.cuda.pack_dense import DTYPES, channels_in_own_type
+from haotuner.microkernels.cuda.conv import transposed
 from haotuner.microkernels.cuda.fused import initializer as told
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.index import family_named
@@ -24,7 +25,11 @@ class PackedCudaConv(PackedConv):
 
     launches: Sequence[Launch]
     splits = False  # no cell sums k in parts
-    reads_kn = False
+
+    @property
+    def reads_kn(self) -> bool:
+        """Whether the product's second factor lies as (k, n)."""
+        return transposed(self.op)
 
     @staticmethod
     def chosen(choice: Choice) -> PackedCudaConv:

@@ -17,7 +17,7 @@ from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
 from haotuner.microkernels.cuda.fused import steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
-from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
+from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
@@ -84,8 +84,8 @@ def device_unit(
     # Products of a batch are those of convolutions, too, whose other factor is laid out first.
     unfolded = sorted({family.dtype for family in families if family.batched})
     if unfolded:
-        parts.append(_device_text("unfold"))
-        parts += [_unfolding(dtype) for dtype in unfolded]
+        parts += [_device_text("unfold"), _device_text("fold")]
+        parts += [text(dtype) for dtype in unfolded for text in (_unfolding, _folding)]
     if written:
         parts.append(shared_text())
         parts += [_written(symbol, *one) for symbol, one in written.items()]
@@ -225,6 +225,14 @@ def _unfolding(dtype: str) -> str:
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {unfold_symbol(dtype)}'
         f"(const __grid_constant__ ht_cuda_unfold ht_args) {{\n"
         f"  ht_unfold<{'unsigned int' if DTYPE_BYTES[dtype] == 4 else 'unsigned short'}>(ht_args);\n}}\n"
+    )
+
+
+def _folding(dtype: str) -> str:
+    return (
+        f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {fold_symbol(dtype)}'
+        f"(const __grid_constant__ ht_cuda_fold ht_folded, const __grid_constant__ ht_cuda_args ht_args) {{\n"
+        f"  ht_fold<{ELEMENT_TYPES[TVM_DTYPES[dtype]]}>(ht_args, ht_folded);\n}}\n"
     )
 
 

@@ -96,7 +96,8 @@ def _grouped_cases(op: Op, launch: Launch, depth: int, ragged: int, last: int) -
         if op.option("weight") == "kn" and launch.maps:
             k = 3 * depth  # whole steps: see the families
         small = replace(op, static=(("g", len(ends)), ("n", n), ("k", k)))
-        yield Case(op=small, m=ends[-1], whole=place == 0, bias=place < 2, ends=ends)
+        own = not op.epilogue  # else it has its own bias, perhaps, and steps behind it
+        yield Case(op=small, m=ends[-1], whole=own and place == 0, bias=own and place < 2, ends=ends)
 
 
 def deep_case(op: Op, launch: Launch) -> Case:

@@ -37,6 +37,16 @@ typedef struct {
     int32_t lanes, stored; /* 2^lanes threads side by side go on in a pixel's row, which they store so many elements at a time */
 } ht_cuda_unfold;
 
+/* Of haotuner_fold_DTYPE, ahead of its arguments, of which y, residual and what the steps read count: gathers the taps that reach each
+ * element of a transposed convolution's result. Columns: fp32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
+typedef struct {
+    const float* columns;
+    int64_t image, line, pixel;   /* in elements, as all strides */
+    int64_t yb, yf, yh, yw;       /* of y and residual */
+    int32_t images, features, h, w, p, q, r, s; /* h, w: of x; p, q: of y */
+    int32_t down, right, above, before, dilation_down, dilation_right; /* strides, pads ahead, dilations */
+} ht_cuda_fold;
+
 /* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th
  * of `count` matrices W and biases, one after the other. Ends that go back or lie outside X are moved to what is possible; rows
  * behind the last end are left alone. `ends` lies on the device. */

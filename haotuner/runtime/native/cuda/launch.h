@@ -58,4 +58,7 @@ int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, cons
  * chosen here; `stored` is 1, or 16 bytes' worth where rows hold whole such pieces. */
 int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int units, CUstream stream, ht_error* error);
 
+/* Gathers the result of a transposed convolution, by the pack's kernel of its element type. */
+int ht_cuda_launch_fold(CUfunction function, const ht_cuda_fold* fold, const ht_cuda_args* args, int units, CUstream stream, ht_error* error);
+
 #endif /* HT_CUDA_LAUNCH_H_ */

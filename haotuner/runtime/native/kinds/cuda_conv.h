@@ -3,6 +3,11 @@
  *   channels first: Y[b, group] (features, pixels) = weight (features, terms) . columns (pixels, terms)^T, a product an image and group
  *   channels last:  Y[group] (pixels, features) = columns (pixels, terms) . weight (features, terms)^T, a product a group
  *
+ * A transposed one is the other way round: the products of every pixel with every tap, in fp32, and a launch that gathers them.
+ *
+ *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
+ *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
+ *
  * Images are taken so many at a time that their columns find room. */
 #ifndef HT_CUDA_CONV_H_
 #define HT_CUDA_CONV_H_
@@ -16,6 +21,22 @@ typedef struct {
   ht_cuda_after after;
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels; cells of the plan are ht_sliced_entry, of which the kernel counts */
 } ht_cuda_conv;
+
+typedef struct { /* a weight on a device */
+  uint64_t mark;
+  const ht_op* op;
+  const ht_cuda_loaded* loaded;
+  const void* w;
+  ht_cuda_channels channels;
+} ht_cuda_bound_conv;
+
+/* The planned kernel, or another of the op's that takes these products; -1: none does. */
+int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error);
+
+/* cuda_conv_transposed.c: bytes of one image's products with every tap; the launches of all images, `each` of them at a time. */
+int64_t ht_cuda_fold_bytes(const ht_conv* conv, int64_t h, int64_t w);
+int ht_cuda_launch_transposed(const ht_op* op, int planned, const ht_call* call, int64_t each, const ht_cuda_bound_conv* bound, void* columns,
+                              ht_queue* queue, ht_error* error);
 
 extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, out, and perhaps a residual */
 
