@@ -93,6 +93,18 @@ def test_convolutions_are_found_with_strides_pads_groups_and_bias():
     assert found.output == y and "bias" in found.constants
 
 
+def test_a_sum_of_two_products_is_carried_by_one_of_them():
+    g = GraphBuilder()
+    x = g.input("x", (B, 16))
+    one, other = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
+    graph = g.finish(g.map("add", one, other))
+    steps = Greedy(graph).steps
+    assert sorted(step.op for step in steps if isinstance(step, Product)) == [
+        "dense:n=16,k=16", "dense:n=16,k=16,epilogue=residual"
+    ]  # fmt: skip
+    assert not any(isinstance(step, Loops) for step in steps)
+
+
 def test_no_step_makes_what_nobody_reads():
     """A pad that a convolution does by itself was stored, too: a tenth of the time of Piper's voice."""
     g = GraphBuilder()
