@@ -16,8 +16,8 @@ from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.generated import CudaGenerated, short_family
-from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.online import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
