@@ -134,7 +134,9 @@ def tolerance(
         return np.zeros(want.shape)  # sums of integers
     # Sums are kept in fp32 at least, whatever the operands' type.
     units = np.asarray(_as_stored(op, op.meaning.tolerance(_wide(op, inputs), {**op.all_options(), **computed})), np.float64)
-    value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
+    value = want
+    if op.epilogue or op.sums != "fp32" or not eps:  # otherwise nothing below reads it
+        value = np.asarray(_as_stored(op, op.meaning.result(_wide(op, inputs), op.all_options())))
     # Sums of integers are exact, and rounded once where they become floats.
     allowed = DTYPES["fp32"].eps * (units if op.sums == "fp32" else np.abs(value))
     extra = _extra(op, inputs)
@@ -223,8 +225,17 @@ def _extra(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]
     axes, found = op.meaning.output.axes(op.all_options()), {}
     for name, own in op.epilogue_operands.items():
         values = np.asarray(inputs[name], np.float64)
+        for cut, rows in op.meaning.ends.items():
+            if own[0] in op.meaning.ends_of_groups:  # each row has its group's
+                values, own = values[_groups_of(inputs[cut], inputs["x"].shape[0])], (rows, *own[1:])
         found[name] = values.reshape([values.shape[own.index(axis)] if axis in own else 1 for axis in axes])
     return found
+
+
+def _groups_of(ends: Array, rows: int) -> NDArray[np.intp]:
+    """The group of each row; rows behind the last end are of the last one."""
+    reached = np.maximum.accumulate(np.asarray(ends, np.int64))
+    return np.minimum(np.searchsorted(reached, np.arange(rows), side="right"), len(reached) - 1)
 
 
 def _as_stored(op: Op, value: Any) -> Any:

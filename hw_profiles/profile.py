@@ -58,10 +58,19 @@ def folder() -> Traversable:
     return files("haotuner.hw_profiles").joinpath("profiles")
 
 
+def _texts() -> dict[str, Traversable]:
+    """The file of every profile by id, in their order."""
+    found = {entry.name.removesuffix(".toml"): entry for entry in folder().iterdir() if entry.name.endswith(".toml")}
+    return {name: found[name] for name in sorted(found)}
+
+
+def _read(file: Traversable, device_id: str) -> Profile:
+    return parse_profile(file.read_text(encoding="utf-8"), device_id)
+
+
 def profiles() -> tuple[Profile, ...]:
     """Every profile, ordered by id."""
-    files_by_id = {e.name.removesuffix(".toml"): e for e in folder().iterdir() if e.name.endswith(".toml")}
-    return tuple(parse_profile(files_by_id[name].read_text(encoding="utf-8"), name) for name in sorted(files_by_id))
+    return tuple(_read(file, name) for name, file in _texts().items())
 
 
 def plain(name: str) -> str:
@@ -71,8 +80,11 @@ def plain(name: str) -> str:
 
 def profile_named(name: str) -> Profile | None:
     """The profile of that id or alias; None when nobody goes by that name."""
-    wanted = plain(name)
-    for profile in profiles():
-        if wanted in (profile.device.id, plain(profile.device.name), *map(plain, profile.aliases)):
+    wanted, files_by_id = plain(name), _texts()
+    if wanted in files_by_id:  # no need to parse the others: a file has one id, and no alias is another's id
+        return _read(files_by_id[wanted], wanted)
+    for device_id, file in files_by_id.items():
+        profile = _read(file, device_id)
+        if wanted in (plain(profile.device.name), *map(plain, profile.aliases)):
             return profile
     return None

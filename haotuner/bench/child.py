@@ -59,15 +59,21 @@ class Stage:
 
     def aim(self, count: int, seed: int, m: int = 0, shape: Mapping[str, int] | None = None) -> Job:
         """Point the contender at m rows, or at a shape, check its results, and find out how long a call takes."""
-        from haotuner.bench import images, products
+        from haotuner.bench import generated, groups, images, products
         from haotuner.bench.inputs import draw_x, error_share
         from haotuner.bench.timing import Clock
         from haotuner.words.shape import Shape
 
         self._clock = None  # it may hold a graph of the last shape's operands
         pair = shape is not None and products.raceable(self._op)
-        if pair:
-            x: Any = products.draw(self._op, Shape.of(shape), seed)
+        cut = groups.raceable(self._op)
+        whole = shape is not None and not pair and generated.raceable(self._op)
+        if cut:
+            x: Any = groups.draw(self._op, m, seed)
+        elif whole:
+            x = generated.draw(self._op, Shape.of(shape or {}), seed)
+        elif pair:
+            x = products.draw(self._op, Shape.of(shape), seed)
         else:
             x = draw_x(self._op, m, seed) if shape is None else images.draw_image(self._op, Shape.of(shape), seed)
         self._x = x
@@ -77,10 +83,14 @@ class Stage:
         for index in checked:
             weight, found = self._weights[index], self._contender.result(index)
             own = (
-                error_share(x, weight, found, self._op.dtype)
+                groups.error_share(self._op, x, weight, found)
+                if cut
+                else error_share(x, weight, found, self._op.dtype)
                 if shape is None
                 else products.error_share(self._op, x, found)
                 if pair
+                else generated.error_share(self._op, x, found)
+                if whole
                 else images.error_share(self._op, x, weight, found)
             )
             share = max(share, own)

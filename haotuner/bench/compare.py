@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench import images, products
-from haotuner.bench.contest import Contest
-from haotuner.bench.field import HOST, Field, field_of
+from haotuner.bench.contest import Contest, side_of, usual_weights
+from haotuner.bench.field import HOST, field_of
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
-from haotuner.ops.convolution import is_convolution
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.gpus import find_gpu
@@ -58,14 +56,18 @@ def contest_of(
     if unknown or not chosen:
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
         raise UsageError(f"{pack} holds {what}; it holds {', '.join(held)}")
+    parsed = tuple(Op.parse(name) for name in dict.fromkeys(chosen))
+    ours, peers = field.entrants(parsed, against)
+    if settings.get("weights") is None:
+        settings["weights"] = usual_weights(parsed)
     return Contest(
         pack=pack,
-        ops=tuple(Op.parse(name) for name in dict.fromkeys(chosen)),
+        ops=parsed,
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
-        peers=_set_up(field, field.named(against), [Op.parse(name) for name in chosen]),
+        peers=peers,
         field=field,
         ordinal=ordinal,
-        ours=field.our_products if any(products.raceable(Op.parse(name)) for name in chosen) else field.ours,
+        ours=ours,
         environment=environment,
         cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
@@ -142,17 +144,13 @@ def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Those that have the dynamic axes of the first one: shapes are for all of them."""
-    return [name for name in names if Op.parse(name).dynamic == Op.parse(names[0]).dynamic]
-
-
-def _set_up(field: Field, peers: dict[str, str], ops: Sequence[Op]) -> dict[str, str]:
-    """The peers that are set up for the kinds of these ops."""
-    if any(products.raceable(op) for op in ops):
-        return {name: field.product_peers[name] for name in peers if name in field.product_peers}
-    if any(is_convolution(op.kind) for op in ops):
-        return {name: spec for name, spec in peers.items() if name in images.PEERS}
-    return peers
+    """Those that have the dynamic axes and the peers of the first one: shapes and contenders are for all of them."""
+    first = Op.parse(names[0]) if names else None
+    return [
+        name
+        for name in names
+        if first is not None and side_of(op := Op.parse(name)) == side_of(first) and op.dynamic == first.dynamic
+    ]
 
 
 def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str) -> float | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
-from haotuner.bench.inputs import cold_count, weight_bytes
+from haotuner.bench.inputs import binds_weight, cold_count, weight_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import UNKNOWN_CACHE_BYTES
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -19,6 +20,16 @@ STATES = ("cold", "hot")
 BLOCK_S = 0.05  # waking a stopped pool and refilling caches takes some ms; over 50 ms it is no longer seen
 MOST_ROUNDS = 31  # more rounds narrow the interval by less than the machine drifts meanwhile
 COPIES = 3  # of every weight that a contender holds: as given, prepared, and in numpy's case prepared twice
+
+
+def side_of(op: Op) -> str:
+    """What has contenders of its own: a kind, convolutions together."""
+    return "convolution" if is_convolution(op.kind) else op.kind
+
+
+def usual_weights(ops: Sequence[Op]) -> tuple[str, ...]:
+    """Cold, as a server finds them; hot of ops whose operands all come with the call, which were just written."""
+    return ("hot",) if not all(map(binds_weight, ops)) else ("cold",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +71,14 @@ class Contest:
                     raise UsageError(
                         f"bench: shape {shape} does not give exactly {needs}: race {op.name} by itself with --op"
                     )
-        if "cold" in self.weights and any(op.kind == "batch_matmul" for op in self.ops):
-            raise UsageError("bench: batch_matmul binds no weight that could be cold; race it with --weights hot")
+        sides = {side_of(op) for op in self.ops}
+        if len(sides) > 1:
+            raise UsageError(
+                f"bench: {', '.join(sorted(sides))} have peers of their own; race them one after the other with --op"
+            )
+        bare = [op.kind for op in self.ops if not binds_weight(op)]
+        if "cold" in self.weights and bare:
+            raise UsageError(f"bench: {bare[0]} binds no weight that could be cold; leave --weights out, or say hot")
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
             raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")

@@ -24,6 +24,8 @@ def encoded(values: Array, dtype: str) -> NDArray[Any]:
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         even = (bits >> np.uint32(HIGH)) & np.uint32(1)
         return ((bits + np.uint32(0x7FFF) + even) >> np.uint32(HIGH)).astype(np.uint16)
+    if dtype == "int32":
+        return np.ascontiguousarray(values, np.int32)
     if dtype in ("int8", "uint8"):
         kept = DTYPES[dtype]
         return np.clip(np.rint(values), kept.low, kept.high).astype(kept.numpy)

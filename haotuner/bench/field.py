@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from haotuner.bench import images, products
+from haotuner.bench import generated, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
 from haotuner.errors import UsageError
+from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import CPU_CACHES, GPU_CACHES
 from haotuner.words.op import Op
 
@@ -24,12 +25,21 @@ class Field:
     on_host: bool = True  # computes on the host's cores, whose other load spoils times
     product_peers: Mapping[str, str]  # of batch_matmul
     our_products: str
+    group_peers: Mapping[str, str] = field(default_factory=dict)  # of grouped, where it is raced at all
+    our_groups: str = ""
+    generated_peers: Mapping[str, str] = field(default_factory=dict)  # of generated kinds, where they are raced at all
+    our_generated: str = ""
 
     def raceable(self, op: Op) -> bool:
         """True if peers are set up for the op: dense without epilogue, weight (n, k), a dynamic m, a dtype of the field.
 
-        batch_matmul too, and on the host convolutions (``images.raceable``).
+        batch_matmul too, on the host convolutions (``images.raceable``), on GPUs grouped products (``groups.raceable``)
+        and generated kinds (``generated.raceable``).
         """
+        if self.our_groups and groups.raceable(op):
+            return op.dtype in self.dtypes
+        if self.our_generated and generated.raceable(op):
+            return op.dtype in self.dtypes
         if self.on_host and images.raceable(op):
             return True
         if products.raceable(op):
@@ -40,16 +50,33 @@ class Field:
     def what(self) -> str:
         """What can be raced, in words."""
         dense = f"dense {' or '.join(self.dtypes)} without epilogue, weight (n, k), and a dynamic m"
-        return f"{dense}, {'convolutions with equal pads, ' if self.on_host else ''}or batch_matmul"
+        more = "convolutions with equal pads" if self.on_host else "grouped products likewise, generated kinds"
+        return f"{dense}, {more}, or batch_matmul"
+
+    def entrants(self, ops: Sequence[Op], names: Sequence[str] | None) -> tuple[str, dict[str, str]]:
+        """Ours, and of the peers of these names (None: of all) those that are set up for the kind of these ops."""
+        ours, peers = self.ours, dict(self.peers)
+        if any(products.raceable(op) for op in ops):
+            ours, peers = self.our_products, dict(self.product_peers)
+        elif any(groups.raceable(op) for op in ops):
+            ours, peers = self.our_groups, dict(self.group_peers)
+        elif self.our_generated and any(generated.raceable(op) for op in ops):
+            ours, peers = self.our_generated, dict(self.generated_peers)
+        elif any(is_convolution(op.kind) for op in ops):
+            peers = {name: spec for name, spec in peers.items() if name in images.PEERS}
+        asked = peers if names is None else self.named(names)
+        return ours, {name: peers[name] for name in asked if name in peers}
 
     def named(self, names: Sequence[str] | None) -> dict[str, str]:
         """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""
         if names is None:
             return dict(self.peers)
-        unknown = sorted(set(names) - set(self.peers))
+        alone = {name: spec for name, spec in self.group_peers.items() if name not in self.peers}
+        known = {**self.peers, **alone}
+        unknown = sorted(set(names) - set(known))
         if unknown:
-            raise UsageError(f"--against {','.join(unknown)}: no such peer; known are {', '.join(self.peers)}")
-        return {name: self.peers[name] for name in dict.fromkeys(names)}
+            raise UsageError(f"--against {','.join(unknown)}: no such peer; known are {', '.join(known)}")
+        return {name: known[name] for name in dict.fromkeys(names)}
 
 
 HOST = Field(
@@ -80,6 +107,10 @@ GPU = Field(
     ours="haotuner.bench.peers.gpu_ours:GpuOurs",
     product_peers={"torch": "haotuner.bench.peers.gpu_products:GpuTorchProducts"},
     our_products="haotuner.bench.peers.gpu_products:GpuOurProducts",
+    group_peers=groups.PEERS,
+    our_groups=groups.OURS,
+    generated_peers=generated.PEERS,
+    our_generated=generated.OURS,
     dtypes=("fp32", "fp16", "bf16"),
     caches=GPU_CACHES,
     on_host=False,

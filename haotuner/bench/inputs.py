@@ -31,9 +31,16 @@ def weight_bytes(op: Op) -> int:
     return DTYPES[op.dtype].size * math.prod(_weight_shape(op))
 
 
+def binds_weight(op: Op) -> bool:
+    """Whether a server binds one operand and calls with the others."""
+    return op.kind in ("dense", "grouped") or is_convolution(op.kind)
+
+
 def _weight_shape(op: Op) -> tuple[int, ...]:
-    if op.kind == "batch_matmul":  # binds none
+    if not binds_weight(op):
         return (1,)
+    if op.kind == "grouped":
+        return (op["g"], op["n"], op["k"])
     return weight_shape(op) if is_convolution(op.kind) else (op["n"], op["k"])
 
 

@@ -17,6 +17,7 @@ from haotuner.bench.retry_crowded import RetryCrowded
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.bench.throttling import Throttling
 from haotuner.isolate.answers import Unanswered
+from haotuner.pack.op import LAYERS
 from haotuner.words.op import Op
 from haotuner.words.record import Failed
 from haotuner.words.shape import Shape
@@ -102,7 +103,9 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
     pack = None if contest.pack is None else str(contest.pack)
     packs = {name: pack for name in (OURS, OURS_AGAIN) if pack is not None}
     setting = Setting(threads=threads, isa=contest.isa, ordinal=contest.ordinal)
-    with ScatteredPages(), Processes(specs, setting, contest.environment, packs) as processes:
+    # What a GPU reads is not in this machine's memory.
+    scattered = ScatteredPages() if contest.ordinal is None else contextlib.nullcontext()
+    with scattered, Processes(specs, setting, contest.environment, packs) as processes:
         retry: Retry = Throttling(contest.ordinal) if contest.ordinal is not None else RetryCrowded(processes, threads)
         outcome.watched = retry.watched
         for op in contest.ops:
@@ -140,7 +143,7 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
-    at = {"m": start.shape["m"]} if start.op.kind == "dense" else {"shape": start.shape.as_dict()}
+    at = {"m": start.shape["m"]} if start.op.kind in LAYERS else {"shape": start.shape.as_dict()}
     request = {"do": "aim", **at, "count": count, "seed": contest.seed}
     asked = {name: request for name in processes.names() if name not in failed}
     aimed, refused = processes.ask_all(asked, contest.prepare_limit_s)

@@ -61,7 +61,7 @@ FULL = Suite(
 TINY = Suite(
     works=(Work(name="tiny_fp16", op="dense_n72_k64_fp16", shapes="m=1..24", rows=(1, 24)),),
     kernels=3,
-    tune_s=(6.0, 6.0),
+    tune_s=(4.0, 4.0),
     row_s=(0.2, 0.2),
     weights="cold",
     parts=(2,),

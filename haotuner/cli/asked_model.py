@@ -49,9 +49,10 @@ class Asked:
 
 def _table(model: AskedModel) -> str:
     steps, groups = _steps(model), len(model.written.functions)
+    loops = "launches of generated kernels" if model.on_device else "plain loops"
     return (
         f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
-        f"tuned ops, {steps['Loops']} by plain loops ({groups} different ones); "
+        f"tuned ops, {steps['Loops']} by {loops} ({groups} different ones); "
         f"{sum(len(one.weights) for one in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
     )
 

@@ -51,8 +51,13 @@ def bench(
     device: Annotated[str, typer.Option("--device", help="cpu, or cuda:0 and so on: a GPU of this host.")] = "cpu",
     threads: Annotated[str, typer.Option("--threads", help="Thread counts, e.g. 1 or 1,all.")] = "1",
     weights: Annotated[
-        str, typer.Option("--weights", help="cold (each call finds its weight out of cache), hot, or cold,hot.")
-    ] = "cold",
+        str | None,
+        typer.Option(
+            "--weights",
+            help="cold (each call finds its weight out of cache), hot, or cold,hot [default: cold; hot "
+            "where both factors come with a call].",
+        ),
+    ] = None,
     seconds_per_row: Annotated[
         float, typer.Option("--seconds-per-row", help="Time for one op at one shape, shared by all contenders.")
     ] = 4.0,
@@ -97,7 +102,7 @@ def bench(
         device=find_device(device, measure=False),
         ordinal=ordinal,
         threads=tuple(dict.fromkeys(count or len(os.sched_getaffinity(0)) for count in threads_of(threads))),
-        weights=tuple(word.strip() for word in weights.split(",")),
+        weights=None if weights is None else tuple(word.strip() for word in weights.split(",")),
         seconds_per_row=seconds_per_row,
         isa=isa,
         seed=seed,

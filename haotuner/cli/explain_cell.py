@@ -51,7 +51,9 @@ def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict
         "unverified": pack.manifest.unverified,
         "in_range": all(axis.first <= extents[axis.name] <= axis.last for axis in entry.dynamic),
         "regions": [{"kernel": chosen.parts[0].kernel, "box": box}],
-        "program": program_document(chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"])),
+        "program": program_document(
+            chosen.parts[0].kernel, op, shape, Device(**pack.manifest.document["device"]), chosen.share, count
+        ),
         "predicted_us": None,
         "measured_us": None if not_timed else _call_us(pack, op, shape),
         "not_timed": not_timed,

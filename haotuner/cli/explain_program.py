@@ -7,16 +7,23 @@ from typing import Any
 
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
+from haotuner.generate.space import SLICES
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import family_named
+from haotuner.words.composition import SERIAL
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 
-def program_document(kernel: str, op: Op, shape: Shape, device: Device) -> dict[str, Any] | None:
-    """Decisions and bytes of a kernel's program for a whole call on one thread; None of a kernel that is not generated."""
+def program_document(
+    kernel: str, op: Op, shape: Shape, device: Device, share: str = SERIAL, threads: int = 1
+) -> dict[str, Any] | None:
+    """Decisions and bytes of a kernel's program for a whole call; None of a kernel that is not generated.
+
+    ``share``: what ``threads`` share. Bytes are one thread's, or all parts' where threads share a folded axis.
+    """
     found = MicroKernel.parse(kernel)
     try:
         family = family_named(found.family)
@@ -24,9 +31,11 @@ def program_document(kernel: str, op: Op, shape: Shape, device: Device) -> dict[
         return None
     if not isinstance(family, CpuGenerated):
         return None
+    parts = SLICES * threads if share in family.joins(found) else 1
     return {
         "decisions": family.decisions(found),
-        "bytes": family.bytes_by_level(found, op.extents(shape), device),
+        "parts": parts,
+        "bytes": family.bytes_by_level(found, op.extents(shape), device, parts),
     }
 
 
@@ -35,4 +44,5 @@ def print_program(document: Mapping[str, Any]) -> None:
     for kind, words in document["decisions"].items():
         say(f"{kind}: {words}")
     rows = [(level, f"{count:,}") for level, count in document["bytes"].items()]
-    say(columns([("moved, one thread", "bytes"), *rows]))
+    of = "one thread" if document["parts"] == 1 else f"{document['parts']} parts of the fold"
+    say(columns([(f"moved, {of}", "bytes"), *rows]))

@@ -28,6 +28,7 @@ from haotuner.generate.expressions import (
 from haotuner.generate.machine import Cell, Machine, Value
 from haotuner.generate.online_emit import emit_online
 from haotuner.generate.online_schedule import OnlinePlan
+from haotuner.generate.parted import emit_parted
 from haotuner.generate.places import extents_of, is_ready, maskable, offsets
 from haotuner.generate.schedule import FOLDS, Keep, Plan
 from haotuner.generate.values import Frame, Values
@@ -51,8 +52,10 @@ def emit(plan: AnyPlan, machine: Machine) -> None:
     """Say the program of a plan to a machine."""
     if isinstance(plan, OnlinePlan):
         emit_online(plan, machine)
-        return
-    _Emitter(plan, machine).run()
+    elif plan.schedule.parts > 1:
+        emit_parted(plan, machine, lambda one: _Emitter(plan, one).run())
+    else:
+        _Emitter(plan, machine).run()
 
 
 class _Emitter(Values):

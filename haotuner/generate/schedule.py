@@ -32,6 +32,7 @@ class Schedule:
     On machines whose lanes are threads: ``packed``, how many neighbours a lane takes at a time, of as many vectors;
     ``held``: whether each pass over an axis has its first iteration, masked, outside of the loop, so that what it loads
     stays in registers from pass to pass.
+    ``parts``: of the axis that the output is one fold over, which workers fold side by side (``parted.py``; Ansor's rule 6).
     """
 
     lane_axis: int
@@ -43,6 +44,12 @@ class Schedule:
     masked: bool = True
     packed: int = 1
     held: bool = False
+    parts: int = 1
+
+    @property
+    def step(self) -> int:
+        """Elements of a folded axis that an iteration takes: parts begin at multiples."""
+        return self.lanes * self.unroll if self.lane_axis < 0 else 1
 
     def pitch(self, vectors: int) -> int:
         """Elements from lane to lane in an iteration of so many vectors."""
@@ -122,6 +129,7 @@ def told(plan: Plan) -> dict[str, str]:
     kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
     kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
+    end += f"; workers fold {schedule.parts} parts" if schedule.parts > 1 else ""
     return {
         "parallel": merged + f"{schedule.lanes} lanes along {along}; threads share {' or '.join(shared) or 'nothing'}",
         "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
@@ -145,6 +153,12 @@ def keepable(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
+def shareable(graph: Graph, lane_axis: int) -> bool:
+    """Whether workers may share the output's fold: it is one, and lanes lie next to each other in a part's results."""
+    after = graph.types[graph.outputs[0]].shape[lane_axis + 1 :] if lane_axis >= 0 else ()
+    return all(same(extent, 1) for extent in after) and bool(joined(graph))
+
+
 def planned(graph: Graph, schedule: Schedule) -> Plan:
     """The plan of a schedule. UsageError where a kept tensor is read at other places than where it is written."""
     if len(graph.outputs) != 1:
@@ -152,6 +166,8 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     if len(schedule.kept) > 1:
         raise UsageError(f"one tensor fits the output's rows, asked were {', '.join(schedule.kept)}")
     out = graph.outputs[0]
+    if schedule.parts > 1 and (schedule.kept or not shareable(graph, schedule.lane_axis)):
+        raise UsageError(f"{out} is not made along its last axis as one fold, so workers cannot share its terms")
     accesses = Accesses(graph, stored=dict.fromkeys(schedule.kept, out))
     shape = graph.types[out].shape
     variables = tuple(accesses.variable("i") for _ in shape)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from haotuner.errors import UsageError
+from haotuner.generate import factor
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Fold, Load, free_variables, parts
 from haotuner.generate.online import online
@@ -129,6 +130,12 @@ class Rule:
     steps: Callable[[Graph, Node], tuple[Step, ...]]
 
 
+def _sharers(graph: Graph, node: Node) -> str:
+    """Workers, where the output is one fold that may be cut among them."""
+    alone = len(graph.outputs) == 1 and [one.output for one in graph.nodes if one.primitive in FOLDS] == [node.output]
+    return "workers, " if alone and factor.joined(graph) else ""
+
+
 def _plain(name: str) -> Callable[[Graph, Node], tuple[Step, ...]]:
     return lambda graph, node: (Step(name, node.output),)
 
@@ -142,7 +149,8 @@ RULES = (
     Rule("cache", caches, lambda graph, node: (Step("cache", node.output, "in the output's row"),)),
     Rule("online", onlines, lambda graph, node: (
         Step("online", node.output, "a tile of keys at a time, rescaled by the maximum so far"),)),
-    Rule("factor", factors, lambda graph, node: (Step("factor", node.output, "lanes and accumulators, then joined"),)),
+    Rule("factor", factors, lambda graph, node: (
+        Step("factor", node.output, f"{_sharers(graph, node)}lanes and accumulators, then joined"),)),
     Rule("skip", skips, _plain("skip")),
 )  # fmt: skip
 

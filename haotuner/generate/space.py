@@ -7,7 +7,7 @@ equal points.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import TypeAlias
@@ -15,13 +15,14 @@ from typing import TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Schedule, planned
+from haotuner.generate.schedule import FOLDS, Schedule, planned, shareable
 from haotuner.generate.sketch import Sketch, lane_axes, sketches
 from haotuner.graph.graph import Graph
 
 Point: TypeAlias = tuple[int, ...]  # the place of each hole's choice
 VECTORS = (1, 2, 4, 8)  # an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy
 ROWS = (1, 2, 4)
+SLICES = 2  # parts of a folded axis for each worker: a free one helps a late one (runtime/native/kinds/sliced.c)
 STRUCTURE = "structure"  # the node of holes that are the whole program's
 
 
@@ -36,10 +37,11 @@ class Hole:
 
 @dataclass(frozen=True)
 class Space:
-    """All schedules of a graph for vectors of so many lanes."""
+    """All schedules of a graph for vectors of so many lanes, and so many workers."""
 
     graph: Graph
     lanes: int
+    workers: int = field(default=1, kw_only=True)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
@@ -69,7 +71,14 @@ class Space:
             Hole("unroll", out, VECTORS),
             Hole("rows", out, ROWS if rank > 1 else (1,)),
             Hole("masked", out, (1, 0)),
+            *([Hole("parts", out, (1, SLICES * self.workers))] if self._shared_axes else []),
         )
+
+    @cached_property
+    def _shared_axes(self) -> frozenset[int]:
+        """Axes of lanes whose programs may have their fold shared by workers."""
+        every = {axis for axes in self.axes for axis in axes} if self.workers > 1 else set()
+        return frozenset(axis for axis in every if shareable(self.graph, axis))
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -88,6 +97,8 @@ class Space:
         if axis < 0:  # the output comes element by element
             for place, hole in enumerate(self.holes):
                 found[place] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else found[place]
+        if axis not in self._shared_axes:
+            found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
         return tuple(found)
 
     def schedule(self, point: Point) -> Schedule:
@@ -102,6 +113,7 @@ class Space:
             rows=value["rows", out],
             masked=bool(value["masked", out]),
             kept=self.sketches[point[0]].cached,
+            parts=value.get(("parts", out), 1),
         )
 
     def has_program(self, point: Point) -> bool:

@@ -15,8 +15,10 @@ from haotuner.importing.types import dtype_of_onnx
 
 def _reshape(c: Call) -> str:
     before = c.shape()
-    asked = c.numbers(1) if c.given(1) else list(c.required("shape"))
     zero_is_kept = not c.attribute("allowzero", 0)
+    if c.given(1) and c.tensor(1) in c.g.inputs:
+        return reshaped(c, c.tensor(0), c.g.whole_numbers(_fed_shape(c, zero_is_kept=zero_is_kept), f"{c.op}: input 1"))
+    asked = c.numbers(1) if c.given(1) else list(c.required("shape"))
     shape: list[Extent] = [before[place] if one == 0 and zero_is_kept else one for place, one in enumerate(asked)]
     left = [place for place, one in enumerate(shape) if one == -1]
     if len(left) > 1:
@@ -25,6 +27,19 @@ def _reshape(c: Call) -> str:
         rest = product(one for one in shape if one != -1)
         shape[left[0]] = 0 if rest == 0 else _quotient(before, shape, left[0])
     return reshaped(c, c.tensor(0), shape)
+
+
+def _fed_shape(c: Call, *, zero_is_kept: bool) -> str:
+    """A shape that comes with the request, with what its 0 and -1 stand for in their places."""
+    g, before, shape = c.g, c.shape(), c.tensor(1)
+    count = c.shape(1)[0]
+    if zero_is_kept and isinstance(count, int):
+        own = g.of_extents(_objects([*before[:count], *[0] * (count - len(before))]), "int64")
+        shape = g.map("select", g.map("equal", shape, 0), own, shape)
+    open_one = g.map("equal", shape, -1)
+    rest = g.add("reduce", g.map("select", open_one, 1, shape), how="prod", axes=(0,), keepdims=True)
+    whole = g.of_extents(_objects([product(before)]), "int64")
+    return g.map("select", open_one, g.map("floordiv", whole, g.map("max", rest, 1)), shape)
 
 
 def _quotient(before: Sequence[Extent], after: Sequence[Extent], left: int) -> Extent:

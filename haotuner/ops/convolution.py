@@ -83,20 +83,20 @@ def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) ->
     b, c, h, w = x.shape
     p, q = (max(0, side.out(extent)) for side, extent in ((tall, h), (wide, w)))
     features = weight.shape[1] * groups if wide.transposed else weight.shape[0]
-    y = np.zeros((b, features, p, q))
-    per_c, per_f = c // groups, features // groups
+    y = np.zeros((b, groups, features // groups, p, q))
+    x = x.reshape(b, groups, c // groups, h, w)
+    every = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    if wide.transposed:
+        every = every.swapaxes(1, 2)
     for i in range(tall.taps):
         for j in range(wide.taps):
             rows, columns = _meeting(tall, i, h, p), _meeting(wide, j, w, q)
-            if not rows[0].size or not columns[0].size:
+            size = (rows[0].size, columns[0].size)
+            if not all(size):
                 continue
-            for g in range(groups):
-                of, to = slice(g * per_c, (g + 1) * per_c), slice(g * per_f, (g + 1) * per_f)
-                tap = weight[of, :, i, j].T if wide.transposed else weight[to, :, i, j]
-                part = x[:, of][:, :, rows[0]][..., columns[0]]
-                place = np.ix_(range(b), range(to.start, to.stop), rows[1], columns[1])
-                y[place] += np.einsum("fc,bchw->bfhw", tap, part, optimize=True)
-    return y
+            part = x[:, :, :, rows[0]][..., columns[0]].reshape(b, groups, c // groups, size[0] * size[1])
+            y[:, :, :, rows[1][:, np.newaxis], columns[1]] += (every[..., i, j] @ part).reshape(*y.shape[:3], *size)
+    return y.reshape(b, features, p, q)
 
 
 def _meeting(side: Window, tap: int, extent: int, out: int) -> tuple[Any, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
+from haotuner.ops.formula import Formula, Load, apply, elementwise
 from haotuner.ops.kind import Arrays
 
 # channel: one value for each element of the output's channel axis, bound once. whole: a tensor like the output.
@@ -19,60 +18,57 @@ Extent = Literal["channel", "whole"]
 class Step:
     """One element-wise step.
 
-    ``number`` names it in programs and records: never used again for another step. ``operands``: what it reads beside the
-    result, and how large that is. ``apply(value, operands)`` computes it in float64, operands broadcast to the output.
-    ``gain`` bounds how much it may enlarge an error; ``scales``: the operand that enlarges it by its magnitude.
+    ``number`` names it in programs and records: never used again for another step, and under 16, for devices keep four bits
+    of it. ``operands``: what it reads beside the result, and how large that is. ``formula``: what it makes of ``VALUE`` and
+    these; devices' programs are written from it. ``gain`` bounds how much it may enlarge an error; ``scales``: the operand
+    that enlarges it by its magnitude.
     """
 
     name: str
     number: int
-    apply: Callable[[Any, Arrays], Any]
+    formula: Formula
     operands: tuple[tuple[str, Extent], ...] = ()
     gain: float = 1.0
     scales: str = ""
 
-
-def _gelu(value: Any, operands: Arrays) -> Any:
-    erf = np.vectorize(math.erf, otypes=[np.float64])
-    return 0.5 * value * (1.0 + erf(value / math.sqrt(2.0)))
-
-
-def _gelu_tanh(value: Any, operands: Arrays) -> Any:
-    return 0.5 * value * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (value + 0.044715 * value**3)))
+    def apply(self, value: Any, given: Arrays) -> Any:
+        """The step in float64, operands broadcast to the output."""
+        return elementwise(self.formula, {**given, "value": value})
 
 
-def _sigmoid(value: Any, operands: Arrays) -> Any:
-    small = np.exp(-np.abs(value))
-    return np.where(value >= 0, 1.0, small) / (1.0 + small)
+VALUE = Load("value")
 
 
-def _hard_sigmoid(value: Any, operands: Arrays) -> Any:
-    return np.clip(value + 3.0, 0.0, 6.0) / 6.0
+def _clipped(of: Formula, low: float, high: float) -> Formula:
+    return apply("min", apply("max", of, low), high)
 
+
+_HARD_SIGMOID = apply("mul", _clipped(apply("add", VALUE, 3.0), 0.0, 6.0), 1 / 6)
+_NORMAL = apply("mul", apply("add", apply("erf", apply("mul", VALUE, math.sqrt(0.5))), 1.0), 0.5)
+# (1 + tanh t) / 2 is the sigmoid of 2 t.
+_CUBE = apply("mul", apply("mul", VALUE, VALUE), VALUE)
+_TANH_NORMAL = apply(
+    "sigmoid", apply("mul", apply("add", VALUE, apply("mul", _CUBE, 0.044715)), 2.0 * math.sqrt(2.0 / math.pi))
+)
 
 # Gains are the largest slopes: gelu's at x = 1.41, silu's at 2.4, hard-swish's at 3.
 STEPS: dict[str, Step] = {
     step.name: step
     for step in (
-        Step(name="bias", number=1, apply=lambda value, given: value + given["bias"], operands=(("bias", "channel"),)),
-        Step(name="relu", number=2, apply=lambda value, given: np.maximum(value, 0.0)),
-        Step(name="gelu", number=3, apply=_gelu, gain=1.13),
-        Step(name="gelutanh", number=4, apply=_gelu_tanh, gain=1.13),
-        Step(name="silu", number=5, apply=lambda value, given: value * _sigmoid(value, given), gain=1.1),
-        Step(name="sigmoid", number=6, apply=_sigmoid, gain=0.25),
-        Step(name="tanh", number=7, apply=lambda value, given: np.tanh(value)),
-        Step(name="hardswish", number=8, apply=lambda value, given: value * _hard_sigmoid(value, given), gain=1.5),
-        Step(name="hardsigmoid", number=9, apply=_hard_sigmoid, gain=1 / 6),
-        Step(name="relu6", number=10, apply=lambda value, given: np.clip(value, 0.0, 6.0)),
-        Step(
-            name="clamp",
-            number=11,
-            apply=lambda value, given: np.minimum(np.maximum(value, given["low"]), given["high"]),
-            operands=(("low", "channel"), ("high", "channel")),
-        ),
-        Step(name="residual", number=12, apply=lambda value, given: value + given["residual"],
-             operands=(("residual", "whole"),)),
-        Step(name="scale", number=13, apply=lambda value, given: value * given["scale"], operands=(("scale", "channel"),),
+        Step(name="bias", number=1, formula=apply("add", VALUE, Load("bias")), operands=(("bias", "channel"),)),
+        Step(name="relu", number=2, formula=apply("max", VALUE, 0.0)),
+        Step(name="gelu", number=3, formula=apply("mul", VALUE, _NORMAL), gain=1.13),
+        Step(name="gelutanh", number=4, formula=apply("mul", VALUE, _TANH_NORMAL), gain=1.13),
+        Step(name="silu", number=5, formula=apply("mul", VALUE, apply("sigmoid", VALUE)), gain=1.1),
+        Step(name="sigmoid", number=6, formula=apply("sigmoid", VALUE), gain=0.25),
+        Step(name="tanh", number=7, formula=apply("tanh", VALUE)),
+        Step(name="hardswish", number=8, formula=apply("mul", VALUE, _HARD_SIGMOID), gain=1.5),
+        Step(name="hardsigmoid", number=9, formula=_HARD_SIGMOID, gain=1 / 6),
+        Step(name="relu6", number=10, formula=_clipped(VALUE, 0.0, 6.0)),
+        Step(name="clamp", number=11, formula=apply("min", apply("max", VALUE, Load("low")), Load("high")),
+             operands=(("low", "channel"), ("high", "channel"))),
+        Step(name="residual", number=12, formula=apply("add", VALUE, Load("residual")), operands=(("residual", "whole"),)),
+        Step(name="scale", number=13, formula=apply("mul", VALUE, Load("scale")), operands=(("scale", "channel"),),
              scales="scale"),
     )
 }  # fmt: skip

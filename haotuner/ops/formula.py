@@ -91,6 +91,17 @@ def evaluate(
     return whole.reshape([extents[axis] for axis in output])
 
 
+def elementwise(formula: Formula, given: Mapping[str, Any]) -> Any:
+    """A formula of loads, numbers and functions alone; ``given``: arrays of one shape, or that broadcast, by operand."""
+    if isinstance(formula, Load):
+        return given[formula.operand]
+    if isinstance(formula, Number):
+        return np.float64(formula.value)
+    if isinstance(formula, Apply):
+        return FUNCTIONS[formula.function](*(elementwise(argument, given) for argument in formula.arguments))
+    raise ValueError(f"{formula} is no function of one element")
+
+
 def parts(formula: Formula) -> Iterator[Formula]:
     """The formula and everything in it, inner parts first."""
     if isinstance(formula, Apply):

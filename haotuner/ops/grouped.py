@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.ops.kind import Arrays, Operand, OpKind, Options, plain, sum_rounding
+from haotuner.ops.product_options import PRODUCT_OPTIONS
 
 
 def _groups(inputs: Arrays) -> Iterator[tuple[int, slice]]:
@@ -52,5 +53,6 @@ GROUPED = OpKind(
     ends={"offsets": "m"},
     rows_apart=False,
     exact=True,
+    own_options=PRODUCT_OPTIONS,
     example="grouped:g=8,n=2304,k=768,dtype=fp16",
 )

@@ -124,6 +124,13 @@ class OpKind:
         return self.channel or next(iter(self.output.layouts.values()))[-1]
 
     @property
+    def ends_of_groups(self) -> tuple[str, ...]:
+        """The axis that counts groups, where some input cuts rows into them: values of a channel are each group's own."""
+        return tuple(
+            axis for operand in self.inputs if operand.name in self.ends for axis in next(iter(operand.layouts.values()))
+        )
+
+    @property
     def output(self) -> Operand:
         """The operand that is written."""
         return next(operand for operand in self.operands if operand.role == "output")

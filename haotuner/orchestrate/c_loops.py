@@ -26,7 +26,18 @@ from haotuner.generate.expressions import (
 )
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.c_math import C_TYPES, applied, joined, neutral, number
+from haotuner.orchestrate.c_math import (
+    C_TYPES,
+    HALVES,
+    MEMORY_TYPES,
+    applied,
+    joined,
+    loaded,
+    neutral,
+    number,
+    rounded,
+    stored,
+)
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
 BLOCK, LEAST_WIDE = 64, 8  # elements of the last axis that are summed side by side; of an axis of fewer it is not worth it
@@ -156,7 +167,7 @@ class LoopsWriter:
             stack.append(self._open(head, variable.name))
         found = self._value(value, stack)
         target = self._offset(extents, [variable.name for variable in variables], stack)
-        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {found};")
+        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
         self._close(stack, 1)
         tensors, pointers, body = self._parts(out)
         head = f"static void {self.name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
@@ -169,7 +180,7 @@ class LoopsWriter:
         tensors = (*(one for one in self.used if one != out), out)
         pointers = []
         for at, one in enumerate(tensors):
-            kind = f"{'' if one == out else 'const '}{C_TYPES[self.graph.types[one].dtype]}*"
+            kind = f"{'' if one == out else 'const '}{MEMORY_TYPES[self.graph.types[one].dtype]}*"
             pointers.append(f"  {kind} restrict {self._pointer(one)} = ({kind})t[{at}];")
         return tensors, pointers, body
 
@@ -210,8 +221,6 @@ class LoopsWriter:
 
     def _pointer(self, tensor: str) -> str:
         if tensor not in self.used:
-            if self.graph.types[tensor].dtype not in C_TYPES:
-                raise UsageError(f"tensor {tensor}: plain loops of {self.graph.types[tensor].dtype} are not made")
             self.used.append(tensor)
         return f"p{self.used.index(tensor)}"
 
@@ -239,7 +248,7 @@ class LoopsWriter:
         if isinstance(e, Load):
             indices = [self._value(one, stack) for one in e.indices]
             place = self._offset(self.graph.types[e.tensor].shape, indices, stack, e.indices)
-            return self._once(f"{self._pointer(e.tensor)}[{place}]", C_TYPES[e.dtype], scope)
+            return self._once(loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype), C_TYPES[e.dtype], scope)
         assert isinstance(e, Apply)
         arguments = [self._value(one, stack) for one in e.arguments]
         try:
@@ -273,13 +282,14 @@ class LoopsWriter:
             begin, step = self._share(stack) if place == len(e.axes) - 1 else ("0", "1")
             inner.append(self._loop(variable.name, self._wide(extent, stack), begin, step))
         value = self._value(e.value, inner)
-        if e.how in ("max", "min") and e.dtype == "fp32":
+        if e.how in ("max", "min") and kind == "float":
             return self._extreme(e, name, value, inner, stack, scope)
-        inner[-1].lines.append(f"{name} = {joined(e.how, name, value, e.dtype)};")
+        summed = "fp32" if e.dtype in HALVES else e.dtype
+        inner[-1].lines.append(f"{name} = {joined(e.how, name, value, summed)};")
         scope.lines.append(f"{kind} {name} = {neutral(e.how, e.dtype)};")
         self._close(inner, len(stack))
-        scope.lines += self._joined(name, e.how, e.dtype, stack)
-        return name
+        scope.lines += self._joined(name, e.how, summed, stack)
+        return self._once(rounded(name, e.dtype), kind, scope) if e.dtype in HALVES else name
 
     def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
         """Where a thread begins in the innermost axis of a reduction in this scope, and how far apart its terms are."""

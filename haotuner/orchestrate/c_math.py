@@ -18,10 +18,15 @@ from haotuner.microkernels.cpu.vector_math import (
     TANH_SPLIT,
 )
 
+# What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
 C_TYPES: Mapping[str, str] = {
+    "fp16": "float", "bf16": "float",
     "fp32": "float", "fp64": "double", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
     "uint64": "uint64_t", "uint32": "uint32_t", "uint16": "uint16_t", "uint8": "uint8_t", "bool": "uint8_t",
 }  # fmt: skip
+HALVES = ("fp16", "bf16")
+REALS = ("fp32", "fp64", *HALVES)
+MEMORY_TYPES: Mapping[str, str] = {**C_TYPES, **dict.fromkeys(HALVES, "uint16_t")}
 
 
 def _polynomial(coefficients: Sequence[float], x: str) -> str:
@@ -37,6 +42,21 @@ FUNCTIONS = f"""INLINE int64_t floordiv(int64_t a, int64_t b) {{
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }}
 INLINE int64_t floormod(int64_t a, int64_t b) {{ return a - floordiv(a, b) * b; }}
+INLINE int64_t ht_ipow(int64_t a, int64_t n) {{ /* of whole numbers; 1 over one of them is 0, but for 1 and -1 */
+  if (n < 0) return a == 1 ? 1 : a == -1 ? (n & 1 ? -1 : 1) : 0;
+  uint64_t found = 1, base = (uint64_t)a;
+  for (; n > 0; n >>= 1, base *= base)
+    if (n & 1) found *= base;
+  return (int64_t)found;
+}}
+INLINE double ht_mod(double a, double b) {{ /* with the sign of b; numbers are their own rest of infinity */
+  double r = fmod(a, b);
+  return r == 0 ? copysign(0.0, b) : (r < 0) != (b < 0) ? r + b : r;
+}}
+INLINE float ht_modf(float a, float b) {{
+  float r = fmodf(a, b);
+  return r == 0 ? copysignf(0.0f, b) : (r < 0) != (b < 0) ? r + b : r;
+}}
 INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
 INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
   float c = x < -104.5f ? -104.5f : x;
@@ -54,6 +74,25 @@ INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order
 }}
 INLINE float unordered(int32_t i) {{ return bits(i ^ ((i >> 31) & INT32_MAX)); }}
 INLINE float signed_as(float v, float x) {{ return bits(whole(v) | (whole(x) & INT32_MIN)); }}
+INLINE float from_bf16(uint16_t h) {{ return bits((int32_t)((uint32_t)h << 16)); }}
+INLINE uint16_t to_bf16(float f) {{ /* to the nearest, of two the even one */
+  uint32_t i = (uint32_t)whole(f);
+  return f == f ? (uint16_t)((i + 0x7fff + ((i >> 16) & 1)) >> 16) : (uint16_t)(i >> 16 | 0x40);
+}}
+INLINE float from_fp16(uint16_t h) {{
+  uint32_t exponent = h >> 10 & 31, rest = h & 1023;
+  float v = bits((int32_t)((exponent == 31 ? 255 : exponent + 112) << 23 | rest << 13));
+  v = exponent ? v : (float)rest * 0x1p-24f;
+  return h & 0x8000 ? -v : v;
+}}
+INLINE uint16_t to_fp16(float f) {{
+  uint32_t i = (uint32_t)whole(f), sign = i >> 16 & 0x8000, a = i & 0x7fffffff, found;
+  if (a > 0x7f800000) found = 0x7e00;
+  else if (a >= 0x477ff000) found = 0x7c00;                                    /* from 65520 on */
+  else if (a < 0x38800000) found = (uint32_t)rintf(bits((int32_t)a) * 0x1p24f); /* steps of 2^-24 */
+  else found = (a + 0xfff + ((a >> 13) & 1) - 0x38000000) >> 13;
+  return (uint16_t)(sign | found);
+}}
 INLINE float ht_tanh(float x) {{
   float s = fabsf(x), q = x * x, t = s > {TANH_END!r}f ? {TANH_END!r}f : s;
   float near = {_polynomial(TANH, "q")} * q * x + x;
@@ -83,6 +122,7 @@ INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
 
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
            "greater_equal": ">=", "and": "&&", "or": "||"}  # fmt: skip
+_EXACT = ("neg", "abs", "max", "min", "select", "sign", "floor", "ceil", "round")  # of halves: their results are halves
 _SINGLE = {"exp": "ht_exp", "tanh": "ht_tanh", "erf": "ht_erf", "sigmoid": "ht_sigmoid", "log": "logf", "sqrt": "sqrtf",
            "sin": "sinf", "cos": "cosf", "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "pow": "powf",
            "fmod": "fmodf"}  # fmt: skip
@@ -90,8 +130,27 @@ _DOUBLE = {"exp": "exp", "tanh": "tanh", "erf": "erf", "log": "log", "sqrt": "sq
            "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "pow": "pow", "fmod": "fmod"}  # fmt: skip
 
 
+def loaded(text: str, dtype: str) -> str:
+    """The value of an element in memory."""
+    return f"from_{dtype}({text})" if dtype in HALVES else text
+
+
+def stored(text: str, dtype: str) -> str:
+    """A value as memory holds it."""
+    return f"to_{dtype}({text})" if dtype in HALVES else text
+
+
+def rounded(text: str, dtype: str) -> str:
+    """A value that an element type has."""
+    return loaded(stored(text, dtype), dtype)
+
+
 def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
     """A function of C expressions. ``dtype``: the result's type; ``argument``: the last operand's. KeyError: it has no C."""
+    if dtype in HALVES and function not in _EXACT:
+        return rounded(applied(function, a, "fp32", "fp32" if argument in HALVES else argument), dtype)
+    if argument in HALVES:
+        return applied(function, a, "fp32" if dtype in HALVES else dtype, "fp32")
     kind, real = C_TYPES[dtype], argument in ("fp32", "fp64")
     if function == "cast":
         if dtype == "bool":
@@ -124,12 +183,12 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         if function == "rsqrt":
             return f"({one} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
         if function == "mod":
-            return f"({a[0]} - {(_SINGLE if argument == 'fp32' else _DOUBLE)['floor']}({a[0]} / {a[1]}) * {a[1]})"
+            return f"{'ht_modf' if argument == 'fp32' else 'ht_mod'}({a[0]}, {a[1]})"
         if function == "sigmoid" and argument == "fp64":
             return f"(1.0 / (1.0 + exp(-{a[0]})))"
         return f"{(_SINGLE if argument == 'fp32' else _DOUBLE)[function]}({', '.join(a)})"
     whole = {"div": "({1} ? {0} / {1} : 0)", "floordiv": "floordiv({0}, {1})", "mod": "floormod({0}, {1})",
-             "fmod": "({1} ? {0} % {1} : 0)", "abs": "({0} < 0 ? -{0} : {0})"}  # fmt: skip
+             "pow": "ht_ipow({0}, {1})", "fmod": "({1} ? {0} % {1} : 0)", "abs": "({0} < 0 ? -{0} : {0})"}  # fmt: skip
     return f"({kind}){whole[function].format(*a)}"
 
 
@@ -142,7 +201,7 @@ def neutral(how: str, dtype: str) -> str:
     """What changes nothing."""
     if how in ("sum", "prod"):
         return "1" if how == "prod" else "0"
-    if dtype in ("fp32", "fp64"):
+    if dtype in REALS:
         return "-INFINITY" if how == "max" else "INFINITY"
     signed = {"int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8"}
     if dtype in signed:
@@ -154,11 +213,11 @@ def number(value: float, dtype: str) -> str:
     """A constant."""
     if dtype == "bool":
         return str(int(bool(value)))
-    if dtype not in ("fp32", "fp64"):
+    if dtype not in REALS:
         return "INT64_MIN" if int(value) == -(2**63) else f"{int(value)}LL"
     value = float(value)
     if value != value:
         return "NAN"
     if value in (float("inf"), float("-inf")):
         return "INFINITY" if value > 0 else "-INFINITY"
-    return f"{value!r}{'f' if dtype == 'fp32' else ''}"
+    return f"{value!r}{'' if dtype == 'fp64' else 'f'}"

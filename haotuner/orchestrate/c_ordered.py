@@ -11,7 +11,7 @@ from typing import Any
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, product
 from haotuner.graph.graph import Graph, Node
-from haotuner.orchestrate.c_math import C_TYPES, joined
+from haotuner.orchestrate.c_math import HALVES, MEMORY_TYPES, joined, loaded, stored
 from haotuner.orchestrate.c_recurrent import recurrent_lines
 
 ORDERED = ("arg_sort", "scan", "scatter", "recurrent")
@@ -27,10 +27,9 @@ def ordered_node(graph: Graph) -> Node | None:
 
 def ordered_source(graph: Graph, node: Node, name: str, size: Callable[[Extent], int]) -> tuple[str, tuple[str, ...], Any]:
     """The C function ``name``, the tensors that a call passes it, the extents of its loops. UsageError: it has no C."""
-    types = [graph.types[one] for one in (*node.inputs, node.output)]
-    lacking = [one.dtype for one in types if one.dtype not in C_TYPES]
-    if lacking:
-        raise UsageError(f"{node.primitive} of {lacking[0]} has no plain loops")
+    halves = [one for one in (*node.inputs, node.output) if graph.types[one].dtype in HALVES]
+    if halves and node.primitive == "recurrent":
+        raise UsageError(f"tensor {halves[0]}: a recurrent layer of {graph.types[halves[0]].dtype} has no plain loops")
     tensors = tuple(dict.fromkeys((*node.inputs, node.output)))
 
     def wide(extent: Extent) -> str:
@@ -40,7 +39,7 @@ def ordered_source(graph: Graph, node: Node, name: str, size: Callable[[Extent],
     pointers = []
     for place, one in enumerate((*node.inputs, node.output)):
         const, pointer = ("", "y") if one == node.output else ("const ", f"x{place}")
-        kind = f"{const}{C_TYPES[graph.types[one].dtype]}*"
+        kind = f"{const}{MEMORY_TYPES[graph.types[one].dtype]}*"
         pointers.append(f"  {kind} restrict {pointer} = ({kind})t[{tensors.index(one)}]; (void){pointer};")
     head = f"static void {name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
     return "\n".join([head, "  (void)s; (void)lo; (void)hi;", *pointers, *lines, "}"]), tensors, loops
@@ -55,14 +54,15 @@ def _rows(graph: Graph, node: Node) -> tuple[Extent, Extent, Extent]:
 
 def _scan(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     outer, along, inner = _rows(graph, node)
-    one = joined(node.attributes["how"], "y[at - inner]", "x0[at]", graph.types[node.output].dtype)
+    dtype = graph.types[node.output].dtype
+    one = joined(node.attributes["how"], loaded("y[at - inner]", dtype), loaded("x0[at]", dtype), dtype)
     return [
         f"  const int64_t n = {wide(along)}, inner = {wide(inner)};",
         "  for (int64_t o = lo[0]; o < hi[0]; ++o)",
         "    for (int64_t k = 0; k < n; ++k)",
         "      for (int64_t i = lo[1]; i < hi[1]; ++i) {",
         "        const int64_t at = (o * n + k) * inner + i;",
-        f"        y[at] = k ? {one} : x0[at];",
+        f"        y[at] = k ? {stored(one, dtype)} : x0[at];",
         "      }",
     ], (outer, inner)
 
@@ -70,16 +70,18 @@ def _scan(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
 def _arg_sort(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     """Heapsort of the indices where they come to lie; of equals the first index first, NaN beyond all others."""
     outer, along, inner = _rows(graph, node)
+    dtype = graph.types[node.inputs[0]].dtype
     one, other = ("b", "a") if node.attributes.get("falling", False) else ("a", "b")
 
     def less(p: str, q: str) -> str:
-        return f"(x[{p} * inner] < x[{q} * inner] || (x[{q} * inner] != x[{q} * inner] && x[{p} * inner] == x[{p} * inner]))"
+        mine, theirs = (loaded(f"x[{one} * inner]", dtype) for one in (p, q))
+        return f"({mine} < {theirs} || ({theirs} != {theirs} && {mine} == {mine}))"
 
     return [
         f"  const int64_t n = {wide(along)}, inner = {wide(inner)};",
         "  for (int64_t o = lo[0]; o < hi[0]; ++o)",
         "    for (int64_t i = lo[1]; i < hi[1]; ++i) {",
-        f"      const {C_TYPES[graph.types[node.inputs[0]].dtype]}* x = x0 + o * n * inner + i;",
+        f"      const {MEMORY_TYPES[dtype]}* x = x0 + o * n * inner + i;",
         "      int64_t* z = y + o * n * inner + i;",
         f"#define BEFORE(a, b) ({less(one, other)} || (!{less(other, one)} && a < b))",
         "      for (int64_t k = 0; k < n; ++k) z[k * inner] = k;",
@@ -107,7 +109,8 @@ def _scatter(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     how, dtype = node.attributes["how"], graph.types[node.output].dtype
     there = graph.types[node.output].shape[0]
     count = graph.types[node.inputs[1]].shape[0]
-    new = "x2[j]" if how == "none" else joined({"add": "sum", "mul": "prod"}.get(how, how), "y[at]", "x2[j]", dtype)
+    both = (loaded("y[at]", dtype), loaded("x2[j]", dtype))
+    new = "x2[j]" if how == "none" else stored(joined({"add": "sum", "mul": "prod"}.get(how, how), *both, dtype), dtype)
     return [
         f"  const int64_t n = {wide(there)}, count = {wide(count)};",
         "  memcpy(y, x0, (size_t)n * sizeof *y);",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,12 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """The graph, who makes and who reads each tensor."""
+    """The graph, who makes and who reads each tensor; ``taken``: what products compute already."""
 
     graph: Graph
     made: Mapping[str, Node]
     readers: Mapping[str, Sequence[Node]]
+    taken: set[str] = field(default_factory=set)
 
     def only_reader(self, tensor: str) -> Node | None:
         """The one primitive that reads a tensor which is no output; None where there are several."""
@@ -66,6 +67,11 @@ class Following:
             return None
         others = [name for name in node.inputs if name != tensor]
         return (node.output, others[0]) if len(others) == 1 else None
+
+    def added(self, tensor: str) -> tuple[str, str] | None:
+        """A sum after it that no other product computes: that of two products is behind both; the first takes it along."""
+        found = self.after(tensor, "add")
+        return None if found is None or found[0] in self.taken else found
 
     def number(self, tensor: str) -> float | None:
         """A constant's only element."""
@@ -91,7 +97,7 @@ class Following:
             nodes += function[1]
             counts.append(len(function[1]))
         last = nodes[-1] if nodes else tensor
-        more = self.after(last, "add")
+        more = self.added(last)
         if more is not None and self._alike(more[1], last):
             passed["residual"] = more[1]
             nodes.append(more[0])

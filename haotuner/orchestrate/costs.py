@@ -6,6 +6,7 @@ Only differences between plans count here. Every candidate is priced by the same
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -19,10 +20,21 @@ from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
 
-STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool
-BYTES_A_US = 15_000.0  # of one core that streams
-SIMPLE_A_US, HARD_A_US = 12_000.0, 4_000.0  # results of one core: arithmetic in vectors; exp, erf, division …
-FLOPS_A_US = 60_000.0  # of one core in products
+STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool; of a GPU a launch behind another one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products."""
+
+    bytes_moved: float
+    simple: float
+    hard: float
+    flops: float
+
+
+CORE = Rates(bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3)  # one core: streams, vectors
+GPU = Rates(bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7)  # of a server: a launch weighs as much as some megabytes
 HARD = frozenset(
     {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
 )
@@ -31,8 +43,8 @@ HARD = frozenset(
 class Prices:
     """Prices at some requests; the mean of them is a kernel's."""
 
-    def __init__(self, requests: Sequence[Mapping[str, int]]) -> None:
-        self.requests = requests
+    def __init__(self, requests: Sequence[Mapping[str, int]], rates: Rates = CORE) -> None:
+        self.requests, self.rates = requests, rates
         self.count = 0  # kernels whose price is a time
         self._extents: dict[Extent, tuple[int, ...]] = {}
 
@@ -70,7 +82,7 @@ class Prices:
         if ordered is not None:  # no plan has another kernel of it
             names = (*ordered.inputs, ordered.output)
             moved = [sum(self._bytes(graph, one, place) for one in names) for place in range(len(self.requests))]
-            return [STEP_US + one / BYTES_A_US for one in moved]
+            return [STEP_US + one / self.rates.bytes_moved for one in moved]
         accesses = Accesses(graph)
         shape = graph.types[graph.outputs[0]].shape
         variables = tuple(accesses.variable("i") for _ in shape)
@@ -90,7 +102,8 @@ class Prices:
             sizes = {axis: self._size(extent, place) for axis, extent in one.extents.items()} | dict(op.static)
             flops = float(op.meaning.flops(sizes))
             powers = flops / (4 * sizes["d"]) if one.kind == "online" else 0.0
-            found.append(STEP_US + max(moved / BYTES_A_US, flops / FLOPS_A_US + powers / HARD_A_US))
+            rates = self.rates
+            found.append(STEP_US + max(moved / rates.bytes_moved, flops / rates.flops + powers / rates.hard))
         return float(np.mean(found))
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
@@ -109,7 +122,7 @@ class Prices:
                     hard += count
                 else:
                     simple += count
-        return STEP_US + max(moved / BYTES_A_US, simple / SIMPLE_A_US + hard / HARD_A_US)
+        return STEP_US + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
 
     def _reach(self, tensor: str, found: Sequence[Expression], points: Mapping[str, int]) -> float:
         """Bytes of a tensor that are read at all: a gather touches few rows of a large table."""

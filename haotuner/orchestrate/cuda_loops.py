@@ -54,6 +54,12 @@ typedef unsigned long long uint64_t;
 #define INLINE static __device__ __forceinline__
 INLINE float bits(int32_t i) {{ return __uint_as_float((uint32_t)i); }}
 INLINE int32_t whole(float f) {{ return (int32_t)__float_as_uint(f); }}
+INLINE int64_t digit(int64_t* rest, int64_t of) {{ /* 64 bits take several times as long as 32 to be divided */
+  const int64_t found = *rest;
+  if ((found | of) >> 31 == 0) *rest = (int64_t)((uint32_t)found / (uint32_t)of);
+  else *rest = found / of;
+  return found - *rest * of;
+}}
 {FUNCTIONS}"""
 
 
@@ -70,10 +76,7 @@ def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> G
         f"  const int64_t count = {' * '.join(f'e{place}' for place in range(len(loops)))};",
         "  for (int64_t at = first; at < count; at += step) {",
         f"    int64_t rest = at, lo[{len(loops)}], hi[{len(loops)}];",
-        *(
-            f"    hi[{place}] = (lo[{place}] = rest % e{place}) + 1, rest /= e{place};"
-            for place in reversed(range(len(loops)))
-        ),
+        *(f"    hi[{place}] = (lo[{place}] = digit(&rest, e{place})) + 1;" for place in reversed(range(len(loops)))),
         f"    {name}_row(s, a.t, lo, hi);",
         "  }",
     ]
@@ -175,7 +178,7 @@ def _places(names: Sequence[str], wide: Sequence[str]) -> list[str]:
         return []
     lines = ["int64_t rest = at;"]
     for place in reversed(range(1, len(names))):
-        lines.append(f"const int64_t {names[place]} = rest % {wide[place]}; rest /= {wide[place]};")
+        lines.append(f"const int64_t {names[place]} = digit(&rest, {wide[place]});")
     return [*lines, f"const int64_t {names[0]} = rest;"]
 
 

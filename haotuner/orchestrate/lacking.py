@@ -1,10 +1,11 @@
-"""What of a model runs on no GPU, step by step: said before anything is tuned."""
+"""What of a model runs on no GPU: said before anything is tuned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from haotuner.errors import UsageError
+from haotuner.graph.data_sizes import HOST, MAKING
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.cuda_loops import NOT_SERVED
 from haotuner.orchestrate.greedy import Loops, Step
@@ -13,20 +14,23 @@ from haotuner.orchestrate.segments import data_dimensions, origins
 SHOWN = 8  # the others are counted
 
 
-def check_steps(name: str, graph: Graph, steps: Sequence[Step], segments: int) -> None:
-    """UsageError that names what no kernel of a GPU computes: layers of many steps, sizes that data tell."""
-    found = [
-        f"{node.output}: a {node.attributes.get('kind', node.primitive)} layer goes through its steps one by one"
-        for step in steps
-        if isinstance(step, Loops)
-        for node in step.graph.nodes
-        if node.primitive in NOT_SERVED
-    ]
-    told = data_dimensions(graph)
-    found += [f"{one}: a size that {origin} tells from data" for one, origin in origins(graph, told)]
-    if segments > 1 and not told:
-        found.append(f"{segments - 1} cuts where a size depends on data")
-    if found:
-        more = [f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
-        lines = "".join(f"\n  {one}" for one in [*found[:SHOWN], *more])
-        raise UsageError(f"{name} cannot run on a GPU; tune it for the CPU: leave --device out\n{lines[1:]}")
+def check_sizes(name: str, graph: Graph) -> None:
+    """UsageError that names what the host does in the midst of a model: sizes that data tell, random numbers."""
+    found = [f"{one} is known only from data: {origin}" for one, origin in origins(graph, data_dimensions(graph))]
+    made = [node for node in graph.nodes if node.primitive in HOST and node.primitive not in MAKING]
+    _refuse(name, [*found, *(f"{node.output}: {node.primitive} is of the host" for node in made)])
+
+
+def check_steps(name: str, steps: Sequence[Step]) -> None:
+    """UsageError that names the steps which no kernel of a GPU computes: layers of many steps."""
+    nodes = [node for step in steps if isinstance(step, Loops) for node in step.graph.nodes]
+    lost = [node for node in nodes if node.primitive in NOT_SERVED]
+    _refuse(name, [f"{one.output}: a layer ({one.attributes.get('kind', one.primitive)}) goes step by step" for one in lost])
+
+
+def _refuse(name: str, found: Sequence[str]) -> None:
+    if not found:
+        return
+    more = [f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+    lines = "".join(f"\n  {one}" for one in [*found[:SHOWN], *more])
+    raise UsageError(f"{name} cannot run on a GPU; tune it for the CPU: leave --device out{lines}")

@@ -74,10 +74,12 @@ class Finder:
 
     def products(self) -> Iterator[Product]:
         """In the graph's order."""
+        self.follow.taken.clear()
         for node in self.graph.nodes:
             if node.primitive == "contract" and len(node.inputs) == 2 and self._single(node):
                 found = self._dense(node) or self._conv(node) or self._batched(node)
                 if found is not None:
+                    self.follow.taken.update(found.nodes)
                     yield found
 
     def _served(self, after: Carried, spec: Callable[[Carried], str]) -> Carried | None:
@@ -244,7 +246,7 @@ class Finder:
                 last = scaled[0]
                 nodes.append(last)
                 break
-        masked = self.follow.after(last, "add")
+        masked = self.follow.added(last)
         if masked and masked[1] not in self.graph.constants and self._mask(masked[1], last):
             passed["mask"] = masked[1]
             last = masked[0]

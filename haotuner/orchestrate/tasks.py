@@ -11,10 +11,10 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.exact import Exact, Told, together
 from haotuner.orchestrate.greedy import Step
-from haotuner.orchestrate.lacking import check_steps
+from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.segments import counts, cut, data_dimensions, origins
@@ -70,12 +70,14 @@ def asked_model(
     timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``. ``serves``: of a device,
     whether it has kernels for an op; None: the model runs on CPUs.
     """
+    if serves is not None:
+        check_sizes(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
-    prices = Measured(at, measure_s) if measure_s else Prices(at)
+    prices = Measured(at, measure_s) if measure_s else Prices(at, CORE if serves is None else GPU)
     plans = tuple(Exact(one.graph, prices, serves=serves) for one in cut(graph) if one.graph is not None)
     if serves is not None:
-        check_steps(name, graph, [step for plan in plans for step in plan.steps], len(plans))
+        check_steps(name, [step for plan in plans for step in plan.steps])
     if not any(isinstance(one, Product) for plan in plans for one in plan.steps):
         raise UsageError(f"{name} has no matrix product or convolution that is tuned; there is nothing to tune")
     return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)

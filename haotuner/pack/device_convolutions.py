@@ -24,27 +24,33 @@ def check_convolution(
 ) -> list[str]:
     """Every wrong number and every write outside an output."""
     meaning, problems = Op.parse(op.name), []
-    dtype = judge.numpy_dtype(meaning.dtype)
+    written = meaning.dtype_of(meaning.meaning.output)
+    turned = "transpose" in meaning.kind and meaning.option("layout") in ("nchw", "ncw")  # reads pixels as they lie
     shapes = _shapes(op, meaning, rng, most_flops)
     constants = judge.draw(meaning, shapes[0], rng)
-    constants = {name: constants[name].astype(dtype) for name in ("weight", "bias") if name in constants}
+    constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
     placed = {
         name: memory.tensor(memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1], meaning.dtype)
         for name, value in constants.items()
     }
-    served = pack.op(op.name).bind(placed["weight"], placed.get("bias"))
+    served = pack.op(op.name).bind(**placed)
     served.prepare(memory.stream)
     for shape in shapes:
         drawn = judge.draw(meaning, shape, rng) | constants
-        output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), meaning.dtype)
-        apart = judge.spaced(drawn["x"], 3)  # NaN between rows
+        output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), written)
+        apart = judge.spaced(drawn["x"], 0 if turned else 3)  # NaN between rows
         room = np.ascontiguousarray(apart.base if apart.base is not None else apart)
         x = memory.tensor(memory.put(room), drawn["x"].shape, room.shape[-1], meaning.dtype)
         whole = np.ascontiguousarray(output.inner)  # pixels must lie evenly: what is around them is watched behind the last
         sentinels = output.outer.reshape(-1)[: judge.GUARD]
         edge = np.concatenate([whole.reshape(-1), sentinels])
         y = memory.put(edge)
-        served(x, out=memory.tensor(y, whole.shape, whole.shape[-1], meaning.dtype), stream=memory.stream)
+        added = {
+            name: memory.tensor(memory.put(np.ascontiguousarray(drawn[name])), whole.shape, whole.shape[-1], written)
+            for name in ("residual",)
+            if name in drawn
+        }
+        served(x, out=memory.tensor(y, whole.shape, whole.shape[-1], written), stream=memory.stream, **added)
         memory.get(y, edge)
         found = edge[: whole.size].reshape(whole.shape)
         verdict = judge.check(meaning, drawn, found)

@@ -94,34 +94,32 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
         return check_convolution(pack, op, memory, rng, most_flops)
     if op.kind not in LAYERS:
         return check_operator(pack, op, memory, rng, most_flops)
-    rows = _shapes(op, meaning, rng, most_flops)
+    rows, written = _shapes(op, meaning, rng, most_flops), meaning.dtype_of(meaning.meaning.output)
     constants = judge.draw(meaning, Shape.of(m=1), rng)
-    weight, bias = constants["weight"], constants.get("bias")
-    if bias is not None:
-        bias = bias.astype(dtype)
-        constants["bias"] = bias
-    placed = memory.tensor(memory.put(np.ascontiguousarray(weight)), weight.shape, weight.shape[-1], meaning.dtype)
-    linear = pack.op(op.name).bind(
-        placed, None if bias is None else memory.tensor(memory.put(bias), bias.shape, 1, meaning.dtype)
-    )
+    constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
+    placed = {
+        name: memory.tensor(memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1], meaning.dtype)
+        for name, value in constants.items()
+    }
+    linear = pack.op(op.name).bind(**placed)
     linear.prepare(memory.stream)
     problems = []
     gap = -op.k % (ROW_STEP_BYTES // dtype.itemsize) + ROW_STEP_BYTES // dtype.itemsize
     for m in rows:
         drawn = judge.draw(meaning, Shape.of(m=m), rng)
-        drawn |= {name: constants[name] for name in ("weight", "bias") if name in constants}
+        drawn |= constants
         x = drawn["x"]
-        apart, out = with_gaps(x, gap), judge.Guarded((m, op.n), meaning.dtype)
+        apart, out = with_gaps(x, gap), judge.Guarded((m, op.n), written)
         y = memory.put(out.outer)
         width = out.outer.shape[1]
-        tensor = memory.tensor(y + (width + judge.GUARD) * dtype.itemsize, (m, op.n), width, meaning.dtype)
+        tensor = memory.tensor(y + (width + judge.GUARD) * out.outer.itemsize, (m, op.n), width, written)
         rows_of = memory.tensor(memory.put(apart), (m, op.k), op.k + gap, meaning.dtype)
         cut = [memory.tensor(memory.put(drawn[name]), drawn[name].shape, 1, "int32") for name in meaning.meaning.ends]
         added = {}
         if "residual" in drawn:  # in rows as far apart as those of the output
-            room = np.zeros((m, width), dtype)
+            room = np.zeros((m, width), out.outer.dtype)
             room[:, : op.n] = drawn["residual"]
-            added["residual"] = memory.tensor(memory.put(room), (m, op.n), width, meaning.dtype)
+            added["residual"] = memory.tensor(memory.put(room), (m, op.n), width, written)
         linear(rows_of, *cut, out=tensor, stream=memory.stream, **added)
         memory.get(y, out.outer)
         verdict = judge.check(meaning, drawn, out.inner)

@@ -27,9 +27,10 @@ def check_product(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.G
     problems = []
     for shape in _shapes(op, meaning, rng, most_flops):
         inputs = judge.draw(meaning, shape, rng)
-        output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), meaning.dtype)
+        written = meaning.dtype_of(meaning.meaning.output)
+        output = judge.Guarded(meaning.operand_shape(meaning.meaning.output, shape), written)
         y = memory.put(output.outer)
-        out = _inside(memory, y, output, meaning.dtype)
+        out = _inside(memory, y, output, written)
         pack.op(op.name).run(
             *(_placed(memory, inputs[name], meaning.dtype) for name in ("x", "w")), out=out, stream=memory.stream
         )

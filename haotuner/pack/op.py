@@ -120,7 +120,10 @@ class PackOp:
     @property
     def extra(self) -> tuple[PackOperand, ...]:
         """What the epilogue of an op with a weight reads, in a call's order: values of a channel, then tensors like y."""
-        return self.inputs[2:] if self.kind == "dense" or is_convolution(self.kind) else ()
+        behind = (
+            3 if self.kind == "grouped" else 2 if self.kind == "dense" or is_convolution(self.kind) else len(self.inputs)
+        )
+        return self.inputs[behind:]
 
     @property
     def first_m(self) -> int:
@@ -225,12 +228,12 @@ def _typed_as(op: PackOp, named: Op) -> bool:
 def _check_grouped(op: PackOp, named: Op) -> None:
     given = {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
     weight = ("g", *named.option("weight"))
-    dims = {"x": ("m", "k"), "weight": weight, "offsets": ("g",), "y": ("m", "n"), "bias": ("g", "n")}
+    dims = {"x": ("m", "k"), "weight": weight, "offsets": ("g",), **named.epilogue_operands, "y": ("m", "n")}
+    dims |= {} if named.epilogue else {"bias": ("g", "n")}
     told = {operand.name: operand.dims for operand in op.operands}
-    dtypes = {operand.dtype for operand in op.operands if operand.name != "offsets"}
     if [axis.name for axis in op.axes] != ["m", "n", "k", "g"] or list(told.items()) != list(dims.items()):
         raise ValueError(f"op {op.name!r}: grouped has the axes m, n, k, g and the operands {', '.join(dims)}")
-    if (named.name, named.kind, dict(named.static)) != (op.name, op.kind, given) or dtypes != {named.dtype}:
+    if (named.name, named.kind, dict(named.static)) != (op.name, op.kind, given) or not _typed_as(op, named):
         raise ValueError(f"op {op.name!r} says other things than its entry: {given}")
     if op.operands[2].dtype != "int32" or not op.kept or any(tile.get("m", 0) < 1 for tile in op.tiles):
         raise ValueError(f"op {op.name!r}: offsets are int32, weights are not packed, and kernels compute rows")

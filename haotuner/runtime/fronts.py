@@ -25,7 +25,7 @@ PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a dev
     "dense": PlacedOp,
     "grouped": GroupedOp,
     "batch_matmul": PlacedProductOp,
-    **{kind.name: PlacedConvOp for kind in CONVOLUTIONS if "transpose" not in kind.name},
+    **{kind.name: PlacedConvOp for kind in CONVOLUTIONS},
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.runtime.on_device import check_lazy, explained, stream_for
-from haotuner.runtime.placed import PlacedBound, PlacedLinear, PlacedOp
+from haotuner.runtime.placed import PlacedBound, PlacedLinear, PlacedOp, in_order
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import kind_of, still
 
@@ -19,14 +19,15 @@ class GroupedOp(PlacedOp):
         """Matrices, one for each group of rows."""
         return self.entry.axis("g").extent or 0
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> PlacedGroups:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedGroups:
         """Serve weights (g, n, k) ((g, k, n) for weight=kn) and biases (g, n) that lie on the pack's device; none is copied.
 
-        Later changes to them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
+        ``channels``: what else the epilogue reads with one value a column of a group: ``scale``, ``low`` and ``high``. Later
+        changes to them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        linear = PlacedGroups(PlacedBound.of(self._pack, self._op, weight, bias))
+        linear = PlacedGroups(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels)))
         self._pack.own(linear)
         return linear
 
@@ -43,9 +44,12 @@ class PlacedGroups(PlacedLinear):
     __slots__ = ()
 
     def __call__(  # type: ignore[override]  # rows come with where their groups end
-        self, x: Any, offsets: Any = None, out: Any = None, stream: int | None = None
+        self, x: Any, offsets: Any = None, out: Any = None, stream: int | None = None, residual: Any = None
     ) -> Any:
-        """The products; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
+        """The products, with a ``residual`` like the result where the epilogue adds one.
+
+        TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do.
+        """
         if offsets is None:
             raise TypeError(f"{self.name}: pass offsets, the row where each of the groups ends, as int32 on the device")
         call, record, setting = self._state
@@ -54,12 +58,14 @@ class PlacedGroups(PlacedLinear):
             stream = stream_for(self.name, x)
         if kind.lazy:
             check_lazy(self.name, "x", x)
+        more = {} if residual is None else {"residual": residual}
         try:
+            behind = (still(offsets, stream), *(still(one, stream) for one in more.values()))
             if out is None:
                 if kind.gives:
-                    return call(x, record, None, setting, stream, still(offsets, stream))
+                    return call(x, record, None, setting, stream, *behind)
                 out = self._empty(x)
-            call(still(x, stream), record, still(out, stream), setting, stream, still(offsets, stream))
+            call(still(x, stream), record, still(out, stream), setting, stream, *behind)
         except REFUSED as error:
-            raise explained(self.name, error, {"x": x, "out": out, "offsets": offsets}) from error
+            raise explained(self.name, error, {"x": x, "out": out, "offsets": offsets, **more}) from error
         return out

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
 from haotuner.words.schedule_words import TYPES
 
 _VERSION = 1  # of runtime/native/model/entry.h
@@ -96,7 +96,7 @@ class NativeEnd:
 
     def __init__(self, facts: _Facts) -> None:
         self.name = facts.name.decode()
-        self.dtype = _NUMPY[facts.code, facts.bits]
+        self.dtype = _numpy(_NAMES[facts.code, facts.bits], self.name)
         self.rank: int = facts.rank
         self.shape: tuple[int | str | None, ...] = tuple(
             facts.extents[a] if facts.extents[a] >= 0 else facts.dims[a].decode() if facts.dims[a] else None
@@ -193,10 +193,21 @@ class NativeModel:
         self._mapped.door.trim(self._handle)
 
 
-_KINDS = {0: "int", 1: "uint", 2: "float", 6: "bool"}
-_NUMPY = {(code, bits): np.dtype(_KINDS[code] + (str(bits) if code != 6 else "")) for code, bits in TYPES.values()}
-_CODES = {dtype: code << 32 | bits << 40 | 1 << 48 for (code, bits), dtype in _NUMPY.items()}
+_BFLOAT = 4
+_KINDS = {0: "int", 1: "uint", 2: "float", _BFLOAT: "bfloat", 6: "bool"}
+_NAMES = {(code, bits): _KINDS[code] + (str(bits) if code != 6 else "") for code, bits in TYPES.values()}
+_CODES = {np.dtype(name): code << 32 | bits << 40 | 1 << 48 for (code, bits), name in _NAMES.items() if code != _BFLOAT}
+_HALF = _BFLOAT << 32 | 16 << 40 | 1 << 48  # of the type that numpy has from others
 _CPU = 1
+
+
+def _numpy(name: str, tensor: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError as error:
+        raise EnvironmentMissing(
+            f"{tensor} is {name}, which numpy alone has not; pip install ml_dtypes and import it before the pack is loaded"
+        ) from error
 
 
 def _until_none(found: Callable[[int], Any]) -> list[Any]:
@@ -217,7 +228,7 @@ def _tensors(arrays: list[Any]) -> Any:
     behind = _address(table) + 48 * len(arrays)
     words: list[int] = []
     for array, shape in zip(arrays, shapes, strict=True):
-        words += (_address(array), _CPU, len(shape) | _CODES[array.dtype], behind, 0, 0)
+        words += (_address(array), _CPU, len(shape) | _CODES.get(array.dtype, _HALF), behind, 0, 0)
         behind += 8 * len(shape)
     words += [extent for shape in shapes for extent in shape]
     table[: len(words)] = words

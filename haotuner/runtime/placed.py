@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.linear import Closed
 from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
@@ -49,15 +50,16 @@ class PlacedOp:
         """Columns of the input."""
         return self._op.k
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> PlacedLinear:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedLinear:
         """Serve a weight (n, k) ((k, n) for weight=kn) and a bias (n,) that lie on the pack's device; nothing is copied.
 
-        Later changes to them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
+        ``channels``: what else the epilogue reads with one value a column, ``scale``, ``low`` and ``high``. Later changes to
+        them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
         kind = PlacedFused if any(one.role == "input" for one in self._op.extra) else PlacedLinear
-        linear = kind(PlacedBound.of(self._pack, self._op, weight, bias))
+        linear = kind(PlacedBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels)))
         self._pack.own(linear)
         return linear
 
@@ -141,9 +143,10 @@ class PlacedLinear:
         self._bound, self._n = bound, bound.op.n
         self._state = bound.call, bound.record, bound.setting  # one tuple: a call sees all old or all new
 
-    def rebind(self, weight: Any, bias: Any = None) -> None:
+    def rebind(self, weight: Any, bias: Any = None, **channels: Any) -> None:
         """Serve another weight and bias from the next call on. Graphs captured before replay the old ones: keep those."""
-        self.serve(PlacedBound.of(self.owner, self._bound.op, weight, bias))
+        op = self._bound.op
+        self.serve(PlacedBound.of(self.owner, op, weight, in_order(op, bias, channels)))
 
     def twin(self) -> PlacedLinear:
         """Another linear with the same weight; ``rebind`` of one leaves the other as it is."""
@@ -161,7 +164,7 @@ class PlacedLinear:
             op = self._bound.op
             raise TypeError(f"{op.name}: x must be a tensor (..., {op.k}) of the pack's device, got {type(x).__name__}")
         size = (*(int(extent) for extent in shape[:-1]), self._n)
-        return empty_like(self.name, x, size)
+        return empty_like(self.name, x, size, DTYPES[self._bound.op.output.dtype].numpy)
 
 
 class PlacedFused(PlacedLinear):
@@ -205,25 +208,26 @@ class PlacedBound:
     setting: int  # plan, and whether it was made for this device: see ``Pack.entry``
     record: Any  # tvm_ffi tensor: bytes on the host that the library filled
     weight: Any  # the caller's own
-    bias: Any
+    channels: tuple[Any, ...]  # what has one value a channel, in the op's order
 
     @staticmethod
-    def of(pack: Pack, op: PackOp, weight: Any, bias: Any) -> PlacedBound:
+    def of(pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...]) -> PlacedBound:
         """Check and register a weight; ValueError or TypeError say what is wrong, RuntimeError what the driver said."""
         call, setting = pack.entry(op)
         place = pack.place(op)
         record = _record(pack.library().function("ht_bound_bytes")(place))
+        first, *more = [_kept(op, "bias", one) for one in channels or (None,)]
         try:
-            pack.library().function("ht_bind")(place, _kept(op, "weight", weight), _kept(op, "bias", bias), record)
+            pack.library().function("ht_bind")(place, _kept(op, "weight", weight), first, record, *more)
         except REFUSED as error:
             raise error if str(error).startswith(op.name) else type(error)(f"{op.name}: {error}") from error
-        return PlacedBound(op=op, call=call, setting=setting, record=record, weight=weight, bias=bias)
+        return PlacedBound(op=op, call=call, setting=setting, record=record, weight=weight, channels=channels)
 
     def moved(self, pack: Pack, op: PackOp) -> PlacedBound:
         """The same weight for the same op of another pack."""
         if self.record is None:
             self.call()
-        return PlacedBound.of(pack, op, self.weight, self.bias)
+        return PlacedBound.of(pack, op, self.weight, self.channels)
 
     def prepare(self, pack: Pack, stream: int | None) -> None:
         """Memory for calls on a stream."""
@@ -232,6 +236,18 @@ class PlacedBound:
     def closed(self) -> PlacedBound:
         """Nothing left but the refusal, and the weight that graphs may replay."""
         return replace(self, call=Closed(self.op.name), setting=0, record=None)
+
+
+def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What has one value a channel, in the op's order; TypeError for a name that its epilogue does not read."""
+    wanted = [one.name for one in op.extra if one.role == "constant"]
+    if unknown := [name for name in channels if name not in wanted]:
+        raise TypeError(
+            f"{op.name}: bind takes {', '.join(('weight', *wanted)) if wanted else 'a weight'}; got {', '.join(unknown)}"
+        )
+    given = {"bias": bias, **channels}
+    beside = () if "bias" in wanted or bias is None else (bias,)
+    return (*(given.get(name) for name in wanted), *beside)
 
 
 def _record(size: int) -> Any:
@@ -244,7 +260,7 @@ def _record(size: int) -> Any:
 
 def _kept(op: PackOp, name: str, value: Any) -> Any:
     """A weight or bias as the library takes it, without copying or waiting."""
-    if value is None and name == "bias":
+    if value is None and name != "weight":
         return None
     detach = getattr(value, "detach", None)
     if detach is not None:

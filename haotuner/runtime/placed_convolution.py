@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
 from haotuner.ops.convolution import windows
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER
 from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
-from haotuner.runtime.placed import PlacedBound, PlacedLinear
+from haotuner.runtime.placed import PlacedBound, PlacedLinear, in_order
 from haotuner.runtime.refusal import REFUSED
 from haotuner.runtime.streams import still
 from haotuner.words.op import Op
@@ -29,14 +30,15 @@ class PlacedConvOp:
         """Canonical name."""
         return self.entry.name
 
-    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None) -> PlacedConvolution:
+    def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **channels: Any) -> PlacedConvolution:
         """Serve a weight (f, c/groups, r, s) and a bias (f,) that lie on the pack's device; nothing is copied.
 
-        Later changes to them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
+        ``channels``: what else the epilogue reads with one value a feature, ``scale``, ``low``, ``high``. Later changes to
+        them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        made = PlacedConvolution(PlacedBound.of(self._pack, self.entry, weight, bias))
+        made = PlacedConvolution(PlacedBound.of(self._pack, self.entry, weight, in_order(self.entry, bias, channels)))
         self._pack.own(made)
         return made
 
@@ -44,24 +46,32 @@ class PlacedConvOp:
 class PlacedConvolution(PlacedLinear):
     """``y = convolution(x)`` or ``convolution(x, out=y)``; x is (b, c, h, w) of the op's type, or as its layout says.
 
+    Where the epilogue adds a residual, ``residual=`` brings it: it lies as ``out`` does, and may be ``out`` itself.
+
     Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. x may have any strides.
     A call wants memory for image columns: torch gives it; with others ``prepare(stream)`` it once.
     """
 
-    __slots__ = ()
+    __slots__ = ("_adds",)
 
-    def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
+    def __call__(self, x: Any, out: Any = None, stream: int | None = None, residual: Any = None) -> Any:
         """The convolution; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
         call, record, setting = self._state
         if stream is None:
             stream = stream_for(self.name, x)
-        check_lazy(self.name, "x", x)
+        more = {"residual": residual} if residual is not None or self._adds else {}
+        if self._adds and residual is None:
+            raise TypeError(f"{self.name}: pass residual=, a tensor like the result, which the epilogue adds")
+        for name, value in (("x", x), *more.items()):
+            check_lazy(self.name, name, value)
         if out is None:
             out = self._empty(x)
         try:
-            call(still(x, stream), record, still(out, stream), setting, stream)
+            call(
+                still(x, stream), record, still(out, stream), setting, stream, *(still(one, stream) for one in more.values())
+            )
         except REFUSED as error:
-            raise explained(self.name, error, {"x": x, "out": out}) from error
+            raise explained(self.name, error, {"x": x, "out": out, **more}) from error
         return out
 
     def warm(self) -> None:
@@ -71,6 +81,7 @@ class PlacedConvolution(PlacedLinear):
     def serve(self, bound: PlacedBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound, self._n = bound, bound.op.axis("f").extent or 0
+        self._adds = any(one.role == "input" for one in bound.op.extra)
         self._state = bound.call, bound.record, bound.setting
 
     def _empty(self, x: Any) -> Any:
@@ -85,4 +96,4 @@ class PlacedConvolution(PlacedLinear):
         sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
         known = {"f": meaning["f"], **{after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}}
         size = (*shape[:split], *(max(0, known[axis]) for axis in op.output.dims[1:]))
-        return empty_like(self.name, x, size)
+        return empty_like(self.name, x, size, DTYPES[op.output.dtype].numpy)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haotuner.ops.batch_matmul import BESIDE
+from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
 from haotuner.runtime.products import broadcast
@@ -82,7 +83,7 @@ class PlacedProductOp:
             ) from None
         m_at, n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(self.entry.inputs, "mn", strict=True))
         size = (*batch, shapes[0][m_at], shapes[1][n_at])
-        return empty_like(self.name, x, size)
+        return empty_like(self.name, x, size, DTYPES[self.entry.output.dtype].numpy)
 
 
 def _still(value: Any, stream: int | None) -> Any:

@@ -6,11 +6,13 @@ Rounds of a few programs, each timed at a few shapes that are far from each othe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.backends.index import backend_for
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.generate.schedule import Schedule
@@ -50,13 +52,17 @@ class Explorable(Protocol):
 
 def explored(task: Task, lab: Laboratory, family: Explorable, shapes: Sequence[Shape], clock: Clock) -> list[MicroKernel]:
     """Programs that a policy found, best first; empty where none could be timed."""
-    space = family.space(task.op, lab.device)
+    ways = Ways.of(task, lab.device)
+    space = replace(family.space(task.op, lab.device), workers=ways.threads)
     one = lab.device.with_units(1)
 
     def expected(points: Sequence[Point]) -> NDArray[np.float64]:
-        pairs = [(family.kernel_of(space.schedule(point), task.op), shape) for point in points for shape in shapes]
+        schedules = [space.schedule(point) for point in points]
+        pairs = [(family.kernel_of(schedule, task.op), shape) for schedule in schedules for shape in shapes]
         us = expected_us(one, demand(one, family, task.op, pairs, weights=task.cache))
-        return np.log(us).reshape(len(points), len(shapes))
+        workers = [[ways.workers(schedule, task.op, shape) for shape in shapes] for schedule in schedules]
+        found: NDArray[np.float64] = np.log(us.reshape(len(points), len(shapes)) / np.array(workers))
+        return found
 
     policy = POLICIES[task.search](space, expected, task.seed)
     logs: dict[Point, NDArray[np.float64]] = {}
@@ -68,11 +74,13 @@ def explored(task: Task, lab: Laboratory, family: Explorable, shapes: Sequence[S
         said = dict(zip(asked, expected(asked), strict=True))
         least_said = np.minimum(least_said, np.min(list(said.values()), axis=0))
         hopeless = [point for point in asked if (said[point] - least_said).max() > np.log(HOPELESS)]
-        kernels = {point: family.kernel_of(space.schedule(point), task.op) for point in asked if point not in hopeless}
+        schedules = {point: space.schedule(point) for point in asked if point not in hopeless}
+        kernels = {point: family.kernel_of(schedule, task.op) for point, schedule in schedules.items()}
         lab.prepare([kernel.name for kernel in kernels.values()])
         told = [(point, np.inf) for point in hopeless]
         for point, kernel in kernels.items():
-            found = _logs(task, lab, kernel, shapes, clock)
+            one_way = Composition.of(kernel.name, share=ways.of_schedule(schedules[point]))
+            found = _logs(task, lab, one_way, ways, shapes, clock)
             if found is None:
                 break
             told.append((point, float(found.mean())))
@@ -84,17 +92,46 @@ def explored(task: Task, lab: Laboratory, family: Explorable, shapes: Sequence[S
         best = min(best, least)
     points = sorted(logs, key=lambda point: float(logs[point].mean()))
     somewhere = [min(points, key=lambda point: float(logs[point][at])) for at in range(len(shapes) if points else 0)]
-    return [family.kernel_of(space.schedule(point), task.op) for point in dict.fromkeys([*points[:FOUND], *somewhere])]
+    best_first = [family.kernel_of(space.schedule(point), task.op) for point in [*points[:FOUND], *somewhere]]
+    return list(dict.fromkeys(best_first))  # programs that differ in what workers share are one kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How points of a space are timed: on one thread, or on all where a fold may be shared, and what they then share."""
+
+    threads: int
+    rows: str = SERIAL  # the axis of the output that threads share
+    terms: str = SERIAL  # the folded axis
+
+    @staticmethod
+    def of(task: Task, device: Device) -> Ways:
+        """Those of a task."""
+        threads, backend = max(task.threads), backend_for(device)
+        ways = [way for way in backend.ways(task.op, threads, one_order=task.one_order) if way != SERIAL]
+        own = task.op.meaning.output.axes({})
+        terms = [way for way in ways if way not in own]
+        rows = [way for way in ways if way in own]
+        return Ways(threads, (rows or [SERIAL])[0], terms[0]) if terms else Ways(1)
+
+    def of_schedule(self, schedule: Schedule) -> str:
+        """What threads share of a schedule's program."""
+        return self.terms if schedule.parts > 1 else self.rows
+
+    def workers(self, schedule: Schedule, op: Op, shape: Shape) -> float:
+        """Threads that have something to do."""
+        rows = op.extents(shape).get(self.rows, 1)
+        return float(self.threads if schedule.parts > 1 else min(self.threads, rows))
 
 
 def _logs(
-    task: Task, lab: Laboratory, kernel: MicroKernel, shapes: Sequence[Shape], clock: Clock
+    task: Task, lab: Laboratory, one: Composition, ways: Ways, shapes: Sequence[Shape], clock: Clock
 ) -> NDArray[np.float64] | None:
     """Logarithm of a program's time at each shape, infinite if it failed; None if the time was over before that."""
-    alone = Composition.of(kernel.name, share=SERIAL)
     found = np.full(len(shapes), np.inf)
     for at, shape in enumerate(shapes):
-        records = lab.measure([Trial.of(task.op.name, alone, shape, cache=task.cache)], clock.goes_on)
+        trial = Trial.of(task.op.name, one, shape, threads=ways.threads, cache=task.cache)
+        records = lab.measure([trial], clock.goes_on)
         if not records:
             return None
         outcome = records[0].outcome

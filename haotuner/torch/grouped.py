@@ -6,59 +6,54 @@ from typing import Any
 
 import torch
 
+from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
 from haotuner.torch.placed import PlacedCall, refuse_grad
+from haotuner.words.op import Op
 
 
 class GroupedCall(PlacedCall):
     """Calls of one grouped op with any weights (g, n, k)."""
 
+    def __init__(self, pack: Pack, name: str) -> None:
+        super().__init__(pack, name)
+        self._channels = sum(one.role == "constant" for one in self.entry.extra) if Op.parse(name).epilogue else 1
+
     def into_groups(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        offsets: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        *,
-        out: torch.Tensor,
+        self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor
     ) -> None:
         """Queue the call; x of any strides, as torch's own operators take it. Rows behind the last end stay as they are."""
-        refuse_grad(self.name, x, weight, bias)
-        record, stream = self.bind(weight, bias), stream_of(x)
+        refuse_grad(self.name, x, weight, *extra)
+        record, stream = self.bind(weight, *extra[: self._channels]), stream_of(x)
+        whole = extra[self._channels :]
         try:
-            self._call(x, record, out, self._setting, stream, offsets)
+            self._call(x, record, out, self._setting, stream, offsets, *whole)
         except ValueError:
             if x.is_contiguous():
                 raise
-            self._call(x.contiguous(), record, out, self._setting, stream, offsets)
+            self._call(x.contiguous(), record, out, self._setting, stream, offsets, *whole)
 
     def fresh_groups(
-        self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor | None = None
+        self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None
     ) -> torch.Tensor:
         """The products as a new tensor; rows behind the last end hold anything."""
-        out = x.new_empty((*x.shape[:-1], self.n))
-        self.into_groups(x, weight, offsets, bias, out=out)
+        out = x.new_empty((*x.shape[:-1], self.n), dtype=self.gives)
+        self.into_groups(x, weight, offsets, *extra, out=out)
         return out
 
     def shape_of_groups(
-        self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor | None = None
+        self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None
     ) -> torch.Tensor:
         """What ``fresh_groups`` gives, without numbers."""
         self._check_offsets(x, offsets)
-        return self.shape(x, weight, bias)
+        return self.shape(x, weight)
 
     def nothing_of_groups(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        offsets: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        *,
-        out: torch.Tensor,
+        self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor
     ) -> None:
         """What ``into_groups`` checks, without numbers."""
         self._check_offsets(x, offsets)
-        self.nothing(x, weight, bias, out=out)
+        self.nothing(x, weight, out=out)
 
     def _check_offsets(self, x: torch.Tensor, offsets: torch.Tensor) -> None:
         groups = self.entry.axis("g").extent
@@ -72,9 +67,13 @@ class GroupedCall(PlacedCall):
 
 
 def define_grouped(library: Any, call: GroupedCall) -> None:
-    """``torch.ops.haotuner.<op>(x, weight, offsets, bias=None)`` and ``.out`` for CUDA tensors, and their fakes."""
+    """``torch.ops.haotuner.<op>(x, weight, offsets, bias=None)`` and ``.out`` for CUDA tensors, and their fakes.
+
+    An op with an epilogue takes what that reads in the place of the bias.
+    """
     name, tags = call.name, (torch.Tag.pt2_compliant_tag,)
-    takes = "Tensor x, Tensor weight, Tensor offsets, Tensor? bias=None"
+    extra = "".join(f", Tensor {one.name}" for one in call.entry.extra)
+    takes = f"Tensor x, Tensor weight, Tensor offsets{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
     library.define(f"{name}({takes}) -> Tensor", tags=tags)
     library.define(f"{name}.out({takes}, *, Tensor(a!) out) -> ()", tags=tags)
     library.impl(name, call.fresh_groups, "CUDA")

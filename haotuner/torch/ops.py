@@ -29,7 +29,7 @@ from haotuner.torch.grouped import GroupedCall, define_grouped
 from haotuner.torch.operators import define_operator
 from haotuner.torch.placed import PlacedCall, define
 from haotuner.torch.placed_conv import PlacedConvCall
-from haotuner.torch.placed_residual import ResidualCall
+from haotuner.torch.placed_fused import FusedCall
 from haotuner.torch.products import define_product
 
 
@@ -147,8 +147,7 @@ class Registered:
 
 def _placed(pack: Pack, name: str) -> PlacedCall:
     entry = pack.op_entry(name)
-    adds = any(one.role == "input" for one in entry.extra)
-    return (GroupedCall if entry.kind == "grouped" else ResidualCall if adds else PlacedCall)(pack, name)
+    return (GroupedCall if entry.kind == "grouped" else FusedCall if entry.extra else PlacedCall)(pack, name)
 
 
 def _refuse_grad(name: str) -> None:

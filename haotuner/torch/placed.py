@@ -27,16 +27,20 @@ class WeightCall:
         self._pack, self.entry, self.name = pack, pack.op_entry(name), name
         self.dtype: torch.dtype = getattr(torch, DTYPES[self.entry.operands[0].dtype].numpy)
         self._call, self._setting = pack.entry(self.entry)
-        self._records: dict[tuple[int, int], Any] = {}
+        self.gives: torch.dtype = getattr(torch, DTYPES[self.entry.output.dtype].numpy)
+        self._records: dict[tuple[int, ...], Any] = {}
 
-    def bind(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-        """The record of a weight; ValueError or TypeError say what is wrong with it. Safe while a stream is captured."""
-        key = weight.data_ptr(), 0 if bias is None else bias.data_ptr()
+    def bind(self, weight: torch.Tensor, *channels: torch.Tensor | None) -> Any:
+        """The record of a weight and what has one value a channel; ValueError or TypeError say what is wrong with them.
+
+        Safe while a stream is captured.
+        """
+        key = weight.data_ptr(), *(0 if one is None else one.data_ptr() for one in channels)
         found = self._records.get(key)
         if found is None:
             if len(self._records) >= MOST_RECORDS:
                 self._records.clear()
-            found = self._records[key] = PlacedBound.of(self._pack, self.entry, weight, bias).record
+            found = self._records[key] = PlacedBound.of(self._pack, self.entry, weight, channels).record
         return found
 
     def _check_weight(self, x: torch.Tensor, weight: torch.Tensor, stored: tuple[int | None, ...]) -> None:
@@ -76,14 +80,14 @@ class PlacedCall(WeightCall):
         except REFUSED:  # or torch has no exchange table, and the output comes from here
             if x.dim() == 0:
                 raise
-        out = x.new_empty((*x.shape[:-1], self.n))
+        out = x.new_empty((*x.shape[:-1], self.n), dtype=self.gives)
         self.into(x, weight, bias, out=out)
         return out
 
     def shape(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """What ``fresh`` gives, without numbers."""
         self._check(x, weight)
-        return x.new_empty((*x.shape[:-1], self.n))
+        return x.new_empty((*x.shape[:-1], self.n), dtype=self.gives)
 
     def nothing(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
         """What ``into`` checks, without numbers."""

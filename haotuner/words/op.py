@@ -103,12 +103,15 @@ class Op:
 
     @property
     def epilogue_operands(self) -> dict[str, tuple[str, ...]]:
-        """What the epilogue reads beside the result, in the order of a call: name to axes. One axis: bound once."""
+        """What the epilogue reads beside the result, in the order of a call: name to axes."""
         whole = self.meaning.output.axes(self.all_options())
-        return {
-            name: (self.meaning.channel_axis,) if extent == "channel" else whole
-            for name, extent in operands_of(self.epilogue)
-        }
+        channel = (*self.meaning.ends_of_groups, self.meaning.channel_axis)
+        return {name: channel if extent == "channel" else whole for name, extent in operands_of(self.epilogue)}
+
+    @property
+    def channel_operands(self) -> tuple[str, ...]:
+        """Of these what has one value a channel (and a group, where rows come in groups), and is bound once."""
+        return tuple(name for name, extent in operands_of(self.epilogue) if extent == "channel")
 
     @property
     def parallel(self) -> tuple[str, ...]:
@@ -122,7 +125,8 @@ class Op:
 
     def all_options(self) -> dict[str, str]:
         """Every option of the kind with its value."""
-        return {name: self.option(name) for name in _kind(self.kind).options}
+        given = dict(self.options)
+        return {name: given.get(name, option.default) for name, option in _kind(self.kind).options.items()}
 
     @property
     def name(self) -> str:
@@ -164,7 +168,7 @@ class Op:
 
         Next to integers both are fp32.
         """
-        found = self.dtype if len(self.epilogue_operands[name]) == 1 else self.dtype_of(self.meaning.output)
+        found = self.dtype if name in self.channel_operands else self.dtype_of(self.meaning.output)
         return found if DTYPES[found].eps else "fp32"
 
     def operand_shape(self, operand: Operand, shape: Shape) -> tuple[int, ...]:

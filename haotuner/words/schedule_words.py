@@ -12,7 +12,7 @@ _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
 # DLPack's codes of element types.
 TYPES: Mapping[str, tuple[int, int]] = {
-    "fp32": (2, 32), "fp64": (2, 64), "bool": (6, 8),
+    "fp32": (2, 32), "fp64": (2, 64), "fp16": (2, 16), "bf16": (4, 16), "bool": (6, 8),
     **{f"int{bits}": (0, bits) for bits in (8, 16, 32, 64)}, **{f"uint{bits}": (1, bits) for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 

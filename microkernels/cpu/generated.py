@@ -7,6 +7,7 @@ extents, with the innermost axis contiguous and any strides elsewhere; the runti
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from string import ascii_lowercase
 from typing import Any
@@ -232,10 +233,14 @@ class CpuGenerated:
         found = self.in_place(kernel)
         return told(plan) | ({"in place": f"the output may be {' or '.join(found)} itself"} if found else {})
 
-    def bytes_by_level(self, kernel: MicroKernel, extents: Mapping[str, int], device: Device) -> dict[str, int]:
-        """Bytes that a call on one thread moves over each level's edge, nearest first."""
+    def bytes_by_level(
+        self, kernel: MicroKernel, extents: Mapping[str, int], device: Device, parts: int = 1
+    ) -> dict[str, int]:
+        """Bytes that a call moves over each level's edge, nearest first: on one thread, or its fold in so many parts."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"
+        if parts > 1 and isinstance(plan, Plan):
+            plan = planned(plan.graph, replace(plan.schedule, parts=parts))
         sizes = self._own(kernel).complete(extents, self._options(kernel))
         found = count(plan, {name: int(sizes[name]) for name in plan.graph.dimensions}, Levels.of(device))
         return {"registers": found.registers, "L1": found.l1, "L2": found.l2, "L3": found.l3, "least": found.least}

@@ -17,6 +17,7 @@ from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
 from haotuner.microkernels.cuda.fused import fused
 from haotuner.ops.convolution import is_convolution, lies_as_columns
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation, Work
 from haotuner.words.device import Device
 from haotuner.words.family import Layout
@@ -26,15 +27,25 @@ from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from haotuner.words.traffic import Traffic
 
+FP32_BYTES = 4
+
 
 def channels_last(op: Op) -> bool:
     """Whether rows of the product are pixels, as channels are the innermost axis; else rows are features."""
     return op.option("layout") in ("nhwc", "nwc")
 
 
+def transposed(op: Op) -> bool:
+    """Whether the product comes first: every pixel of x with every tap, gathered by a launch behind it."""
+    return "transpose" in op.kind
+
+
 def product_of(op: Op) -> Op:
     """The batch_matmul that a convolution is, once its image columns are laid out."""
     groups, taps = int(op.option("groups")), dict(op.static).get("r", 1) * op["s"]
+    if transposed(op):
+        lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
+        return Op.parse(f"batch_matmul:{lines},layout={'nn' if channels_last(op) else 'tn'},dtype={op.dtype}")
     known = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups},k={op['c'] // groups * taps}"
     return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype}")
 
@@ -42,6 +53,11 @@ def product_of(op: Op) -> Op:
 def product_extents(op: Op, extents: Mapping[str, Any]) -> dict[str, Any]:
     """Extents of that product from those of the convolution: numbers, or columns of them."""
     groups, taps = int(op.option("groups")), extents.get("r", 1) * extents["s"]
+    if transposed(op):
+        plane, lines, k = extents.get("h", 1) * extents["w"], extents["f"] // groups * taps, extents["c"] // groups
+        if channels_last(op):
+            return {"b": groups, "m": extents["b"] * plane, "n": lines, "k": k}
+        return {"b": extents["b"] * groups, "m": lines, "n": plane, "k": k}
     plane, k = extents.get("p", 1) * extents["q"], extents["c"] // groups * taps
     if channels_last(op):
         return {"b": groups, "m": extents["b"] * plane, "n": extents["f"] // groups, "k": k}
@@ -77,8 +93,10 @@ class CudaConv:
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Features and pixels, which are numbered through rows and, channels last, images."""
-        pixels, features = ("bm", "bn") if channels_last(self._op) else ("bn", "bm")
-        return Tile(extent={"q": kernel[pixels], "f": kernel[features]}, edge={}, step={"c": kernel["bk"]})
+        pixels, lines = ("bm", "bn") if channels_last(self._op) else ("bn", "bm")
+        taps = dict(self._op.static).get("r", 1) * self._op["s"] if transposed(self._op) else 1
+        features = max(1, kernel[lines] // taps)
+        return Tile(extent={"q": kernel[pixels], "f": features}, edge={}, step={"c": kernel["bk"]})
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles of features; of a row's pixels those that there are, since tiles go on in the next row."""
@@ -112,6 +130,9 @@ class CudaConv:
         product = self._inner.demand(replace(asked, extents=found))
         if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
             return product
+        if transposed(self._op):  # products in fp32, written and read once more
+            gathered = FP32_BYTES * found["b"] * found["m"] * found["n"]
+            return replace(product, work=product.work + Work.streamed(gathered, gathered))
         pixels = asked.extents["b"] * asked.extents.get("p", one) * asked.extents["q"]
         columns = asked.element_bytes * pixels * found["k"] * int(self._op.option("groups"))
         return replace(product, work=product.work + Work.streamed(0 * columns, columns))
@@ -121,8 +142,8 @@ class CudaConv:
         return None
 
     def fuses(self, step: str) -> bool:
-        """A bias and an activation."""
-        return step != "residual" and fused((step,)) is not None
+        """All."""
+        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """The product's program."""
@@ -131,9 +152,8 @@ class CudaConv:
 
 def conv_families(op: Op) -> tuple[CudaConv, ...]:
     """The families that compute a convolution; none where its type, epilogue or kind is none of theirs."""
-    found = fused(op.epilogue)
-    if not is_convolution(op.kind) or "transpose" in op.kind or found is None or found.residual or not op.dynamic:
+    if not is_convolution(op.kind) or fused(op) is None or not op.dynamic:
         return ()
-    if op.option("out") != "own" or op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:
+    if op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:
         return ()
     return tuple(CudaConv(op, family) for family in BATCHED_FAMILIES if family.serves(product_of(op)))

@@ -21,6 +21,7 @@ from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.fused import fused
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.demand import Asked, Demand, Expectation
 from haotuner.words.device import Device
 from haotuner.words.family import Layout, rounded_up
@@ -100,14 +101,15 @@ class CudaDense(ABC):
     def serves(self, op: Op) -> bool:
         """Its kind of product, of this dtype with something left to know at run time.
 
-        A dense op may have an epilogue that the kernels have built in (``fused.py``).
+        It may have any epilogue (``fused.py``); products side by side one of steps that read nothing, for what they read
+        comes with the call.
         """
         kind = "batch_matmul" if self.batched else "grouped" if self.grouped else "dense"
         return (
             op.kind == kind
             and op.dtype == self.dtype
-            and (not op.epilogue or (kind == "dense" and fused(op.epilogue) is not None))
-            and "out" not in dict(op.options)
+            and fused(op) is not None
+            and not (self.batched and op.epilogue_operands)
             and bool(op.dynamic)
         )
 
@@ -210,8 +212,8 @@ class CudaDense(ABC):
         return None
 
     def fuses(self, step: str) -> bool:
-        """Those that the kernels have built in; in which order, :meth:`serves` knows."""
-        return not (self.grouped or self.batched) and fused((step,)) is not None
+        """All; products side by side those that read nothing."""
+        return not (self.batched and STEPS[step].operands)
 
     def bytes_per_element(self) -> int:
         """Size of one element of X, W and Y."""

@@ -1,30 +1,100 @@
-"""The epilogues that every CUDA micro-kernel has built in: ``act(X W^T + bias + residual)``, in this order.
+"""Epilogues on devices: steps of ``haotuner/ops/epilogue.py`` in any order, while a tile's sums are in registers.
 
-They are arguments of a launch (``ht_cuda_args.h``): one compiled kernel serves all of them.
+They are arguments of a launch (``ht_cuda_args.h``): one compiled kernel serves all of them. Steps travel as four bits each,
+the first one lowest; their formulas become device functions here, so that no step is said twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Steps of haotuner/ops/epilogue.py by the places of HT_ACT_NONE and on in ht_cuda_args.h.
-ACTIVATIONS = ("", "relu", "gelu", "gelutanh", "silu")
-IN_WORDS = f"bias, residual, then one of {', '.join(ACTIVATIONS[1:])}"
+from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX
+from haotuner.ops.epilogue import STEPS
+from haotuner.ops.formula import Apply, Formula, Load, Number
+from haotuner.words.op import Op
+
+STEP_BITS = 4
+CHANNELS = ("bias", "scale", "low", "high")  # places of what a launch reads with one value a channel
+# Element types of y by their number in ht_cuda_args.h, where it is not the kernel's own, which is 0.
+Y_TYPES = ("", "fp32", "fp16", "bf16")
+# A quotient that is 0 where its divisor is beyond 2^126 is what a sigmoid wants; comparisons keep the NaN of a value.
+CALLS: Mapping[str, str] = {
+    **FLOATS,
+    "sigmoid": "__fdividef(1.0f, 1.0f + expf(-{0}))",
+    "max": "({0} < {1} ? {1} : {0})",
+    "min": "({0} > {1} ? {1} : {0})",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """What follows the sums: a value a column, a matrix like Y, and the number of an activation."""
+    """What follows the sums of an op: steps as a launch is told them, and the type of what is written.
 
-    bias: bool
+    ``steps`` is 0 where all that follows is a bias and a residual that are added, as every kernel does anyhow.
+    """
+
+    steps: int
     residual: bool
-    act: int
+    y_type: int
 
 
-def fused(steps: Sequence[str]) -> Fused | None:
-    """The steps of an epilogue as the kernels' arguments; None where they are others, or in another order."""
-    left = list(steps)
-    found = {step: left[:1] == [step] and bool(left.pop(0)) for step in ("bias", "residual")}
-    act = left.pop(0) if left[:1] and left[0] in ACTIVATIONS else ""
-    return None if left else Fused(bias=found["bias"], residual=found["residual"], act=ACTIVATIONS.index(act))
+def fused(op: Op) -> Fused | None:
+    """The epilogue of an op as the kernels' arguments; None where its result is of a type that they do not write."""
+    out = op.dtype_of(op.meaning.output)
+    if out not in Y_TYPES:
+        return None
+    told = 0 if set(op.epilogue) <= {"bias", "residual"} else coded(op.epilogue)
+    y_type = 0 if out == op.dtype else Y_TYPES.index(out)
+    return Fused(steps=told, residual="residual" in op.epilogue, y_type=y_type)
+
+
+def after_of(op: Op) -> dict[str, int]:
+    """What the arguments of a launch say of an op's epilogue."""
+    found = fused(op)
+    return {} if found is None else {"after": found.steps, "y_type": found.y_type}
+
+
+def initializer(op: Op) -> str:
+    """The same as a ``ht_cuda_after`` of C; ValueError where there is none."""
+    found = fused(op)
+    if found is None:
+        raise ValueError(f"{op.name}: devices write results of {', '.join(filter(None, Y_TYPES))} alone")
+    return f"{{{found.steps:#x}ull, {found.y_type}, {int(bool(op.epilogue))}, {int(found.residual)}}}"
+
+
+def coded(steps: Sequence[str]) -> int:
+    """Steps as ``ht_cuda_args.after``."""
+    return sum(STEPS[step].number << STEP_BITS * place for place, step in enumerate(steps))
+
+
+def steps_text() -> str:
+    """Device functions of the steps without operands: ``ht_activate`` does one by its number."""
+    lines = ["// ---- steps of an epilogue that read nothing, from their formulas"]
+    alone = {name: step for name, step in STEPS.items() if not step.operands}
+    lines += [
+        f"HT_DEVICE float ht_step_{name}(float value) {{ return {_said(step.formula)}; }}" for name, step in alone.items()
+    ]
+    lines += ["template <int N>", "HT_DEVICE void ht_activate(int step, float* v) {"]
+    for name, step in alone.items():
+        lines += [
+            f"    if (step == {step.number}) {{",
+            "#pragma unroll",
+            f"        for (int i = 0; i < N; i++) v[i] = ht_step_{name}(v[i]);",
+            "    }",
+        ]
+    return "\n".join([*lines, "}"])
+
+
+def _said(formula: Formula) -> str:
+    """A formula of one element as an expression of C."""
+    if isinstance(formula, Load):
+        return formula.operand
+    if isinstance(formula, Number):
+        return f"{float(formula.value)!r}f"
+    if not isinstance(formula, Apply):
+        raise ValueError(f"{formula} is no function of one element")
+    given = [_said(argument) for argument in formula.arguments]
+    if formula.function in INFIX:
+        return f"({given[0]} {INFIX[formula.function]} {given[1]})"
+    return CALLS[formula.function].format(*given)

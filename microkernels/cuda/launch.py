@@ -51,6 +51,11 @@ def unfold_symbol(dtype: str) -> str:
     return f"haotuner_unfold_{dtype}"
 
 
+def fold_symbol(dtype: str) -> str:
+    """Name of the kernel that gathers a transposed convolution's result of a dtype, in the same units."""
+    return f"haotuner_fold_{dtype}"
+
+
 def reduce_symbol(dtype: str) -> str:
     """Name of the kernel that adds up partial sums and writes Y of a dtype."""
     return f"haotuner_reduce_{dtype}"

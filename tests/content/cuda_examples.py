@@ -36,33 +36,33 @@ FAMILIES = {family.name: family for family in (SIMT, MMA, MMA_BF16, TURING, *_WG
 # pieces, with and without more to add; k in more shares than some have steps, of an odd and an even number of columns.
 EIGHTS = (
     Call(m=1, n=8, k=8),
-    Call(m=77, n=136, k=72, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
-    Call(m=40, n=72, k=136, y_gap=8, bias=True, residual=True),
-    Call(m=33, n=67, k=200, y_gap=3, splits=3, residual=True, act="silu"),
+    Call(m=77, n=136, k=72, x_gap=8, y_gap=1, steps=("bias", "gelu")),
+    Call(m=40, n=72, k=136, y_gap=8, steps=("bias", "residual")),
+    Call(m=33, n=67, k=200, y_gap=3, splits=3, steps=("residual", "silu")),
     Call(m=77, n=136, k=64, y_gap=8),
     Call(m=70, n=70, k=152, splits=2),
 )
 FOURS = (
     Call(m=3, n=5, k=4),
-    Call(m=67, n=72, k=52, x_gap=4, bias=True, residual=True),
-    Call(m=33, n=72, k=20, y_gap=1, bias=True, act="gelu_tanh"),
-    Call(m=35, n=68, k=44, splits=3, act="relu", bias=True),
+    Call(m=67, n=72, k=52, x_gap=4, steps=("bias", "residual")),
+    Call(m=33, n=72, k=20, y_gap=1, steps=("bias", "gelutanh")),
+    Call(m=35, n=68, k=44, splits=3, steps=("bias", "relu")),
 )
-TWOS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, residual=True))
-ODD = (Call(m=1, n=1, k=1), Call(m=67, n=71, k=33, x_gap=1, y_alignment=2), Call(m=9, n=16, k=65, splits=2, bias=True))
-ODD_FP32 = (Call(m=1, n=1, k=1), Call(m=7, n=71, k=33, x_gap=1), Call(m=9, n=16, k=65, splits=2, bias=True))
+TWOS = (Call(m=1, n=3, k=6), Call(m=65, n=70, k=74, x_gap=2, y_gap=1, steps=("residual",)))
+ODD = (Call(m=1, n=1, k=1), Call(m=67, n=71, k=33, x_gap=1, y_alignment=2), Call(m=9, n=16, k=65, splits=2, steps=("bias",)))
+ODD_FP32 = (Call(m=1, n=1, k=1), Call(m=7, n=71, k=33, x_gap=1), Call(m=9, n=16, k=65, splits=2, steps=("bias",)))
 KN_EIGHTS = (Call(m=1, n=8, k=8), Call(m=77, n=136, k=72, x_gap=8, y_gap=1), Call(m=20, n=72, k=152, splits=2))
 SHORT = (
     Call(m=1, n=8, k=8),
-    Call(m=5, n=67, k=520, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
-    Call(m=16, n=72, k=264, y_gap=8, bias=True, residual=True),
-    Call(m=19, n=67, k=1200, y_gap=3, splits=3, residual=True, act="silu"),
+    Call(m=5, n=67, k=520, x_gap=8, y_gap=1, steps=("bias", "gelu")),
+    Call(m=16, n=72, k=264, y_gap=8, steps=("bias", "residual")),
+    Call(m=19, n=67, k=1200, y_gap=3, splits=3, steps=("residual", "silu")),
 )
 KN_SHORT = (
     Call(m=1, n=8, k=8),
-    Call(m=5, n=72, k=520, x_gap=8, y_gap=1, bias=True, act="gelu_erf"),
-    Call(m=16, n=304, k=264, y_gap=8, bias=True, residual=True),
-    Call(m=19, n=136, k=1200, y_gap=3, splits=3, residual=True, act="silu"),
+    Call(m=5, n=72, k=520, x_gap=8, y_gap=1, steps=("bias", "gelu")),
+    Call(m=16, n=304, k=264, y_gap=8, steps=("bias", "residual")),
+    Call(m=19, n=136, k=1200, y_gap=3, splits=3, steps=("residual", "silu")),
 )
 KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(m=20, n=72, k=52, splits=2))
 
@@ -89,8 +89,8 @@ def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence
 # Empty groups first, between and last; all rows in one group of many; more than a warp of groups; rows behind the last end.
 SOME, ONE, MANY = (0, 33, 33, 40, 77, 77), (0, 0, 41, 41), tuple(min(at // 2, 17) for at in range(40))
 GROUPS = (
-    Call(m=77, n=136, k=72, x_gap=8, y_gap=1, ends=SOME, bias=True, act="gelu_erf"),
-    Call(m=41, n=72, k=136, y_gap=8, ends=ONE, bias=True, residual=True),
+    Call(m=77, n=136, k=72, x_gap=8, y_gap=1, ends=SOME, steps=("bias", "gelu")),
+    Call(m=41, n=72, k=136, y_gap=8, ends=ONE, steps=("bias", "residual")),
     Call(m=20, n=64, k=8, ends=MANY),
     Call(m=1, n=8, k=64, ends=(1,)),
 )

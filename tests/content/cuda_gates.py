@@ -28,7 +28,7 @@ MATRIX = {
 }
 # Instructions of the main loop for each of its matrix instructions or FFMAs, on tiles that have enough of them.
 HGMMA_LIMIT, HMMA_LIMIT, FFMA_LIMIT = 13.0, 3.0, 1.16
-NARROW_STORES = 2  # of Y in single elements and of partial sums, each in a loop
+NARROW_STORES = 4  # of Y in single elements of each of three types, and of partial sums, each in a loop
 
 
 def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Iterator[str]:

@@ -32,7 +32,7 @@ def ragged(family: CudaDense, kernel: MicroKernel) -> Case:
     splits = 2 if launch.splits else 1
     calls = (
         Call(m=1, n=wide, k=depth if launch.groups else v, ends=one),
-        Call(m=m, n=columns, k=depth, x_gap=v, y_gap=1, bias=True, act="silu", ends=ends),
-        Call(m=m, n=-(-columns // 8) * 8, k=depth, splits=splits, residual=True, ends=ends),
+        Call(m=m, n=columns, k=depth, x_gap=v, y_gap=1, ends=ends, steps=("bias", "silu")),
+        Call(m=m, n=-(-columns // 8) * 8, k=depth, splits=splits, ends=ends, steps=("residual",)),
     )
     return case_of(kernel.name, family, kernel, calls)

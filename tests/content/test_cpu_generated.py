@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
+from haotuner.backends.shallow import shallow
 from haotuner.generate.kinds import has_graph
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.online import CpuOnline
@@ -52,12 +53,14 @@ def kernels(kind: OpKind, options: Options) -> list[MicroKernel]:
     return [family._kernel(1, 1, rank, 0, params), *fits]
 
 
-def built(kind: OpKind, chosen: list[MicroKernel]) -> Any:
+def built(kind: OpKind, chosen: list[MicroKernel]) -> dict[str, Any]:
+    """Functions by the names of the kernels."""
     family, module = CpuGenerated(kind), tvm.IRModule({})
-    for kernel in chosen:
-        module.update(family.schedule(kernel, kernel.name))
+    for one in shallow(lambda: [family.schedule(kernel, kernel.name) for kernel in chosen]):
+        module.update(one)
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        return tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64"})).mod
+        made = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64"})).mod
+    return {kernel.name: made[kernel.name] for kernel in chosen}
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -78,7 +78,7 @@ HGMMA = "HGMMA.64x256x16.F32 R24, gdesc[UR4], R24"
         (KERNELS["sm_90a"][0], code(HGMMA, *["UIADD3 UR4, UR4, 2, URZ"] * 13), "14.0 instructions per HGMMA"),
         (KERNELS["sm_90a"][0], code(HGMMA, "@!P0 LDL.64 R4, [R1]"), "1 LDL"),
         (KERNELS["sm_90a"][0], code(HGMMA, after=("@P0 STG.E desc[UR4][R2.64], R4",) * 3), "no 16-byte store"),
-        (KERNELS["sm_90a"][0], code(HGMMA, after=("STG.E.128 [R2], R4", *["STG.E.U16 [R2], R4"] * 3)), "stores"),
+        (KERNELS["sm_90a"][0], code(HGMMA, after=("STG.E.128 [R2], R4", *["STG.E.U16 [R2], R4"] * 5)), "stores"),
         (KERNELS["sm_80"][0], code("HMMA.16816.F32 R4, R8, R12, R4", *["IMAD R1, R2, R3, R4"] * 3), "per HMMA"),
         (KERNELS["sm_80"][0], code("IMAD R1, R2, R3, R4"), "no HMMA"),
         (KERNELS["sm_80"][0], code("HMMA.16816.F32 R4, R8, R12, R4", "MUFU.RCP R1, R2"), "a division"),

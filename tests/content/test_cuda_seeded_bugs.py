@@ -37,7 +37,7 @@ SIMT_SHORT = Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "", TWOS)
 TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
 GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "", GROUPS)
 # Sums that go through shared memory right behind a step in the ring's first stage.
-STAGED = tuple(Call(m=64, n=32, k=64 * steps, act="relu") for steps in (1, 3, 5, 7))
+STAGED = tuple(Call(m=64, n=32, k=64 * steps, steps=("relu",)) for steps in (1, 3, 5, 7))
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, *STAGED))
 Bugs = dict[str, tuple[Variant, Callable[[str], str]]]
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"

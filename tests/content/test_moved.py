@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from haotuner.generate.tally import register_bytes, tally
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.interpret import interpret
 from tests.content.moved_witness import moved, witness
 from tests.content.test_generate import drawn
 
@@ -71,11 +74,41 @@ def drawn_plan(graph: Graph, seed: int) -> Plan:
             kept=kept[int(rng.integers(len(kept)))],
             packed=int(rng.choice([1, 2])),
             held=bool(rng.integers(2)),
+            parts=int(rng.choice([1, 4])),
         )
         try:
             return planned(graph, schedule)
         except UsageError:
             kept = [()]
+
+
+FOLDED: dict[str, Callable[[GraphBuilder, str], str]] = {
+    "sum": lambda g, x: g.add("reduce", x, how="sum", axes=(1,)),
+    "mean of squares": lambda g, x: composites.mean(g, g.map("mul", x, x), (1,)),
+    "greatest of columns": lambda g, x: g.add("reduce", x, how="max", axes=(0,)),
+}
+SHARED = {"m": 33, "n": 61}
+
+
+@pytest.mark.parametrize("lane_axis", (-1, 0))
+@pytest.mark.parametrize("name", FOLDED)
+def test_parts_of_a_fold_are_joined_and_their_bytes_counted(name: str, lane_axis: int) -> None:
+    g = GraphBuilder()
+    graph = g.finish(FOLDED[name](g, g.input("x", (M, N))))
+    plan = planned(graph, Schedule(lane_axis=lane_axis, lanes=4, unroll=2, parts=4))
+    whole = planned(graph, replace(plan.schedule, parts=1))
+    for sizes in (SHARED, {"m": 41, "n": 2}, {"m": 1, "n": 1}, {"m": 2, "n": 9}):
+        inputs: dict[str, Any] = drawn(graph, sizes)
+        found, counted = run(plan, inputs)
+        np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
+        top, seen = tally(plan, graph.sizes(inputs)), witness(plan, inputs)
+        assert register_bytes(top) == (counted.loaded, counted.stored)
+        for size, line in ((64, 1), (4096, 4)):
+            assert moved_bytes(top, Level(size, line)) == moved([seen], size, line), (size, line, sizes)
+        if sizes == SHARED:  # each input once; parts written, read and joined
+            elements = 4 * counted.stored[graph.outputs[0]]
+            assert counted.stored["partial"] == counted.loaded["partial"] == elements
+            assert counted.loaded["x"] == run(whole, inputs)[1].loaded["x"]
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -43,6 +43,7 @@ CASES = {
     "layer_norm": GROUPS["layer_norm"],
     "transpose_transpose_product": group(transposed_product, (B, K, M), (B, N, K)),
     "softmax": GROUPS["softmax"],
+    "sum": GROUPS["sum_last"],
     "attention": attention({"d": "64", "causal": "end"}),
 }
 
@@ -65,15 +66,22 @@ def test_each_rule_fires_under_its_condition() -> None:
     assert fired["softmax"] == {"skip", "inline", "cache", "factor"}  # powers are read twice
 
 
-@pytest.mark.parametrize("name", ["matmul", "softmax", "sum_last", "instance_norm"])
+@pytest.mark.parametrize("name", ["matmul", "softmax", "sum_last", "max_first", "instance_norm"])
 def test_points_compute_the_graph(name: str) -> None:
     graph: Graph = GROUPS[name]
-    space, rng = Space(graph, 4), np.random.default_rng(0)
+    space, rng = Space(graph, 4, workers=2), np.random.default_rng(0)
     inputs: dict[str, Any] = drawn(graph, SIZES if name != "instance_norm" else {"m": 2, "n": 3, "k": 2})
     want = interpret(graph, inputs)[graph.outputs[0]]
     for point in [space.drawn(rng) for _ in range(6)]:
         found, _ = run(planned(graph, space.schedule(point)), inputs)
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(space.schedule(point)))
+
+
+def test_workers_may_share_what_is_one_fold() -> None:
+    shared = Space(GROUPS["sum_last"], 4, workers=2)
+    assert {shared.schedule(point).parts for point in shared.points} == {1, 4}
+    assert {Space(GROUPS["sum_last"], 4).schedule(point).parts for point in Space(GROUPS["sum_last"], 4).points} == {1}
+    assert all(hole.name != "parts" for hole in Space(GROUPS["softmax"], 4, workers=2).holes)  # its fold is not its result
 
 
 def test_equal_programs_are_equal_points() -> None:

@@ -15,7 +15,7 @@ from haotuner.bench.field import GPU
 from tests.conftest import has_gpu
 from tests.doors.command import Answer, command
 from tests.doors.command import environment as of_commands
-from tests.serving.cuda_packs import PRODUCT_FP16, SIMT, build_pack
+from tests.serving.cuda_packs import GROUPED_FP32, PRODUCT_FP16, SIMT, build_pack
 from tests.serving.test_bench_gpu import Whole
 from tests.standin import environment as of_driver
 from tests.standin import toolchain_missing
@@ -64,14 +64,23 @@ def test_rows_hold_ours_and_the_peers_that_are_absent_are_named(raced: tuple[Pat
 def test_products_of_a_calls_own_factors_are_raced(raced: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     pick = PRODUCT_FP16
     build_pack(tmp_path / "pack", pick, raced[0] / "code")
-    answer = bench(
-        (tmp_path, raced[1]), "--shapes", "b=2;m=5;n=7", "--weights", "hot", "--seconds-per-row", "0.05", "--json"
-    )
+    answer = bench((tmp_path, raced[1]), "--shapes", "b=2;m=5;n=7", "--seconds-per-row", "0.05", "--json")
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
     (row,) = found["rows"]
-    assert (row["op"], row["shape"]) == (pick.op, {"b": 2, "m": 5, "n": 7})
+    assert (row["op"], row["shape"], row["weights"]) == (pick.op, {"b": 2, "m": 5, "n": 7}, "hot")
     assert row["ours_us"] > 0 and row["failed"] == {} and found["missing"] == ["torch"]
+
+
+def test_experts_are_raced_with_their_cut_of_the_rows(raced: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    build_pack(tmp_path / "pack", GROUPED_FP32, raced[0] / "code")
+    answer = bench((tmp_path, raced[1]), *ROWS, "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    told = [(row["shape"]["m"], row["weights"]) for row in found["rows"]]
+    assert told == [(3, "cold"), (150, "cold"), (3, "hot"), (150, "hot")]
+    assert all(row["ours_us"] > 0 and row["failed"] == {} for row in found["rows"])
+    assert set(found["missing"]) == {"torch", "torch_grouped"}
 
 
 def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]]) -> None:

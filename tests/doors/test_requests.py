@@ -213,5 +213,5 @@ def test_a_whole_model_with_a_recurrent_layer_is_refused_on_a_gpu_before_anythin
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
     done = run("tune", str(file), "--shapes", "seq=1..9", "--device", "h200", "--zero-measure", cache=tmp_path, cwd=tmp_path)
     assert done.code == 2
-    assert "layer cannot run on a GPU; tune it for the CPU" in done.err and "a lstm layer goes through its steps" in done.err
+    assert "layer cannot run on a GPU; tune it for the CPU" in done.err and "a layer (lstm) goes step by step" in done.err
     assert not (tmp_path / "pack").exists()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.run_folder import cache_folder
+
 ROOT = Path(__file__).parents[2]
 TOYS = Path(__file__).parent / "toys"
 SERVE = """
@@ -39,7 +41,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources with both toys."""
     folder = tmp_path_factory.mktemp("tree")
     for name in ("haotuner", "microkernels", "transfer", "hw_profiles"):
-        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
     shutil.copy(TOYS / "row_sum.py.txt", folder / "haotuner" / "ops" / "row_sum.py")
     kinds = folder / "haotuner" / "ops" / "index.py"
     entered(kinds, "from haotuner.ops.row_sum import ROW_SUM\n", ("    DENSE,\n", "    DENSE,\n    ROW_SUM,\n"))
@@ -54,7 +56,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(tree: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cwd / "cache")}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cache_folder())}
     return subprocess.run(
         [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -31,7 +31,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> str:
     store = open_store(url, write=True)
     rows: list[Record] = []
     for seed, name in enumerate(IDS):
-        rows += [replace(row, device_id=find_device(name, measure=False).id) for row in records(WIDE, seed=seed)]
+        device = find_device(name, measure=False).id
+        rows += [replace(row, device_id=device) for row in records(WIDE, seed=seed)]
     store.append(rows)
     store.close()
     return url

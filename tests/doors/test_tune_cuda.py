@@ -49,7 +49,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ampere(cache: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Any]:
     """A host with an sm_80 device, the folder where it tuned, and what `tune` printed."""
     host, folder = Host(cache, images, "sm_80"), tmp_path_factory.mktemp("ampere")
-    answer = host.run(folder, "tune", *ASKED, "--budget", "6s", "--json")
+    answer = host.run(folder, "tune", *ASKED, "--budget", "3s", "--json")
     assert answer.code == 0, answer.err
     return host, folder, answer.json()
 
@@ -102,7 +102,7 @@ def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tu
 
 
 def test_hopper_is_tuned_with_its_own_instructions_in_the_search(cache: Path, images: Path, tmp_path: Path) -> None:
-    answer = Host(cache, images, "sm_90a").run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
+    answer = Host(cache, images, "sm_90a").run(tmp_path, "tune", *ASKED, "--budget", "2s", "--json")
     assert answer.code == 0, answer.err
     assert answer.json()["device"] == "stand-in-sm-90a"
 
@@ -170,6 +170,7 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
         ),
         ("sm_80", "conv1d:c=5,f=8,s=3,pad=2,dilation=2", "b=1..3;w=8..40"),
         ("sm_80", "conv2d:c=16,f=8,r=1,s=1,layout=nhwc,dtype=fp16", "b=1..3;h=4..9;w=h"),
+        ("sm_80", "conv_transpose2d:c=8,f=6,r=3,s=2,stride=2,pad=1.0.0.1,epilogue=bias+hardswish", "b=1..3;h=4..9;w=h"),
     ],
 )
 def test_convolutions_are_tuned_packed_verified_and_explained(
@@ -194,6 +195,7 @@ def test_convolutions_are_tuned_packed_verified_and_explained(
         ("sm_80", "softmax:", "m=1..64;n=1..256"),
         ("sm_90a", "layer_norm:affine=scale_bias,dtype=bf16", "m=1..64;n=1..256"),
         ("sm_80", "gelu:", "m=1..64;n=1..256"),
+        ("sm_90a", "attention:d=40,causal=end", "b=1..4;t=1..16;s=t"),
         ("sm_90a", "max_pool:kernel=3,stride=2,pad=1", "b=1..3;c=4;h=4..20;w=h"),
     ],
 )
@@ -229,7 +231,7 @@ def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any],
     run.wait()
     before = keys(db)
     assert len(before) >= 6
-    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--resume", "--json")
+    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "2s", "--resume", "--json")
     assert answer.code == 0, answer.err
     assert answer.json()["reused"] == len(before)
     after = keys(db)
@@ -263,7 +265,7 @@ def test_a_driver_too_old_for_what_is_compiled_here_is_refused_before_anything_i
 
 def test_a_device_that_is_lost_is_a_record_and_the_run_goes_on(cache: Path, images: Path, tmp_path: Path) -> None:
     host = Host(cache, images, "sm_80", fail="cuLaunchKernel:7=async:700")
-    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "4s", "--json")
+    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
     assert answer.code == 5 and "did not pass verification" in answer.err, answer.err  # every process loses the device
     with sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True) as connection:
         reasons = {json.loads(row[0]).get("reason") for row in connection.execute("select outcome from record")}

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.microkernels.cuda.fused import CHANNELS, Y_TYPES, coded
+from haotuner.ops.epilogue import STEPS
 from tests.emulator.memory import DTYPES, matrix
 from tests.emulator.run import Call, Case, Verdict
 
-ACTS = ("none", "relu", "gelu_erf", "gelu_tanh", "silu")  # by their number in ht_cuda_args
-SLOPE = 1.13  # the steepest of them: what an error before the activation may grow to
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
-ACT_ROUNDOFFS = 8  # of fp32: erff, expf and a quotient (CUDA guide, mathematical functions: 2 ulp each) and some products
+STEP_ROUNDOFFS = 8  # of fp32: erff, expf and a quotient (CUDA guide, mathematical functions: 2 ulp each) and some products
+LEAST = {"fp32": 0.0, "fp16": 2.0**-25, "bf16": 0.0}  # half the distance of 0 to the next number, where results come near it
 UNTOUCHED = -7.0  # exact in every dtype; what lies between the rows of Y
 REDUCE_THREADS = 256
 REDUCE_BLOCKS = 3  # any number is right
@@ -29,7 +30,9 @@ class Arguments(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "residual", "y", "partial")),
-        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "ldw")),
+        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "y_type", "ldw")),
+        *((name, ctypes.c_void_p) for name in ("scale", "low", "high")),
+        ("after", ctypes.c_uint64),
     ]
 
 
@@ -47,12 +50,13 @@ class Batch(ctypes.Structure):
         ("extents", ctypes.c_int32 * 3),
         ("first", ctypes.c_int32),
         ("factor", ctypes.c_float),
-        ("zero", ctypes.c_int32),
+        ("channel_rows", ctypes.c_int32),
         ("scale", ctypes.c_void_p),
         ("mask", ctypes.c_void_p),
         *((name, ctypes.c_int64 * 3) for name in ("scale_apart", "mask_apart")),
         ("mask_down", ctypes.c_int64),
         ("mask_right", ctypes.c_int64),
+        ("channel_apart", ctypes.c_int64 * 3),
     ]
 
 
@@ -86,30 +90,31 @@ def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CD
     groups = max(1, len(call.ends))
     rows, columns = (k, n) if case.kn else (n, k)
     w, w_at = matrix(machine, groups * rows, columns, columns, case.dtype)
-    y, y_at = matrix(machine, m, n, n + call.y_gap, case.dtype, call.y_alignment)
-    bias, bias_at = matrix(machine, groups, n, n, case.dtype, call.y_alignment) if call.bias else (None, None)
-    residual, residual_at = (
-        matrix(machine, m, n, n + call.y_gap, case.dtype, call.y_alignment) if call.residual else (None, None)
-    )
+    out = call.out or case.dtype
+    y, y_at = matrix(machine, m, n, n + call.y_gap, out, call.y_alignment)
     partial, partial_at = matrix(machine, call.splits * m, n, n, "fp32") if call.splits > 1 else (None, None)
-    for operand in (x, w, bias, residual):
-        if operand is not None:
-            operand[...] = random.standard_normal(operand.shape)
+    read, places = _read_by(call, case, machine, groups)
+    for operand in (x, w, *read.values()):
+        operand[...] = random.standard_normal(operand.shape)
+    if "low" in read:
+        low, high = read["low"].copy(), read["high"].copy()
+        read["low"][...], read["high"][...] = np.minimum(low, high), np.maximum(low, high)
     x64, w64 = x.astype(np.float64), w.astype(np.float64).reshape(groups, rows, columns)
-    b64 = np.zeros((groups, n)) if bias is None else bias.astype(np.float64)
     before, size = np.full((m, n), UNTOUCHED), np.zeros((m, n))
+    beside = {name: np.zeros((m, n)) for name in read}
     for group, of in enumerate(_groups(call)):
         weight = w64[group] if case.kn else w64[group].T
-        before[of] = x64[of] @ weight + b64[group]
+        before[of] = x64[of] @ weight
         size[of] = np.abs(x64[of]) @ np.abs(weight)
-        before[of] += 0 if residual is None else residual.astype(np.float64)[of]
-    exact = _activated(before, call.act)
-    allowed = _tolerance(size, before, exact, case.dtype, call)
+        for name, values in read.items():
+            beside[name][of] = values[of] if name == "residual" else values[group]
+    exact, allowed = stepped(before, size, beside, call, out)
     reached = call.ends[-1] if call.ends else m
     exact[reached:], allowed[reached:] = UNTOUCHED, 1e-30
     arguments = Arguments(
-        x_at, w_at, bias_at, residual_at, y_at, partial_at,
-        m, n, k, k + call.x_gap, n + call.y_gap, call.splits, ACTS.index(call.act), columns,
+        x_at, w_at, places.get("bias"), places.get("residual"), y_at, partial_at,
+        m, n, k, k + call.x_gap, n + call.y_gap, call.splits, y_type(call, case.dtype), columns,
+        *(places.get(name) for name in ("scale", "low", "high")), after(call),
     )  # fmt: skip
     whole_rows = np.lib.stride_tricks.as_strided(y, (m - 1, n + call.y_gap), y.strides)  # the last row has no gap behind it
     worst = 0.0
@@ -188,20 +193,36 @@ def _tensor_map(one: Mapping[str, Any], arguments: Arguments, case: Case, groups
     return encoded
 
 
-def _activated(before: Any, act: str) -> Any:
-    """The activations in float64."""
-    if act == "relu":
-        return np.maximum(before, 0.0)
-    if act == "gelu_erf":
-        return 0.5 * before * (1.0 + np.vectorize(math.erf)(before / math.sqrt(2.0)))
-    if act == "gelu_tanh":
-        return 0.5 * before * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (before + 0.044715 * before**3)))
-    return before / (1.0 + np.exp(-before)) if act == "silu" else before
+def _read_by(call: Call, case: Case, machine: ctypes.CDLL, groups: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """What the steps read, and where it lies: a row of values for each group, or rows as far apart as those of Y."""
+    found, places = {}, {}
+    for name in (operand for step in call.steps for operand, _ in STEPS[step].operands):
+        shape = (call.m, call.n, call.n + call.y_gap, call.out or case.dtype)
+        if name in CHANNELS:
+            shape = (groups, call.n, call.n, case.dtype)
+        found[name], places[name] = matrix(machine, *shape, call.y_alignment)
+    return found, places
 
 
-def _tolerance(size: Any, before: Any, exact: Any, dtype: str, call: Call) -> Any:
-    """The rounding of the result, and of an fp32 sum of k products and more in any order (Higham 2002, eq. 3.5)."""
-    terms = call.k + 4 + call.splits
-    summed = terms * UNIT_ROUNDOFF["fp32"] * (size + np.abs(before))
-    acted = 0.0 if call.act == "none" else ACT_ROUNDOFFS * UNIT_ROUNDOFF["fp32"] * (1.0 + np.abs(before))
-    return UNIT_ROUNDOFF[dtype] * np.abs(exact) + (1.0 if call.act == "none" else SLOPE) * summed + acted + 1e-30
+def after(call: Call) -> int:
+    """As a launch is told the steps: what is only added says itself."""
+    return 0 if set(call.steps) <= {"bias", "residual"} else coded(call.steps)
+
+
+def y_type(call: Call, dtype: str) -> int:
+    """The number of Y's type."""
+    return Y_TYPES.index(call.out) if call.out not in ("", dtype) else 0
+
+
+def stepped(sums: Any, size: Any, beside: Mapping[str, Any], call: Call, out: str) -> tuple[Any, Any]:
+    """The result in float64, and what it may be off.
+
+    The rounding of an fp32 sum of k products in any order (Higham 2002, eq. 3.5), of each step, and of the result.
+    """
+    fp32 = UNIT_ROUNDOFF["fp32"]
+    value, allowed = sums, (call.k + 4 + call.splits) * fp32 * (size + np.abs(sums))
+    for step in (STEPS[name] for name in call.steps):
+        entered, value = np.abs(value), step.apply(value, beside)
+        gain = np.abs(beside[step.scales]) if step.scales else step.gain
+        allowed = allowed * gain + fp32 * (np.abs(value) + STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value)))
+    return value, allowed + UNIT_ROUNDOFF[out] * np.abs(value) + LEAST[out] + 1e-30

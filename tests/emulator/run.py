@@ -31,9 +31,8 @@ class Call:
     x_gap: int = 0
     y_gap: int = 0
     splits: int = 1
-    act: str = "none"
-    bias: bool = False
-    residual: bool = False
+    steps: Sequence[str] = ()  # of haotuner/ops/epilogue.py
+    out: str = ""  # element type of Y and the residual; empty: the kernel's own
     ends: Sequence[int] = ()  # of groups of rows, each with a matrix of its own: what a grouped kernel is given
     y_alignment: int = 16  # bytes: an element's size lays Y, bias and residual off 16 bytes wherever their sizes are
 

@@ -85,7 +85,7 @@ def misuses(path: str) -> None:
     served = Served(path)
     opened, name = library(path), served.op.name
     kept = served.linear.bound
-    record, weight, bias, planned = np.from_dlpack(kept.record), kept.weight, kept.bias, kept.setting
+    record, weight, bias, planned = np.from_dlpack(kept.record), kept.weight, kept.channels[0], kept.setting
     x, y = served.device.upload(served.rows(3)), served.out(3)
 
     def refused(kind: type[Exception], function: str, words: str, *arguments: Any) -> None:

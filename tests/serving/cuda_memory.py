@@ -18,6 +18,9 @@ CODES = {
     "bfloat16": (4, 16),
     "int32": (0, 32),
     "int64": (0, 64),
+    "int8": (0, 8),
+    "float64": (2, 64),
+    "bool": (6, 8),
     "uint8": (1, 8),
 }
 STREAM_NON_BLOCKING, CAPTURE_THREAD_LOCAL = 1, 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,28 @@ from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.backends.cuda.pack_dense import CudaEntry
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import NothingLegal
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy, Step
 from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.written import device_source_of, source_of, written
+from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.op import Op
 from tests.run_folder import toolchain
-from tests.serving.cuda_packs import document, family, packed_op, packed_product
+from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
+from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
+from tests.serving.test_models_ordered import GRAPHS as ORDERED
 from tests.standin.cubins import cubin_of
 
 B, T = dimension("batch"), dimension("seq")
+ANY = "dense:n=16,k=16"  # a pack holds an op at least
 WIDE, HEADS, WORDS, LAST = 32, 2, 50, 64
 TILE = {"bm": 32, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "v": 1}  # any alignment
 
@@ -71,15 +76,75 @@ def encoder() -> Graph:
     return g.finish(z, pooled, best)
 
 
+def images() -> Graph:
+    """Convolutions with what follows them, of channels in groups and of one tap, pools, and a layer of what is left."""
+    draw = np.random.default_rng(4)
+    g = GraphBuilder()
+    x = g.input("x", (B, 3, T, T))
+
+    def conv(of: str, f: int, c: int, taps: int, groups: int = 1) -> str:
+        weight = (draw.standard_normal((f, c, taps, taps)) / (c * taps)).astype(np.float32)
+        rows, columns = g.types[of].shape[2:]
+        around = (0, 0, taps // 2, taps // 2)
+        if taps > 1:
+            wide = g.add("pad", of, before=around, after=around, mode="constant", value=0.0)
+            of = g.add("window", wide, axes=(2, 3), sizes=(taps,) * 2, strides=(1, 1), dilations=(1, 1))
+        if groups == 1:
+            labels = "bcpquv,fcuv->bfpq" if taps > 1 else "bcpq,fc->bfpq"
+            y = g.add("contract", of, g.constant(weight if taps > 1 else weight[:, :, 0, 0]), labels=labels)
+        else:
+            apart = g.add("reshape", of, shape=(B, groups, c, *g.types[of].shape[2:]))
+            each = g.constant(weight.reshape(groups, f // groups, c, taps, taps))
+            y = g.add("contract", apart, each, labels="bgcpquv,gfcuv->bgfpq")
+            y = g.add("reshape", y, shape=(B, f, rows, columns))
+        return g.map("add", y, g.constant(draw.standard_normal((f, 1, 1)).astype(np.float32)))
+
+    h = g.map("max", conv(x, 8, 3, 3), 0.0)
+    y = g.map("add", conv(h, 8, 8, 1), h)
+    z = g.map("max", conv(y, 8, 4, 3, groups=2), 0.0)
+    slid = g.add("window", z, axes=(2, 3), sizes=(2, 2), strides=(1, 1), dilations=(1, 1))
+    pooled = g.add("reduce", slid, how="max", axes=(4, 5))
+    features = composites.mean(g, pooled, (2, 3), keepdims=False)
+    weight = g.constant(draw.standard_normal((8, 5)).astype(np.float32))
+    return g.finish(pooled, g.add("contract", features, weight, labels="bk,kn->bn"))
+
+
+def types() -> Graph:
+    """Whole numbers of many widths, truths, doubles, and reductions of each along rows and across them."""
+    g = GraphBuilder()
+    x = g.input("x", (B, 3, T))
+    small = g.add("cast", g.map("floor", g.map("mul", x, 4.0)), dtype="int32")
+    wide = g.add("cast", small, dtype="int64")
+    most = g.add("reduce", small, how="max", axes=(2,))
+    least = g.add("reduce", g.add("cast", small, dtype="int8"), how="min", axes=(1,))
+    even = g.map("equal", g.map("mod", wide, 2), 0)
+    some = g.add("reduce", even, how="max", axes=(2,), keepdims=True)
+    double = g.add("reduce", g.add("cast", x, dtype="fp64"), how="sum", axes=(2,))
+    whole = g.add("reduce", g.map("floordiv", wide, 3), how="sum", axes=(0, 2))
+    chosen = g.map("select", g.map("and", even, some), x, g.map("neg", x))
+    place = g.add("arg_reduce", x, how="min", axis=2)
+    everything = g.map("sub", x, g.add("reduce", x, how="max", axes=(0, 1, 2), keepdims=True))
+    return g.finish(most, least, some, double, whole, chosen, place, everything)
+
+
 def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
-    """Inputs of a request; the last tokens are hidden."""
-    draw = np.random.default_rng(batch * 100 + seq)
-    mask = np.ones((batch, seq), np.int64)
-    mask[:, seq - seq // 3 :] = 0
-    return {"ids": draw.integers(-WORDS, WORDS, (batch, seq)), "mask": mask}
+    """Inputs of a request; the last tokens of a mask are hidden."""
+    draw, found = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
+    for name in graph.inputs:
+        shape = [{"batch": batch, "seq": seq}.get(str(extent), extent) for extent in graph.types[name].shape]
+        if name == "mask":
+            found[name] = np.ones((batch, seq), np.int64)
+            found[name][:, seq - seq // 3 :] = 0
+        elif graph.types[name].dtype == "int64":
+            most = seq if name == "at" else WORDS
+            found[name] = draw.integers(-most, most, shape)  # type: ignore[arg-type]
+        else:
+            found[name] = draw.standard_normal(shape).astype(np.float32)  # type: ignore[arg-type]
+    return found
 
 
-GRAPHS = {"encoder": encoder}
+GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "image": GRAPHS_OF_LOOPS["image"],
+          "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"]}  # fmt: skip
 
 
 def serves(op: Op) -> bool:
@@ -93,6 +158,8 @@ def serves(op: Op) -> bool:
 def packed(name: str) -> PackedOnDevice:
     """A product with one kernel everywhere; layers of few rows sum k in two parts."""
     op = Op.parse(name)
+    if op.kind in ("conv1d", "conv2d"):
+        return packed_conv(op.name, (one_of("cuda_batched_simt_fp32", kn=0),))
     if op.kind == "batch_matmul":
         kn = {"nt": 0, "nn": 1, "tn": 2}["".join(op.option("layout")) or "nn"]
         return packed_product(op.name, (one_of("cuda_batched_simt_fp32", kn=kn),))
@@ -108,26 +175,41 @@ def one_of(name: str, **more: int) -> MicroKernel:
     return kernel
 
 
-def model_pack(out: Path, arch: str, code: Path, name: str = "encoder") -> Path:
-    """A pack of one of the graphs, its code below ``code`` as the code cache leaves it."""
-    graph = GRAPHS[name]()
-    steps = Exact(graph, Prices([{"batch": 2, "seq": size} for size in (3, 60)]), serves=serves).steps
-    model = written(name, graph, steps, on_device=True)
-    ops = [packed(one) for one in dict.fromkeys(Op.parse(step.op).name for step in steps if isinstance(step, Product))]
+def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
+    """A model and its steps; ``first``: groups of the models before it."""
+    sizes = [dict.fromkeys(graph.dimensions, size) | {"batch": 2} for size in (3, 60)]
+    steps = (
+        Exact(graph, Prices(sizes, GPU), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps
+    )
+    return written(name, graph, steps, first, on_device=True), steps
+
+
+def model_pack(
+    out: Path, arch: str, code: Path, graphs: Mapping[str, Graph], *, tuned: bool = True, linker: Toolchain | None = None
+) -> Path:
+    """A pack of these graphs, its code below ``code`` as the code cache leaves it; without ``tuned`` groups alone."""
+    models, specs = list[WrittenModel](), dict[str, None]()
+    for name, graph in graphs.items():
+        first = sum(len(one.functions) for one in models)
+        model, steps = planned(name, graph, first, tuned=tuned)
+        models.append(model)
+        specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
+    ops = [packed(one) for one in specs or {ANY: None}]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
     code.mkdir(parents=True, exist_ok=True)
-    unit = code / f"{name}.cu"
+    unit = code / f"{out.name}.cu"
     unit.write_text(device_unit(kernels, reduces=("fp32",)))
     cubin = cubin_of(unit, code, arch).read_bytes()
-    groups = GroupSources(c=source_of([model]), device=device_source_of([model]), launches=model.functions, cache=code)
+    launches = [function for one in models for function in one.functions]
+    groups = GroupSources(c=source_of(models), device=device_source_of(models), launches=launches, cache=code)
     library = out.with_suffix(".so")
 
     def compiled(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin)
 
-    told = pack_library(ops, arch, toolchain(), library, compiled, groups)
-    ranges = {name: {dim: [1, LAST] for dim in model.document["dims"]}}
+    told = pack_library(ops, arch, linker or toolchain(), library, compiled, groups)
+    ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in models}
     told = document(ops, arch) | told | {"tuning": {"model_ranges": ranges}}
-    write_pack(out, library, told, lambda _: None, {name: (model.schedule, model.weights)})
+    write_pack(out, library, told, lambda _: None, {one.name: (one.schedule, one.weights) for one in models})
     library.unlink()
     return out

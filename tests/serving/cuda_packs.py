@@ -29,6 +29,7 @@ from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
+from haotuner.ops.convolution import is_convolution
 from haotuner.ops.index import KINDS
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
@@ -177,16 +178,48 @@ CONV_LAST = Pick(  # channels last, in groups: a product a group, rows are pixel
 CONV_APART = Pick(  # windows whose taps and steps are apart, and wider than small images; rows are whole pieces of 16 bytes
     arch="sm_80",
     op=Op.parse("conv2d:c=4,f=6,r=2,s=3,pad=1,stride=2,dilation=3").name,
-    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1, kn=0),),  # type: ignore[attr-defined]
+    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=4, kn=0),),  # type: ignore[attr-defined]
     dtype="float32",
 )
 CONV_ONE_TAP = Pick(  # channels last, windows of one tap: x as it lies is what the product reads
     arch="sm_80",
     op=Op.parse("conv2d:c=16,f=10,r=1,s=1,groups=2,layout=nhwc,dtype=bf16,epilogue=bias+relu").name,
-    kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=8),),  # type: ignore[attr-defined]
+    kernels=tuple(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=v) for v in (1, 8)),  # type: ignore[attr-defined]
     dtype="bfloat16",
 )
 CONV_PICKS = (CONV_FIRST, CONV_LAST, CONV_APART, CONV_ONE_TAP)
+STEPPED_PICKS = (  # any epilogue, and results of other types
+    replace(WGMMA, op=Op.parse("dense:n=72,k=136,dtype=fp16,out=fp32,epilogue=scale+bias+hardswish+residual").name),
+    replace(SIMT, op=Op.parse("dense:n=72,k=52,out=bf16,epilogue=bias+tanh+clamp").name),
+    replace(GROUPED_HOPPER, op=Op.parse("grouped:g=6,n=72,k=136,dtype=fp16,epilogue=bias+silu+scale+residual").name),
+    replace(CONV_FIRST, op=Op.parse(
+        "conv2d:c=8,f=8,r=3,s=3,pad=1,dtype=fp16,out=fp32,epilogue=scale+bias+residual+relu6").name),
+    replace(CONV_LAST, op=Op.parse(
+        "conv2d:c=6,f=10,r=3,s=3,pad=1,groups=2,layout=nhwc,dtype=bf16,epilogue=clamp+residual+bias+gelu").name),
+)  # fmt: skip
+_SIMT_TILE = {"bm": 32, "bn": 64, "bk": 8, "tm": 4, "tn": 4, "v": 1}
+TRANSPOSED_PICKS = (  # products first, gathered by a launch: channels first, last and in groups, lines
+    Pick(
+        arch="sm_80",
+        op=Op.parse("conv_transpose2d:c=5,f=6,r=3,s=2,stride=2,pad=1.0.0.1,opad=1,dtype=fp16,epilogue=bias+relu").name,
+        kernels=(_BATCHED["cuda_batched_mma_fp16"].kernel(**_MMA_TILE, v=1, kn=2),),  # type: ignore[attr-defined]
+        dtype="float16",
+    ),
+    Pick(
+        arch="sm_90a",
+        op=Op.parse("conv_transpose2d:c=8,f=6,r=2,s=3,stride=2.3,dilation=1.2,groups=2,layout=nhwc,dtype=bf16,out=fp32,"
+                    "epilogue=residual+silu+scale").name,
+        kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=1, kn=1),),  # type: ignore[attr-defined]
+        dtype="bfloat16",
+    ),
+    Pick(
+        arch="sm_80",
+        op=Op.parse("conv_transpose1d:c=6,f=6,s=4,stride=2,pad=1,groups=3").name,
+        kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(**_SIMT_TILE, kn=2),),  # type: ignore[attr-defined]
+        dtype="float32",
+    ),
+)  # fmt: skip
+STEPPED_PRODUCT = replace(PRODUCT_FP16, op=Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,out=fp32,epilogue=gelu").name)
 _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])
 _NORM = CudaGenerated(KINDS["layer_norm"], "bf16")
 GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without folds, whose axes may be one
@@ -228,7 +261,7 @@ def packed(pick: Pick) -> PackedOnDevice:
     """The op of a pick, with the plan of its kind."""
     if Op.parse(pick.op).kind == "batch_matmul":
         return packed_product(pick.op, pick.kernels)
-    if Op.parse(pick.op).kind == "conv2d":
+    if is_convolution(Op.parse(pick.op).kind):
         return packed_conv(pick.op, pick.kernels)
     if pick in GENERATED_PICKS:
         return packed_generated(pick.op, pick.kernels)

@@ -11,12 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_packs import PICKS, Pick, build_pack, document, packed_op
 from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, cc, host_pack
 from tests.standin import ROOT, environment
@@ -32,6 +34,10 @@ SCENARIOS = {
                 "early", "crowd", "older_load", "older_maps", "threads"),
     "thread": ("threads",),
 }  # fmt: skip
+MODEL_SCENARIOS = {
+    "address": ("numbers", "steady", "captured", "streams", "refusals", "faults", "devices"),
+    "thread": ("streams",),
+}
 SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
 # Threads of OpenBLAS would be races to a sanitizer that does not see inside it.
 OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "OPENBLAS_NUM_THREADS": "1"}
@@ -63,6 +69,18 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
     timing = cc(list(timing_library.SOURCES), folder / f"timing_{name}.so", *shared, f"-I{NATIVE / 'cuda'}")
     command = [*python, "tests.work.cuda_timing", "timing", str(cubin), pick.op, str(timing)]
     yield "timing", _run(folder, pick, command, preload=RUNTIMES[name], noise=0.0)
+
+
+def models(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Whole models: the host code of their pack built with the sanitizer."""
+    script, pack = folder / f"cc_{name}", folder / f"models_{name}"
+    script.write_text(f'#!/bin/sh\nexec {toolchain().compiler} "$@" {" ".join(BUILDS[name])}\n')
+    script.chmod(0o755)
+    linker = replace(toolchain(), compiler=str(script), objects=None)
+    model_pack(pack, PICKS[0].arch, folder / "code", {"encoder": GRAPHS["encoder"]}, linker=linker)
+    for scenario in MODEL_SCENARIOS[name]:
+        command = [sys.executable, "-m", "tests.serving.cuda_models", scenario, str(pack)]
+        yield f"model {scenario}", _run(folder, PICKS[0], command, preload=RUNTIMES[name])
 
 
 def programs(folder: Path, name: str, pick: Pick, pack: Path) -> Iterator[tuple[str, str]]:
@@ -133,6 +151,9 @@ def main() -> None:
             for what, why in runs(folder, name, pick):
                 print(f"{name} {pick.arch} {what}: {why or 'clean'}", flush=True)
                 bad += bool(why)
+        for what, why in models(folder, name):
+            print(f"{name} {what}: {why or 'clean'}", flush=True)
+            bad += bool(why)
     sys.exit(bool(bad))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,20 +13,24 @@ import pytest
 
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.pack_dense import CudaEntry
+from haotuner.bench import generated
 from haotuner.bench.contender import OURS, OURS_AGAIN
-from haotuner.bench.contest import Contest
+from haotuner.bench.contest import Contest, usual_weights
 from haotuner.bench.encoding import decoded, encoded, rounded
 from haotuner.bench.field import GPU, HOST, field_of
 from haotuner.bench.inputs import cold_count, draw_weights, draw_x, error_share
 from haotuner.bench.peers.gpu_clock import LEAST_LAUNCHES, LEAST_SAMPLES, GraphClock
+from haotuner.bench.peers.gpu_generated import expression
 from haotuner.bench.race import run
 from haotuner.bench.throttling import TRIES, Throttling
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.ops.index import KINDS
 from haotuner.runtime.gpus import find_gpu
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.conftest import has_gpu
-from tests.serving.cuda_packs import LAST, PICKS, Pick, build_pack
+from tests.serving.cuda_packs import GENERATED_PICKS, LAST, PICKS, Pick, build_pack
 from tests.standin import environment, toolchain_missing
 
 needs_compilers = pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")
@@ -190,3 +195,36 @@ def test_threads_and_instruction_sets_are_for_cpus():
             pack=None, ops=(Op.parse("dense_n8_k8"),), shapes=(Shape.of(m=1),), peers={}, field=GPU, ordinal=0,
             environment={}, threads=(2,),
         )  # fmt: skip
+
+
+@needs_compilers
+def test_generated_kinds_are_raced_as_they_are_served(tmp_path):
+    pick = GENERATED_PICKS[1]  # layer_norm with scale and bias, in bf16
+    code = tmp_path / "code"
+    pack, op = build_pack(tmp_path / "pack", pick, code), Op.parse(pick.op)
+    driver = environment(tmp_path / "images", device=pick.arch, sources=code, execute="demand")
+    ours, peers = GPU.entrants([op], None)
+    contest = Contest(
+        pack=pack, ops=(op,), shapes=(Shape.of(m=3, n=40),), peers=peers, field=GPU, ordinal=0, ours=ours,
+        environment={**os.environ, **driver}, weights=usual_weights([op]), seconds_per_row=0.05, block_s=0.01,
+    )  # fmt: skip
+    (row,) = run(contest).rows
+    assert (
+        not row.failed
+        and row.weights == "hot"
+        and {OURS, OURS_AGAIN} <= set(row.blocks_us)
+        and set(peers) == {"torch", "inductor"}
+    )
+    with pytest.raises(UsageError, match="layer_norm binds no weight that could be cold"):
+        replace(contest, weights=("cold",))
+    assert not HOST.raceable(op) and not GPU.raceable(Op.parse("softmax:dtype=int8"))
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if CudaGenerated.covers(kind)])
+def test_every_generated_kind_is_written_down_for_torch(kind):
+    torch = pytest.importorskip("torch", reason="library: torch")
+    op = Op.parse(KINDS[kind].example)
+    assert GPU.raceable(op)
+    inputs = generated.draw(op, Shape.of(dict.fromkeys(op.dynamic, 6)), 0)
+    found = expression(torch, op)(*(torch.from_numpy(value) for value in inputs.values()))
+    assert generated.error_share(op, inputs, found.numpy()) <= 1

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.serving.cuda_model_packs import model_pack
+from haotuner.graph.interpret import interpret
+from tests.serving.cuda_model_packs import GRAPHS, model_pack
+from tests.serving.native_builds import CLIB, HERE, LIBRARY, cc
 from tests.standin import environment, toolchain_missing
 from tests.standin.forking import Forking
 
 pytestmark = pytest.mark.skipif(bool(toolchain_missing()), reason=toolchain_missing() or "nothing is missing")
 ARCH, SECONDS = "sm_80", 110
+ASAN = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = tmp_path_factory.mktemp("models")
-    model_pack(made / "pack", ARCH, made / "code")
+    model_pack(made / "pack", ARCH, made / "code", {"encoder": GRAPHS["encoder"]})
     return made
 
 
@@ -30,29 +36,60 @@ def apart(folder: Path) -> Iterator[Forking]:
     found.close()
 
 
-def run(folder: Path, apart: Forking, scenario: str, **how: object) -> None:
+def run(folder: Path, apart: Forking, scenario: str, pack: str = "pack", **how: object) -> None:
     where = environment(folder / "images", device=ARCH, sources=folder / "code", **how)  # type: ignore[arg-type]
-    words = scenario, str(folder / "pack")
+    words = scenario, str(folder / pack)
     assert not apart.call("tests.serving.cuda_models", "run", *words, environment=where, seconds=SECONDS)
 
 
-@pytest.mark.parametrize("mode", ["late", "early"])
+SECOND = pytest.mark.slow
+SEEDS = pytest.mark.parametrize("seed", [1, pytest.param(2, marks=SECOND)])
+
+
+@pytest.mark.parametrize("mode", ["late", pytest.param("early", marks=SECOND)])
 def test_an_encoder_computes_what_its_graph_says_at_any_size(folder, apart, mode):
     run(folder, apart, "numbers", mode=mode)
+
+
+def test_groups_of_all_kinds_and_convolutions_compute_what_their_graphs_say(folder, apart):
+    model_pack(folder / "packs", ARCH, folder / "code", {name: graph for name, graph in GRAPHS.items() if name != "encoder"})
+    run(folder, apart, "loops", "packs")
+
+
+def test_a_model_is_queued_and_captured_from_c(folder, tmp_path):
+    program = cc([HERE / "drive_models_on.c", *LIBRARY], folder / "drive_models_on", f"-I{CLIB}", *ASAN)
+    where = environment(folder / "images", device=ARCH, sources=folder / "code")
+    done = subprocess.run(
+        [program, folder / "pack", "encoder", tmp_path / "out", "2", "9"], env={"PATH": os.environ["PATH"], **where},
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.stdout == "right\n", (done.stdout, done.stderr[-3000:])
+    ones = (np.arange(18) % 2).reshape(2, 9)
+    raw = (tmp_path / "out").read_bytes()
+    for want in interpret(GRAPHS["encoder"], {"ids": ones, "mask": ones}).values():
+        found = np.frombuffer(raw[: want.nbytes], want.dtype).reshape(want.shape)
+        np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-4)
+        raw = raw[want.nbytes :]
+    assert not raw
 
 
 def test_a_call_of_sizes_that_a_stream_has_had_asks_for_launches_alone(folder, apart):
     run(folder, apart, "steady")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@SEEDS
 def test_graphs_of_a_model_are_replayed_beside_its_calls_and_after_close(folder, apart, seed):
     run(folder, apart, "captured", seed=seed)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@SEEDS
 def test_threads_and_streams_do_not_meet(folder, apart, seed):
     run(folder, apart, "streams", seed=seed)
+
+
+@SECOND
+def test_more_streams_than_a_model_keeps_memory_for(folder, apart):
+    run(folder, apart, "many")
 
 
 def test_what_does_not_fit_is_refused_in_words(folder, apart):

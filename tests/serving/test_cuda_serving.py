@@ -25,6 +25,9 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_PICKS,
     SIMT,
+    STEPPED_PICKS,
+    STEPPED_PRODUCT,
+    TRANSPOSED_PICKS,
     TURNED_PICKS,
     WGMMA,
     Pick,
@@ -126,6 +129,15 @@ def test_rows_in_groups_are_served_in_one_launch(folder, pick):
 @pytest.mark.parametrize("pick", FUSED_PICKS, ids=lambda pick: pick.op)
 def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
     run(folder, pick, "several", "fused", "fused_refusals")
+
+
+@pytest.mark.parametrize("pick", (*STEPPED_PICKS, *TRANSPOSED_PICKS), ids=lambda pick: pick.op)
+def test_any_epilogue_and_type_of_result_is_served(folder, pick):
+    run(folder, pick, "stepped")
+
+
+def test_steps_follow_what_a_call_of_products_brings(folder):
+    run(folder, STEPPED_PRODUCT, "stepped_products")
 
 
 @pytest.mark.parametrize("pick", PRODUCT_PICKS, ids=lambda pick: pick.op)

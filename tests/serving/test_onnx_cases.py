@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("onnx")
 from tests.bench.onnx_nodes import Imported, by_packs, imported  # noqa: E402, after the skip
 
-FAMILIES = ("Softmax", "GatherND", "Gelu")
+FAMILIES = ("Softmax", "GatherND", "Gelu", "Reshape", "Pow", "Mod")
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 typedef struct {
   const float *x, *w, *bias, *residual;
   float *y, *partial;
-  int m, n, k, ldx, ldy, splits, act, zero;
+  int m, n, k, ldx, ldy, splits, y_type, ldw;
+  const float *scale, *low, *high;
+  unsigned long long after;
 } ht_cuda_args;
 struct __align__(64) map_t {
   unsigned long long opaque[16];
@@ -30,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(128) dense_bm64_bn32(ht_cuda_args a
   dense(a, 64, 32);
 }
 extern "C" __global__ void __launch_bounds__(128) dense_by_maps(ht_cuda_args a, const __grid_constant__ map_t x_map, const __grid_constant__ map_t w_map) {
-  if (a.zero == 1) a.y[0] = (float)(x_map.opaque[0] + w_map.opaque[0]);  // so that both are parameters
+  if (a.ldw == 1) a.y[0] = (float)(x_map.opaque[0] + w_map.opaque[0]);  // so that both are parameters
   dense(a, 16, 16);
 }
 extern "C" __global__ void haotuner_reduce_fp32(ht_cuda_args a) {

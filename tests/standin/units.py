@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.calls import ACTS, UNTOUCHED, _activated, _tolerance
+from haotuner.ops.epilogue import STEPS
+from tests.emulator.calls import UNTOUCHED, after, stepped, y_type
 from tests.emulator.memory import DTYPES
 from tests.emulator.run import Call
 from tests.standin.apart import failure_of
@@ -63,18 +64,24 @@ def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> floa
     """The largest error of one call as a share of its tolerance; infinite where something else was written, or nothing."""
     dtype, launch, m, n, k = DTYPES[case["dtype"]], case["launch"], call.m, call.n, call.k
     random = np.random.default_rng(m * n + k)
-    x, w, bias, residual = (
-        random.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n) if case["kn"] else (n, k), (1, n), (m, n))
-    )
+    out = call.out or case["dtype"]
+    x, w = (random.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n) if case["kn"] else (n, k)))
+    beside = {
+        name: random.standard_normal((1, n) if name != "residual" else (m, n))
+        for step in call.steps
+        for name, _ in STEPS[step].operands
+    }
+    if "low" in beside:
+        beside["low"], beside["high"] = np.sort([beside["low"], beside["high"]], axis=0)
+    beside = {name: values.astype(DTYPES[out] if name == "residual" else dtype) for name, values in beside.items()}
     offset, stride = call.y_alignment % 16, n + call.y_gap
     x_on, w_on = _Matrix(driver, x, k + call.x_gap), _Matrix(driver, w, w.shape[1])
-    y_on = _Matrix(driver, np.full((m, n), np.nan, dtype), stride, offset)
-    bias_at = _Matrix(driver, bias, n, offset).at if call.bias else 0
-    residual_at = _Matrix(driver, residual, stride, offset).at if call.residual else 0
+    y_on = _Matrix(driver, np.full((m, n), np.nan, DTYPES[out]), stride, offset)
+    read = {name: _Matrix(driver, values, stride if name == "residual" else n, offset).at for name, values in beside.items()}
     partial = driver.new("cuMemAlloc", 4 * call.splits * m * n) if call.splits > 1 else 0
     arguments = Arguments(
-        x_on.at, w_on.at, bias_at, residual_at, y_on.at, partial, m, n, k, k + call.x_gap, stride, call.splits,
-        ACTS.index(call.act), 0,
+        x_on.at, w_on.at, read.get("bias", 0), read.get("residual", 0), y_on.at, partial, m, n, k, k + call.x_gap, stride,
+        call.splits, y_type(call, case["dtype"]), 0, *(read.get(name, 0) for name in ("scale", "low", "high")), after(call),
     )  # fmt: skip
     kept = [_TensorMap() for _ in launch["maps"]]
     for one, room in zip(launch["maps"], kept, strict=True):
@@ -90,11 +97,9 @@ def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> floa
     _launch(driver, module, case, arguments, [room.opaque() for room in kept])
     found, untouched = y_on.read()
     x64, w64 = x.astype(np.float64), w.astype(np.float64).T if case["kn"] else w.astype(np.float64)
-    before = (
-        x64 @ w64.T + (bias.astype(np.float64) if call.bias else 0) + (residual.astype(np.float64) if call.residual else 0)
-    )
-    exact = _activated(before, call.act)
-    off = np.abs(found - exact) / _tolerance(np.abs(x64) @ np.abs(w64).T, before, exact, case["dtype"], call)
+    wide = {name: np.broadcast_to(values.astype(np.float64), (m, n)) for name, values in beside.items()}
+    exact, allowed = stepped(x64 @ w64.T, np.abs(x64) @ np.abs(w64).T, wide, call, out)
+    off = np.abs(found - exact) / allowed
     return float(np.where(np.isnan(off), np.inf, off).max()) if untouched else math.inf
 
 

@@ -16,9 +16,11 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.c_loops import again_and_again
-from haotuner.orchestrate.costs import Prices
+from haotuner.orchestrate.costs import CORE, GPU, Prices
+from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.exact import Candidate, Exact, solve
 from haotuner.orchestrate.greedy import Alias, Greedy, Loops
+from haotuner.orchestrate.lacking import check_sizes, check_steps
 from haotuner.orchestrate.measured import Measured
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.sizes import SizeTable
@@ -89,6 +91,18 @@ def test_convolutions_are_found_with_strides_pads_groups_and_bias():
     (found,) = Greedy(g.finish(y)).products.values()
     assert Op.parse(found.op) == Op.parse("conv2d:c=8,f=4,r=3,s=3,stride=2.1,pad=1.0.1.2")
     assert found.output == y and "bias" in found.constants
+
+
+def test_a_sum_of_two_products_is_carried_by_one_of_them():
+    g = GraphBuilder()
+    x = g.input("x", (B, 16))
+    one, other = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
+    graph = g.finish(g.map("add", one, other))
+    steps = Greedy(graph).steps
+    assert sorted(step.op for step in steps if isinstance(step, Product)) == [
+        "dense:n=16,k=16", "dense:n=16,k=16,epilogue=residual"
+    ]  # fmt: skip
+    assert not any(isinstance(step, Loops) for step in steps)
 
 
 def test_no_step_makes_what_nobody_reads():
@@ -287,3 +301,26 @@ def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeyp
     prices = Measured([{"batch": 3, "seq": 17}], 60.0)
     plan = Exact(softmax_of_rows(), prices)
     assert plan.steps and plan.told.measured == 0 and prices.ratios == []
+
+
+def test_what_no_gpu_computes_is_named():
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
+    graph = g.finish(g.add("nonzero", g.map("greater", first, 0.0), extent=dimension("count_0")))
+    with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  count_0 is known only from data: how many"):
+        check_sizes("m", graph)
+    check_sizes("m", softmax_of_rows())
+    check_steps("m", Greedy(softmax_of_rows()).steps)
+
+
+def test_a_gpu_computes_again_what_a_core_stores():
+    g = GraphBuilder()
+    graph = g.finish(composites.softmax(g, g.input("x", (B, T))))
+    requests = [{"batch": 8, "seq": size} for size in (16, 256)]
+    steps = {name: Exact(graph, Prices(requests, rates)).steps for name, rates in (("core", CORE), ("gpu", GPU))}
+    (step,) = steps["gpu"]
+    assert isinstance(step, Loops) and steps["core"]
+    launch = device_loops_of(step.graph, "softmax", SizeTable().place)
+    assert (launch.points, launch.lanes) == (1, 32), "a warp a row"
+    assert launch.source.count("__shfl_xor_sync") == 2 and "restrict p0" in launch.source

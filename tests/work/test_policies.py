@@ -104,6 +104,16 @@ def test_tuning_explores_by_a_policy() -> None:
         tune(replace(TASK, search="beam"), lab.as_lab(), families_for(TASK.op, "cpu")[0])
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_times_shared_folds(name: str) -> None:
+    op = Op.parse("reduce_sum")
+    traffic = Traffic.of_range(ShapeRange.parse("m=1..4;n=4096..65536"), samples=6)
+    lab = RowsLab(CORE)
+    task = Task(op=op, traffic=traffic, budget_s=3600.0, search=name, cache="hot", threads=(1, 2))
+    tuned = tune(task, lab.as_lab(), families_for(op, "cpu")[0])
+    assert tuned.tables and {"m", "n"} <= {trial.split for trial in lab.measured if trial.threads == 2}
+
+
 def test_evolution_finds_what_is_near_the_best_of_a_recorded_table() -> None:
     table = load(HOME / "rms_norm.json")
     curve = replayed(table, Evolution, 0, most=24)

@@ -127,10 +127,10 @@ def operands_of(op: Op) -> tuple[PackedOperand, ...]:
         # Values of a channel are fp32 whatever the op's type: they are bound once.
         PackedOperand(
             name=name,
-            role="constant" if len(axes) == 1 else "input",
+            role="constant" if name in op.channel_operands else "input",
             axes=axes,
-            dtype="fp32" if len(axes) == 1 else op.extra_dtype(name),
-            compact=len(axes) == 1,
+            dtype="fp32" if name in op.channel_operands else op.extra_dtype(name),
+            compact=name in op.channel_operands,
         )
         for name, axes in op.epilogue_operands.items()
     )

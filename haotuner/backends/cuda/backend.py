@@ -25,7 +25,7 @@ from haotuner.hw_profiles.gpu import gpu_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import conv_families
-from haotuner.microkernels.cuda.fused import IN_WORDS, fused
+from haotuner.microkernels.cuda.fused import Y_TYPES, fused
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
@@ -41,6 +41,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
 _NATIVE = _PACKAGE / "runtime" / "native" / "cuda"
 _ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?(?:/([0-9]{1,4}))?")
+PRODUCTS = ("dense", "grouped", "batch_matmul")
 _NO_CURVES = "CUDA tiles are masked, so no plan is made of curves of exact tiles"
 
 
@@ -68,13 +69,16 @@ class CudaBackend:
 
     def families(self, op: Op) -> tuple[Family, ...]:
         """Every CUDA family of the op; NothingLegal for a layer of other dynamic axes than m, which no pack looks up."""
-        if op.kind == "dense" and fused(op.epilogue) is None:
-            raise NothingLegal(
-                f"{op.name}: on {self.name} devices an epilogue is {IN_WORDS}, in this order, any of them left out; "
-                "leave out what is none of these"
-            )
         if is_convolution(op.kind):
             return self._convolutions(op)
+        if op.kind in PRODUCTS and fused(op) is None:
+            written = ", ".join(filter(None, Y_TYPES))
+            raise NothingLegal(f"{op.name}: {self.name} devices write results of {written}; ask for one of these with out=")
+        if op.kind == "batch_matmul" and op.epilogue_operands:
+            raise NothingLegal(
+                f"{op.name}: bias, scale and mask of products side by side come with the call, run(x, w, bias=…); leave "
+                f"{' and '.join(op.epilogue_operands)} out of the epilogue"
+            )
         found = families_for(op, self.name)
         if isinstance(found[0], CudaGenerated):
             return found
@@ -89,9 +93,8 @@ class CudaBackend:
         found = conv_families(op)
         if not found:
             raise NothingLegal(
-                f"{op.name}: on {self.name} devices convolutions are conv1d and conv2d in fp32, fp16 or bf16, with an "
-                "epilogue of bias, then one of relu, gelu, gelutanh, silu, or none; write for example "
-                "conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
+                f"{op.name}: on {self.name} devices convolutions are in fp32, fp16 or bf16, with results "
+                "of one of these; write for example conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
             )
         return found
 

@@ -13,14 +13,17 @@ from haotuner import judge
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES
 from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.fused import STEP_BITS, after_of, coded
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.batch_matmul import BESIDE, finished
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
+from haotuner.ops.epilogue import STEPS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 DEEP_TERMS = 4096  # of the sum at most, in a check of the op's own
 OWN = ("b", "m", "n", "k")
+STEP_ULPS = 8  # of functions in the steps behind a product
 
 
 def cases(op: Op, launch: Launch, depth: int) -> Iterator[tuple[Op, Shape, bool]]:
@@ -57,7 +60,8 @@ def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np
     step = ALIGNED_BYTES // DTYPE_BYTES[op.dtype]
     # NaN between rows and behind the last one, which are whole vectors of any kernel apart.
     spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
-    output = judge.Guarded((b, m, n), op.dtype)
+    written = op.dtype_of(op.meaning.output)
+    output = judge.Guarded((b, m, n), written)
     places: list[int] = []
 
     def put(values: NDArray[Any]) -> int:
@@ -68,10 +72,12 @@ def _verify(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np
     try:
         at, (_, rows, columns) = put(output.outer), output.outer.shape
         args = ArgsWords(
-            x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[op.dtype], m=m, n=n, k=k,
+            x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[written], m=m, n=n, k=k,
             ldx=spaced["x"].shape[-1], ldy=columns, ldw=spaced["w"].shape[-1], splits=1,
-            bias=put(beside["bias"]) if beside else 0,
+            bias=put(beside["bias"]) if beside else 0, **after_of(op),
         )  # fmt: skip
+        if beside and args.after:  # what comes with a call is ahead of the steps
+            args.after = args.after << STEP_BITS | coded(("bias",))
         call = call_words([(loaded, m)], 0, args, np.array([put(spaced["w"])], np.uint64))
         x_apart, w_apart = (values.shape[1] * values.shape[2] for values in (spaced["x"], spaced["w"]))
         call.batch, call.matrices = BatchWords.of(b, x_apart, w_apart, rows * columns), b
@@ -106,9 +112,14 @@ def _beside(op: Op, shape: Shape, rng: np.random.Generator) -> dict[str, NDArray
 def _judged_beside(
     op: Op, inputs: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape
 ) -> float:
-    """Sums of whole numbers are exact in fp32: what is left is the rounding of the result."""
-    want = finished(judge.reference(op, inputs), **beside)
-    return _told(judge.compare(output.inner, want, DTYPES[op.dtype].eps * np.abs(want)), output, shape)
+    """Sums of whole numbers are exact in fp32: what is left is the rounding of the steps behind them, and of the result."""
+    before = want = finished(judge.reference(replace(op, epilogue=()), inputs), **beside)
+    for step in op.epilogue:
+        want = STEPS[step].apply(want, {})
+    allowed = DTYPES[op.dtype_of(op.meaning.output)].eps * np.abs(want)
+    if op.epilogue:
+        allowed = allowed + STEP_ULPS * DTYPES["fp32"].eps * (1.0 + np.abs(before))
+    return _told(judge.compare(output.inner, want, allowed), output, shape)
 
 
 def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape) -> float:
@@ -136,7 +147,9 @@ class BatchOperands:
             for elements in (self.b * self.m * self.k, self.b * self.n * self.k):
                 values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
                 self._put(np.resize(values, elements).astype(dtype))
-            self._held.append(native.allocate(self.b * self.m * self.n * dtype.itemsize))
+            written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
+            self._held.append(native.allocate(self.b * self.m * self.n * written))
+            self._after = after_of(op)
         except BaseException:
             self.free()
             raise
@@ -158,6 +171,7 @@ class BatchOperands:
             ldy=self.n,
             ldw=self.n if self._kn else self.k,
             splits=1,
+            **self._after,
         )
         self.weights = np.array([w], np.uint64)  # outlives the call
         call = call_words([(loaded, self.m)], 0, args, self.weights)

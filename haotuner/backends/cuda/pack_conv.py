@@ -12,8 +12,9 @@ from haotuner.backends.cpu.pack_conv import PLACES, PackedConv
 from haotuner.backends.cpu.pack_op import PackedOperand, operands_of
 from haotuner.backends.cpu.pack_sliced import plan_tables
 from haotuner.backends.cpu.packing import cell_plans
-from haotuner.backends.cuda.pack_dense import DTYPES
-from haotuner.microkernels.cuda.fused import fused
+from haotuner.backends.cuda.pack_dense import DTYPES, channels_in_own_type
+from haotuner.microkernels.cuda.conv import transposed
+from haotuner.microkernels.cuda.fused import initializer as told
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.index import family_named
 
@@ -24,7 +25,11 @@ class PackedCudaConv(PackedConv):
 
     launches: Sequence[Launch]
     splits = False  # no cell sums k in parts
-    reads_kn = False
+
+    @property
+    def reads_kn(self) -> bool:
+        """Whether the product's second factor lies as (k, n)."""
+        return transposed(self.op)
 
     @staticmethod
     def chosen(choice: Choice) -> PackedCudaConv:
@@ -48,13 +53,13 @@ class PackedCudaConv(PackedConv):
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
         """x, the weight as its owner stores it, a bias where the epilogue has one, y; else perhaps an optional bias."""
-        x, _, *_, y = operands_of(self.op)
+        x, _, *more, y = operands_of(self.op)
         weight = PackedOperand(name="weight", role="constant", axes=("packed",), dtype=self.dtype, compact=True)
         optional = not self.op.epilogue
         bias = PackedOperand(name="bias", role="constant", axes=("f",), dtype=self.dtype, optional=optional, compact=True)
         if optional:
             return x, weight, y, bias
-        return x, weight, *((bias,) if "bias" in self.op.epilogue else ()), y
+        return x, weight, *channels_in_own_type(self.op, more), y
 
     def declarations(self) -> str:
         """Nothing: kernels are found in the device code by their names."""
@@ -68,12 +73,10 @@ class PackedCudaConv(PackedConv):
 
     def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
-        own, told = ", ".join(str(places[name]) for name in self.kernel_names), fused(self.op.epilogue)
-        assert told is not None
-        conv = initializer(self.op, 1, (), "NULL", "NULL")
-        words = (DTYPES.index(self.dtype), int(told.bias), int(bool(self.op.epilogue)), told.act)
+        own = ", ".join(str(places[name]) for name in self.kernel_names)
+        conv, dtype = initializer(self.op, 1, (), "NULL", "NULL"), DTYPES.index(self.dtype)
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
-            f"static const ht_cuda_conv data_{index} = {{{conv}, {', '.join(map(str, words))}, kernels_{index}}};",
+            f"static const ht_cuda_conv data_{index} = {{{conv}, {dtype}, {told(self.op)}, kernels_{index}}};",
             *plan_tables(index, self.plans, {axis: place for place, axis in enumerate(PLACES)}),
         ]

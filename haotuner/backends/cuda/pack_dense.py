@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from haotuner.backends.backend import Choice
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
-from haotuner.microkernels.cuda.fused import IN_WORDS, fused
+from haotuner.microkernels.cuda.fused import initializer
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import PlanTable
@@ -97,13 +97,13 @@ class PackedCudaDense:
     def operands(self) -> tuple[PackedOperand, ...]:
         """x, the weight as its owner stores it, where groups end or what the epilogue reads, y; perhaps an optional bias."""
         op = Op.parse(self.name)
-        x, weight, *ends, y = operands_of(op)
+        x, weight, *more, y = operands_of(op)
         kept = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
         if op.epilogue:
-            return x, kept, *(replace(one, dtype=y.dtype) for one in ends), y
-        axes = ("g", "n") if ends else ("n",)
-        bias = PackedOperand(name="bias", role="constant", axes=axes, dtype=y.dtype, optional=True, compact=True)
-        return x, kept, *ends, y, bias
+            return x, kept, *channels_in_own_type(op, more), y
+        axes = ("g", "n") if more else ("n",)
+        bias = PackedOperand(name="bias", role="constant", axes=axes, dtype=op.dtype, optional=True, compact=True)
+        return x, kept, *more, y, bias
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
@@ -146,9 +146,7 @@ class PackedCudaDense:
     def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
         op = Op.parse(self.name)
-        groups, after = dict(op.static).get("g", 0), fused(op.epilogue)
-        if after is None:
-            raise ValueError(f"{self.name}: a device adds {IN_WORDS}")
+        groups = dict(op.static).get("g", 0)
         own = ", ".join(str(places[kernel.name]) for kernel in self.kernels)
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
@@ -161,8 +159,15 @@ class PackedCudaDense:
             "};",
             f"static const ht_cuda_dense data_{index} = "
             f"{{{op['n']}, {op['k']}, {int(self.reads_kn)}, {groups}, {DTYPES.index(op.dtype)}, "
-            f"{int(bool(op.epilogue))}, {int(after.residual)}, {after.act}, kernels_{index}}};",
+            f"{initializer(op)}, kernels_{index}}};",
         ]
+
+
+def channels_in_own_type(op: Op, operands: Iterable[PackedOperand]) -> tuple[PackedOperand, ...]:
+    """Operands of a device: values of a channel are read in the op's own type."""
+    return tuple(
+        replace(one, dtype=op.extra_dtype(one.name)) if one.name in op.channel_operands else one for one in operands
+    )
 
 
 def splits_of(composition: Composition) -> int:

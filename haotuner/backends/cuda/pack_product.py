@@ -10,6 +10,7 @@ from haotuner.backends.cpu.pack_op import PackedOperand, axes_of, operands_of
 from haotuner.backends.cpu.pack_sliced import PackedSliced, plan_tables
 from haotuner.backends.cpu.packing import cell_plans, tiled
 from haotuner.backends.cuda.pack_dense import DTYPES
+from haotuner.microkernels.cuda.fused import initializer
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.index import family_named
 from haotuner.ops.batch_matmul import BESIDE
@@ -59,7 +60,8 @@ class PackedCudaProduct(PackedSliced):
         across = f"NULL, 0, {x_across}, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
-            f"static const ht_cuda_product data_{index} = {{{{{across}}}, {DTYPES.index(self.dtype)}, kernels_{index}}};",
+            f"static const ht_cuda_product data_{index} = "
+            f"{{{{{across}}}, {DTYPES.index(self.dtype)}, {initializer(Op.parse(self.name))}, kernels_{index}}};",
             *plan_tables(index, self.plans, {axis.name: place for place, axis in enumerate(self.axes)}),
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,27 @@ from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.backends.cuda.pack_groups import build_groups, group_tables
 from haotuner.backends.cuda.pack_product import PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
-from haotuner.microkernels.cuda.launch import Launch, reduce_symbol, unfold_symbol
+from haotuner.microkernels.cuda.launch import Launch, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.words.cuda_arch import cuda_arch, needed_driver
 from haotuner.words.kernel import MicroKernel
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "generated.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
-KIND_SOURCES = ("cuda_dense.c", "cuda_queue.c", "cuda_product.c", "cuda_conv.c", "cuda_generated.c", "product_check.c")
+KIND_SOURCES = (
+    "cuda_after.c",
+    "cuda_dense.c",
+    "cuda_queue.c",
+    "cuda_product.c",
+    "cuda_conv.c",
+    "cuda_conv_transposed.c",
+    "cuda_generated.c",
+    "product_check.c",
+)
 PACK_SOURCES = ("ffi.c", "door.c", "serve.c", "absent.c", "check.c", "pool.c", *(f"kinds/{name}" for name in KIND_SOURCES),
                 *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
 MODEL = ("entry", "lives", "place", "plan", "read", "run", "sizes", "weights")
 MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), "cuda/model.c", "cuda/model_door.c")  # of packs with whole models
-CONVOLVED = ("conv1d", "conv2d")
+CONVOLVED = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
 TABLES = {"dense": "ht_cuda_dense_kind", "grouped": "ht_cuda_grouped_kind", "batch_matmul": "ht_cuda_product_kind",
           **{kind: "ht_cuda_conv_kind" for kind in CONVOLVED}}  # fmt: skip
 GENERATED = "ht_cuda_generated_kind"  # of every other kind
@@ -72,12 +81,14 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
     code = cuda_arch(arch)
     sums = reduced(ops)
     symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
-    laid_out = {op.dtype for op in ops if op.kind in CONVOLVED}
-    unfolds = ", ".join(f'"{unfold_symbol(dtype)}"' if dtype in laid_out else "NULL" for dtype in DTYPES)
+    helpers = (
+        _symbols(unfold_symbol, {op.dtype for op in ops if op.kind in CONVOLVED and "transpose" not in op.kind}),
+        _symbols(fold_symbol, {op.dtype for op in ops if op.kind in CONVOLVED and "transpose" in op.kind}),
+    )
     text += ["extern const ht_cuda_groups_code ht_cuda_pack_groups;"] * models
     text.append(
         f'const ht_cuda_code ht_cuda_pack_code = {{ht_cuda_image, "{arch}", {code.major}, {code.minor}, {int(code.exact)}, '
-        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}, {{{unfolds}}}, "
+        f"{needs(cubin.read_bytes(), arch)}, {len(kernels)}, kernels, {{{symbols}}}, {', '.join(helpers)}, "
         f"{'&ht_cuda_pack_groups' if models else 'NULL'}}};"
     )
     for index, op in enumerate(ops):
@@ -94,6 +105,11 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
         for index, op in enumerate(ops)
     ]
     return "\n".join(text) + "\n"
+
+
+def _symbols(name: Callable[[str], str], dtypes: Set[str]) -> str:
+    """Of a helper's kernel of each type, NULL where no op wants it, as an array of C."""
+    return "{" + ", ".join(f'"{name(dtype)}"' if dtype in dtypes else "NULL" for dtype in DTYPES) + "}"
 
 
 def pack_library(

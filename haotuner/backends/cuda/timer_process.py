@@ -19,7 +19,7 @@ from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.fused import fused
+from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.launch import reduce_symbol
 from haotuner.microkernels.index import family_named
@@ -108,9 +108,9 @@ class TimerProcess:
     def _verify(self, case: Case, loaded: Loaded, reduce: int, rng: np.random.Generator) -> float:
         """One shape: poisoned and guarded output, NaN between the rows of x, NaN in the workspace."""
         native = self._library
-        inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.op.dtype)
+        inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.written)
         x[:, : case.k] = inputs["x"]
-        size = DTYPE_BYTES[case.op.dtype]
+        size = DTYPE_BYTES[case.written]
         places: list[int] = []
 
         def put(values: NDArray[Any]) -> int:
@@ -126,14 +126,14 @@ class TimerProcess:
                 partial = native.allocate(case.splits * case.m * case.n * 4)
                 places.append(partial)
                 native.poison(partial, case.splits * case.m * case.n * 4)
-            beside = {name: put(inputs[name]) for name in ("bias",) if name in inputs}
+            beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
             if "residual" in inputs:  # its rows are as far apart as those of y
                 rows = np.full(output.inner.shape[:1] + output.outer.shape[1:], np.nan, inputs["residual"].dtype)
                 rows[:, : case.n] = inputs["residual"]
                 beside["residual"] = put(rows)
             args = ArgsWords(
                 x=put(x), **beside, y=at + offset, partial=partial, m=case.m, n=case.n, k=case.k, ldx=x.shape[1],
-                ldy=output.outer.shape[1], splits=case.splits, act=act_of(case.op),
+                ldy=output.outer.shape[1], splits=case.splits, **after_of(case.op),
             )  # fmt: skip
             weights = np.array([put(inputs["weight"])], np.uint64)
             ends = put(inputs["offsets"]) if case.ends else 0
@@ -231,12 +231,6 @@ class TimerProcess:
         return held
 
 
-def act_of(op: Op) -> int:
-    """Number of the activation that ends an op's epilogue."""
-    found = fused(op.epilogue)
-    return 0 if found is None else found.act
-
-
 def _facts_of(loaded: Loaded) -> dict[str, float | str]:
     return {"registers": loaded.registers, "local_bytes": loaded.local_bytes, "shared_bytes": loaded.shared_bytes}
 
@@ -254,12 +248,14 @@ class Operands:
         self.count = max(2, -(-min(cold_bytes, MOST_WEIGHT_BYTES) // weight)) if cold_bytes else 1
         self._held: list[int] = []
         try:
-            self.x, self.y = self._drawn(m * op["k"]), self._room(m * op["n"] * size)
+            written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
+            self.x, self.y = self._drawn(m * op["k"]), self._room(m * op["n"] * written)
             self.partial = self._room(self.partial_bytes)
             self.ends = self._room(4 * stack)
-            extents = {"m": m, "n": op["n"]}
+            extents = {"m": m, **dict(op.static)}
             self.beside = {
-                name: self._drawn(math.prod(extents[axis] for axis in axes)) for name, axes in op.epilogue_operands.items()
+                name: self._drawn(math.prod(extents[axis] for axis in axes), op.extra_dtype(name))
+                for name, axes in op.epilogue_operands.items()
             }
             step = -(-weight // 256) * 256
             first = self._drawn(stack * op["n"] * op["k"], room=step * self.count)
@@ -277,10 +273,10 @@ class Operands:
         self._held.append(self._library.allocate(size))
         return self._held[-1]
 
-    def _drawn(self, elements: int, room: int = 0) -> int:
+    def _drawn(self, elements: int, dtype: str = "", room: int = 0) -> int:
         """Numbers at the start of ``room`` bytes, by default as many as they take."""
         values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
-        filled = np.resize(values, elements).astype(judge.numpy_dtype(self._op.dtype))
+        filled = np.resize(values, elements).astype(judge.numpy_dtype(dtype or self._op.dtype))
         place = self._room(max(room, filled.nbytes))
         self._library.put(place, filled)
         return place
@@ -295,7 +291,7 @@ class Operands:
         partial = self.partial if splits > 1 else 0
         return ArgsWords(
             x=self.x, y=self.y, partial=partial, m=m, n=op["n"], k=op["k"], ldx=op["k"], ldy=op["n"], splits=splits,
-            act=act_of(op), **self.beside,
+            **after_of(op), **self.beside,
         )  # fmt: skip
 
     def even_ends(self, m: int) -> int:

@@ -44,7 +44,8 @@ class ArgsWords(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("x", "w", "bias", "residual", "y", "partial")),
-        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "act", "ldw")),
+        *((name, ctypes.c_int32) for name in ("m", "n", "k", "ldx", "ldy", "splits", "y_type", "ldw")),
+        *((name, ctypes.c_uint64) for name in ("scale", "low", "high", "after")),
     )
 
 
@@ -63,9 +64,9 @@ class BatchWords(ctypes.Structure):
     _fields_ = (
         ("x", ctypes.c_int64 * BATCH_AXES), ("w", ctypes.c_int64 * BATCH_AXES), ("y", ctypes.c_int64 * BATCH_AXES),
         ("extents", ctypes.c_int32 * BATCH_AXES), ("first", ctypes.c_int32), ("factor", ctypes.c_float),
-        ("zero", ctypes.c_int32), ("scale", ctypes.c_uint64), ("mask", ctypes.c_uint64),
+        ("channel_rows", ctypes.c_int32), ("scale", ctypes.c_uint64), ("mask", ctypes.c_uint64),
         ("scale_apart", ctypes.c_int64 * BATCH_AXES), ("mask_apart", ctypes.c_int64 * BATCH_AXES),
-        ("mask_down", ctypes.c_int64), ("mask_right", ctypes.c_int64),
+        ("mask_down", ctypes.c_int64), ("mask_right", ctypes.c_int64), ("channel_apart", ctypes.c_int64 * BATCH_AXES),
     )  # fmt: skip
 
     @staticmethod

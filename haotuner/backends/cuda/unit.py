@@ -14,9 +14,10 @@ from pathlib import Path
 from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
+from haotuner.microkernels.cuda.fused import steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
-from haotuner.microkernels.cuda.launch import REDUCE_THREADS, reduce_symbol, unfold_symbol
+from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.pieces import DEVICE, ELEMENT_TYPES, UNROLL
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.words.kernel import MicroKernel
@@ -75,15 +76,16 @@ def device_unit(
         ["groups"] * any(one.grouped for one in families) + ["batches"] * any(one.batched for one in families)
     )
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in dict.fromkeys(("prelude", "epilogue", *needed)))]
-    # The argument's types come first, its text after them.
+    # The argument's types come first, its text after them; then what the epilogue calls.
     parts[0], parts[1] = _types_first(parts[1], parts[0])
+    parts.insert(2, steps_text())
     if programs:
         parts += _generated(programs, bounds)
     # Products of a batch are those of convolutions, too, whose other factor is laid out first.
     unfolded = sorted({family.dtype for family in families if family.batched})
     if unfolded:
-        parts.append(_device_text("unfold"))
-        parts += [_unfolding(dtype) for dtype in unfolded]
+        parts += [_device_text("unfold"), _device_text("fold")]
+        parts += [text(dtype) for dtype in unfolded for text in (_unfolding, _folding)]
     if written:
         parts.append(shared_text())
         parts += [_written(symbol, *one) for symbol, one in written.items()]
@@ -223,6 +225,14 @@ def _unfolding(dtype: str) -> str:
         f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {unfold_symbol(dtype)}'
         f"(const __grid_constant__ ht_cuda_unfold ht_args) {{\n"
         f"  ht_unfold<{'unsigned int' if DTYPE_BYTES[dtype] == 4 else 'unsigned short'}>(ht_args);\n}}\n"
+    )
+
+
+def _folding(dtype: str) -> str:
+    return (
+        f'extern "C" __global__ void __launch_bounds__({REDUCE_THREADS}) {fold_symbol(dtype)}'
+        f"(const __grid_constant__ ht_cuda_fold ht_folded, const __grid_constant__ ht_cuda_args ht_args) {{\n"
+        f"  ht_fold<{ELEMENT_TYPES[TVM_DTYPES[dtype]]}>(ht_args, ht_folded);\n}}\n"
     )
 
 

@@ -44,13 +44,16 @@ class Case:
         """Terms of the sum."""
         return self.op["k"]
 
+    @property
+    def written(self) -> str:
+        """Element type of y."""
+        return self.op.dtype_of(self.op.meaning.output)
+
     def inputs(self, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """x, weight and perhaps bias."""
         found = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
         if self.ends:
             found["offsets"] = np.array(self.ends, np.int32)
-        for name in self.op.epilogue_operands:  # kernels read them in the type of the result
-            found[name] = found[name].astype(judge.numpy_dtype(self.op.dtype))
         if self.bias:
             size = (len(self.ends), self.n) if self.ends else self.n
             found["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, size).astype(judge.numpy_dtype(self.op.dtype))
@@ -93,7 +96,8 @@ def _grouped_cases(op: Op, launch: Launch, depth: int, ragged: int, last: int) -
         if op.option("weight") == "kn" and launch.maps:
             k = 3 * depth  # whole steps: see the families
         small = replace(op, static=(("g", len(ends)), ("n", n), ("k", k)))
-        yield Case(op=small, m=ends[-1], whole=place == 0, bias=place < 2, ends=ends)
+        own = not op.epilogue  # else it has its own bias, perhaps, and steps behind it
+        yield Case(op=small, m=ends[-1], whole=own and place == 0, bias=own and place < 2, ends=ends)
 
 
 def deep_case(op: Op, launch: Launch) -> Case:
@@ -119,14 +123,16 @@ def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded)
     asked = {**inputs, "weight": weight}
     asked |= {name: inputs[name][..., picked] for name in op.epilogue_operands}
     want = judge.reference(op, asked)
-    exact = case.whole and op.dtype == "fp32"
+    exact = case.whole and op.dtype == case.written == "fp32"
     allowed = 0.0 if exact else judge.tolerance(op, asked, want)
     if case.bias:
         bias = np.asarray(inputs["bias"], np.float64)[..., picked]
         if case.ends:  # that of each row's group
             bias = np.repeat(bias, np.diff(case.ends, prepend=0), axis=0)
         want = want + bias
-        allowed = allowed if exact else allowed + np.finfo(np.float32).eps * np.abs(want) + _step(op.dtype) * np.abs(want)
+        allowed = (
+            allowed if exact else allowed + np.finfo(np.float32).eps * np.abs(want) + _step(case.written) * np.abs(want)
+        )
     verdict = judge.compare(found[:, picked], want, allowed)
     where = f"m={case.m} n={case.n} k={case.k} parts={case.splits}"
     if verdict.wrong:

@@ -104,7 +104,7 @@ static ht_status copy_bias(ht_linear* linear, const DLTensor* given, ht_error* e
 
 #define BOUND_ALIGNMENT 128
 
-static ht_status bind_placed(ht_linear* linear, const DLTensor* weight, const DLTensor* bias, ht_error* error) {
+static ht_status bind_placed(ht_linear* linear, const DLTensor* weight, const DLTensor* const* channels, int count, ht_error* error) {
   const ht_op* op = linear->op;
   const char* kind = NULL;
   char text[sizeof error->text];
@@ -115,7 +115,9 @@ static ht_status bind_placed(ht_linear* linear, const DLTensor* weight, const DL
   if (weight->device.device_type == kDLCUDA && weight->device.device_id != op->pack->device)
     return ht_refuse(error, HT_BAD_VALUE, "weight lives on cuda:%d, the pack is open on cuda:%d", (int)weight->device.device_id,
                      op->pack->device);
-  int rc = op->pack->door->bind(op->index, weight, bias, linear->bound, &kind, text, sizeof text);
+  const ht_door* door = op->pack->door;
+  int rc = count <= 1 ? door->bind(op->index, weight, count > 0 ? channels[0] : NULL, linear->bound, &kind, text, sizeof text)
+                      : door->bind_fused(op->index, weight, channels, count, linear->bound, &kind, text, sizeof text);
   return answer(rc, kind, text, error);
 }
 
@@ -129,7 +131,9 @@ ht_status ht_prepare(const ht_linear* linear, void* stream, ht_error* error) {
   return answer(rc, kind, text, error);
 }
 
-ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
+/* With a bias, or on a device all that has one value a channel. */
+static ht_status bind_with(ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int count, ht_linear** out, ht_error* error) {
+  const DLTensor* bias = count > 0 ? channels[0] : NULL;
   if (op == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "op or out is NULL");
   *out = NULL;
   int itself = packs_itself(op);
@@ -145,12 +149,16 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
   linear->op = op;
   linear->setting = op->pack->door->setting(op->index, placed && !op->pack->planned ? 2 : op->pack->threads);
   atomic_fetch_add_explicit(&op->pack->holders, 1, memory_order_relaxed);
-  if (placed) status = bind_placed(linear, weight, bias, error);
+  if (placed) status = bind_placed(linear, weight, channels, count, error);
   else status = itself ? pack_behind_door(linear, weight, error) : pack_weight(linear, weight, error);
   if (status == HT_OK && bias != NULL && !placed) status = copy_bias(linear, bias, error);
   if (status == HT_OK) *out = linear;
   else ht_linear_free(linear);
   return status;
+}
+
+ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_linear** out, ht_error* error) {
+  return bind_with(op, weight, &bias, 1, out, error);
 }
 
 void ht_linear_free(ht_linear* linear) {
@@ -213,9 +221,10 @@ ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const
   if (op->pack->door->version < 6) return ht_refuse(error, HT_BAD_VALUE, "%s binds no epilogue: use ht_bind", op->facts.name);
   if (count != op->facts.constants || count > HT_MAX_EXTRA)
     return ht_refuse(error, HT_BAD_VALUE, "%s binds %d tensors of one value a channel, got %d", op->facts.name, (int)op->facts.constants, count);
-  if (op->pack->device >= 0) { /* nothing is copied; the only one there is is a bias */
-    if (count > 0 && constants[0] == NULL) return ht_refuse(error, HT_BAD_VALUE, "a value of a channel is NULL");
-    return ht_bind(op, weight, count > 0 ? constants[0] : NULL, out, error);
+  if (op->pack->device >= 0) { /* nothing is copied */
+    for (int i = 0; i < count; ++i)
+      if (constants[i] == NULL) return ht_refuse(error, HT_BAD_VALUE, "a value of a channel is NULL");
+    return bind_with(op, weight, constants, count, out, error);
   }
   for (int i = 0; i < count; ++i) {
     ht_status status = check("a value of a channel", constants[i], 1, 1, error);
@@ -247,9 +256,12 @@ ht_status ht_call_fused(const ht_linear* linear, const DLTensor* x, const DLTens
   char text[sizeof error->text];
   int rc;
   if (linear->bound != NULL) {
-    if (count > 0 && inputs[0] == NULL) return ht_refuse(error, HT_BAD_VALUE, "inputs[0] is NULL");
-    rc = op->pack->door->queue_groups(op->index, x, linear->bound, out, count > 0 ? inputs[0] : NULL, linear->setting, stream, &kind, text,
-                                      sizeof text);
+    for (int i = 0; i < count; ++i)
+      if (inputs[i] == NULL) return ht_refuse(error, HT_BAD_VALUE, "inputs[%d] is NULL", i);
+    const ht_door* door = op->pack->door;
+    rc = count <= 1 ? door->queue_groups(op->index, x, linear->bound, out, count > 0 ? inputs[0] : NULL, linear->setting, stream, &kind, text,
+                                         sizeof text)
+                    : door->queue_fused(op->index, x, linear->bound, out, inputs, count, linear->setting, stream, &kind, text, sizeof text);
     return answer(rc, kind, text, error);
   }
   if (stream != NULL) return ht_refuse(error, HT_BAD_VALUE, "this pack computes on the CPU, which has no streams: pass NULL");

@@ -57,6 +57,15 @@ static int open_weights(const ht_pack* pack, const char* name) {
   return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 }
 
+static int open_there(const ht_pack* pack, const ht_model_door* door, int index, int file, struct ht_loaded_model** out, const char** kind, char* text,
+                      size_t size) {
+  if (pack->device < 0) return door->open(index, file, pack->threads, out, kind, text, size);
+  int (*open_on)(int, int, int, int, struct ht_loaded_model**, const char**, char*, size_t);
+  *(void**)&open_on = dlsym(pack->library, HT_MODEL_OPEN_ON_SYMBOL);
+  if (open_on == NULL) return snprintf(text, size, "the pack's models are of before GPUs served any; tune again"), *kind = "RuntimeError", -1;
+  return open_on(index, file, pack->device, pack->planned ? 1 : 2, out, kind, text, size);
+}
+
 ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error) {
   if (pack == NULL || name == NULL || out == NULL) return ht_refuse(error, HT_BAD_VALUE, "pack, name or out is NULL");
   *out = NULL;
@@ -71,7 +80,7 @@ ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_erro
   int file = open_weights(pack, name);
   const char* kind = NULL;
   char text[sizeof error->text];
-  int rc = model->door->open(index, file, pack->threads, &model->loaded, &kind, text, sizeof text);
+  int rc = open_there(pack, model->door, index, file, &model->loaded, &kind, text, sizeof text);
   if (file >= 0) close(file);
   if (rc != 0) {
     free(model);
@@ -137,6 +146,18 @@ ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* 
   const char* kind = NULL;
   char text[sizeof error->text];
   int rc = model->door->run(model->loaded, inputs, outputs, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error) {
+  ht_status status = usable(model, inputs, outputs, error);
+  if (status != HT_OK) return status;
+  int (*queue)(struct ht_loaded_model*, const DLTensor*, const DLTensor*, void*, const char**, char*, size_t);
+  *(void**)&queue = dlsym(model->pack->library, HT_MODEL_QUEUE_SYMBOL);
+  if (model->pack->device < 0 || queue == NULL) return ht_refuse(error, HT_BAD_VALUE, "the pack computes on the CPU, which has no streams: ht_model_run");
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  int rc = queue(model->loaded, inputs, outputs, stream, &kind, text, sizeof text);
   return answer(rc, kind, text, error);
 }
 

@@ -55,9 +55,14 @@ static int open_device(int device, const char** kind, char* text, size_t size) {
   return said(ht_ops[0].kind->placed->open(device, &error), 0, &error, kind, text, size);
 }
 
-static int bind(int op, const DLTensor* w, const DLTensor* bias, void* bound, const char** kind, char* text, size_t size) {
+static int bind_fused(int op, const DLTensor* w, const DLTensor* const* channels, int32_t count, void* bound, const char** kind, char* text,
+                      size_t size) {
   ht_error error;
-  return said(ht_ops[op].kind->placed->bind(&ht_ops[op], w, bias, bound, &error), op, &error, kind, text, size);
+  return said(ht_ops[op].kind->placed->bind(&ht_ops[op], w, channels, count, bound, &error), op, &error, kind, text, size);
+}
+
+static int bind(int op, const DLTensor* w, const DLTensor* bias, void* bound, const char** kind, char* text, size_t size) {
+  return bind_fused(op, w, &bias, 1, bound, kind, text, size);
 }
 
 static int prepare(int op, const void* bound, void* stream, const char** kind, char* text, size_t size) {
@@ -65,13 +70,21 @@ static int prepare(int op, const void* bound, void* stream, const char** kind, c
   return said(ht_ops[op].kind->placed->prepare(&ht_ops[op], bound, stream, &error), op, &error, kind, text, size);
 }
 
-static int queue_groups(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* offsets, int64_t setting,
-                        void* stream, const char** kind, char* text, size_t size) {
+static int queue_fused(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* const* more, int32_t count,
+                       int64_t setting, void* stream, const char** kind, char* text, size_t size) {
+  enum { MORE = 2 };
   int64_t bytes = ht_ops[op].kind->placed->bound_bytes(&ht_ops[op]);
   const DLTensor as_bytes = {(void*)bound, {kDLCPU, 0}, 1, {kDLUInt, 8, 1}, &bytes, NULL, 0};
-  const DLTensor* tensors[4] = {x, &as_bytes, y, offsets};
+  const DLTensor* tensors[HT_LAYER_OPERANDS + MORE] = {x, &as_bytes, y};
   ht_error error;
-  return said(ht_call_op(op, tensors, offsets == NULL ? 3 : 4, setting, stream, &error), op, &error, kind, text, size);
+  if (count < 0 || count > MORE) return said(ht_refuse(&error, "ValueError", "a call brings no %d operands", (int)count), op, &error, kind, text, size);
+  for (int32_t i = 0; i < count; ++i) tensors[HT_LAYER_OPERANDS + i] = more[i];
+  return said(ht_call_op(op, tensors, HT_LAYER_OPERANDS + count, setting, stream, &error), op, &error, kind, text, size);
+}
+
+static int queue_groups(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* offsets, int64_t setting,
+                        void* stream, const char** kind, char* text, size_t size) {
+  return queue_fused(op, x, bound, y, &offsets, offsets != NULL, setting, stream, kind, text, size);
 }
 
 static int queue(int op, const DLTensor* x, const void* bound, const DLTensor* y, int64_t setting, void* stream, const char** kind,
@@ -104,7 +117,7 @@ static int call_fused(int op, const DLTensor* x, const DLTensor* w, const DLTens
 }
 
 static ht_door door = {HT_DOOR_VERSION, 0, describe, ht_setting, call, ht_counts, ht_pool_inject, run, open_device, bind, prepare, queue,
-                       queue_groups, packed_floats, pack, call_fused, run_on};
+                       queue_groups, packed_floats, pack, call_fused, run_on, bind_fused, queue_fused};
 
 __attribute__((constructor)) static void count_ops(void) { door.op_count = ht_op_count; } /* no constant of this file */
 

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_DOOR_VERSION 7 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
+#define HT_DOOR_VERSION 8 /* moves with any change below; the C library also opens packs of HT_DOOR_OLDEST and on */
 #define HT_DOOR_OLDEST 1  /* dense only: no `kind`, no `run`; 2: nothing of devices; 3: nothing of groups; 4: no weight is packed behind it; 5: nothing of epilogues; 6: `run` on CPUs alone; otherwise the same, so that new members come last */
 #define HT_DOOR_SYMBOL "ht_pack_door"
 
@@ -50,6 +50,12 @@ typedef struct {
   /* Since 7: as `run`, of a pack's code on a device: queued on `stream`. */
   int (*run_on)(int op, const DLTensor* const* tensors, int32_t count, int64_t setting, void* stream, const char** kind, char* text,
                 size_t size);
+  /* Since 8, of ops with bound_bytes and an epilogue: as `bind`, with all that has one value a channel; and as `queue`, with what else
+   * a call brings, in the order of the op's operands: offsets of groups, a residual. */
+  int (*bind_fused)(int op, const DLTensor* w, const DLTensor* const* channels, int32_t count, void* bound, const char** kind, char* text,
+                    size_t size);
+  int (*queue_fused)(int op, const DLTensor* x, const void* bound, const DLTensor* y, const DLTensor* const* more, int32_t count,
+                     int64_t setting, void* stream, const char** kind, char* text, size_t size);
 } ht_door;
 
 #endif /* HT_DOOR_H_ */

@@ -127,8 +127,8 @@ typedef struct { /* where a call is queued, and what is said back */
 typedef struct {
   int (*open)(int device, ht_error* error); /* load the pack's code on a device, once for the process */
   int64_t (*bound_bytes)(const ht_op* op);
-  /* Load what the device lacks, and fill `bound`; bias may be NULL. */
-  int (*bind)(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* bound, ht_error* error);
+  /* Load what the device lacks, and fill `bound`; channels: what has one value a channel, in the op's order, NULL where there is none. */
+  int (*bind)(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* bound, ht_error* error);
   /* Have memory ready that calls on this stream may want, so that none of them allocates. */
   int (*prepare)(const ht_op* op, const void* bound, void* stream, ht_error* error);
   /* Queue a call that was checked; its tensors are x, `bound` as bytes, out, and what the kind

@@ -9,33 +9,36 @@ template <class T>
 HT_DEVICE void ht_enter_matrix(ht_batch_args& a) {
     const ht_cuda_batch& batch = a.batch;
     int left = batch.first + (int)blockIdx.z;
-    int64_t x = 0, w = 0, y = 0;
+    int64_t x = 0, w = 0, y = 0, channel = 0;
 #pragma unroll
     for (int axis = HT_CUDA_BATCH_AXES - 1; axis >= 0; axis--) {
         const int at = left % batch.extents[axis];
         left /= batch.extents[axis];
         x += at * batch.x[axis], w += at * batch.w[axis], y += at * batch.y[axis];
+        channel += at * batch.channel_apart[axis];
     }
     a.x = (const T*)a.x + x;
     a.w = (const T*)a.w + w;
-    a.y = (T*)a.y + y;
+    a.y = (char*)a.y + y * ht_y_bytes<T>(a);
+    a.residual = ht_moved(a.residual, y, ht_y_bytes<T>(a));
+    ht_move_channels<T>(a, channel);
 }
 
-// y = (x . w) * scale + bias + mask. Which matrix it is is found again behind the sums: nothing of it lives through the main loop.
+// (x . w) * scale + mask, ahead of the steps. Which matrix it is is found again behind the sums: nothing of it lives through the
+// main loop.
 template <class MASK>
 struct ht_beside_matrix {
     float factor;
     const MASK* mask;
     int64_t down, right;
     bool wide;  // 16 bytes of a row of the mask lie as they are loaded
+    bool channel_rows;
 
+    HT_DEVICE bool rows() const { return channel_rows; }
     template <class T, int N>
-    HT_DEVICE void scale(float* v) const {
+    HT_DEVICE void begin(float* v, int row, int column) const {
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] *= factor;
-    }
-    template <class T, int N>
-    HT_DEVICE void add(float* v, int row, int column) const {
         if (!mask) return;
         const T* from = mask + row * down + column * right;
         if constexpr (N > 1) {
@@ -63,7 +66,8 @@ HT_DEVICE ht_beside_matrix<T> ht_beside(const ht_batch_args& a) {
         left /= batch.extents[axis];
         scale += at * batch.scale_apart[axis], mask += at * batch.mask_apart[axis];
     }
-    ht_beside_matrix<T> found = {batch.factor, nullptr, batch.mask_down, batch.mask_right, false};
+    ht_beside_matrix<T> found = {batch.factor, nullptr, batch.mask_down, batch.mask_right, false,
+                                 batch.channel_rows != 0};
     if (batch.scale) found.factor = batch.scale[scale];
     if (batch.mask) {
         found.mask = (const T*)batch.mask + mask;

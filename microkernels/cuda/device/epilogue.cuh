@@ -1,19 +1,27 @@
-// What becomes of a tile's sums: bias, residual, activation and rounding into Y, or fp32 partial sums of a share of k.
+// What becomes of a tile's sums: the steps of an epilogue and rounding into Y, or fp32 partial sums of a share of k.
 // Whole 16-byte pieces where Y's pointer and stride (and bias and residual, if any) are so aligned, else single elements.
 
-HT_DEVICE float ht_activated(int act, float v) {
-    if (act == HT_ACT_NONE) return v;
-    if (act == HT_ACT_RELU) return v < 0.0f ? 0.0f : v;  // keeps NaN
-    if (act == HT_ACT_GELU_ERF) return 0.5f * v * (1.0f + erff(v * 0.70710678f));
-    // x * sigmoid(t); GELU's 0.5 x (1 + tanh(t / 2)) is one, too.
-    const float t = act == HT_ACT_SILU ? v : 1.5957691f * (v + 0.044715f * v * v * v);
-    return __fdividef(v, 1.0f + expf(-t));  // 0 where the divisor is beyond 2^126
+// An address so many elements further on.
+HT_DEVICE const void* ht_moved(const void* from, int64_t elements, int bytes) {
+    return from ? (const char*)from + elements * bytes : from;
+}
+template <class T>
+HT_DEVICE int ht_y_bytes(const ht_cuda_args& a) {
+    return a.y_type == HT_Y_OWN ? (int)sizeof(T) : a.y_type == HT_Y_FP32 ? 4 : 2;
+}
+// What a channel has one value of, so many elements further on.
+template <class T>
+HT_DEVICE void ht_move_channels(ht_cuda_args& a, int64_t elements) {
+    a.bias = ht_moved(a.bias, elements, sizeof(T));
+    a.scale = ht_moved(a.scale, elements, sizeof(T));
+    a.low = ht_moved(a.low, elements, sizeof(T));
+    a.high = ht_moved(a.high, elements, sizeof(T));
 }
 
 template <class T>
 HT_DEVICE bool ht_aligned(const ht_cuda_args& a) {
-    const uint64_t pointers = (uint64_t)a.y | (uint64_t)a.residual | (uint64_t)a.bias;
-    return pointers % 16 == 0 && a.ldy % ht_wide<T>::elements == 0;
+    const uint64_t results = (uint64_t)a.y | (uint64_t)a.residual, channels = (uint64_t)a.bias | (uint64_t)a.scale;
+    return (results | channels | (uint64_t)a.low | (uint64_t)a.high) % 16 == 0 && a.ldy % ht_wide<T>::elements == 0;
 }
 
 // Nothing but whole pieces in Y, all of k summed here.
@@ -21,40 +29,145 @@ template <class T>
 HT_DEVICE bool ht_whole(const ht_cuda_args& a) {
     return a.splits == 1 && a.n % ht_wide<T>::elements == 0 && ht_aligned<T>(a);
 }
+// Nothing but what is added, and Y of the kernel's own type: as every kernel does at no cost of its own.
+HT_DEVICE bool ht_plain(const ht_cuda_args& a) { return a.after == 0 && a.y_type == HT_Y_OWN; }
 
 // What a kind of kernel is given beside its arguments (batches.cuh); here nothing.
 struct ht_nothing {
     template <class T, int N>
-    HT_DEVICE void scale(float*) const {}
-    template <class T, int N>
-    HT_DEVICE void add(float*, int, int) const {}
+    HT_DEVICE void begin(float*, int, int) const {}
+    HT_DEVICE bool rows() const { return false; }
 };
 template <class T>
 HT_DEVICE ht_nothing ht_beside(const ht_cuda_args&) { return ht_nothing(); }
 
-template <class T, bool ACT, class BESIDE = ht_nothing>
+// N elements side by side, at an address that is a multiple of 16 bytes or of all of them.
+template <class U, int N>
+HT_DEVICE void ht_load_some(float* to, const U* from) {
+    if constexpr (N == 1) {
+        *to = (float)*from;
+    } else if constexpr (N >= ht_wide<U>::elements) {
+#pragma unroll
+        for (int i = 0; i < N; i += ht_wide<U>::elements) ht_wide<U>::load(to + i, from + i);
+    } else {
+        const uint2 raw = *(const uint2*)from;
+        const uint32_t words[2] = {raw.x, raw.y};
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            U one;
+            one.bits = (uint16_t)(words[i / 2] >> i % 2 * 16);
+            to[i] = one;
+        }
+    }
+}
+template <class U, int N>
+HT_DEVICE void ht_store_some(U* to, const float* from) {
+    if constexpr (N == 1) {
+        *to = (U)*from;
+    } else if constexpr (N >= ht_wide<U>::elements) {
+#pragma unroll
+        for (int i = 0; i < N; i += ht_wide<U>::elements) ht_wide<U>::store(to + i, from + i);
+    } else {
+        const uint2 raw = {ht_pair(U(), from[0], from[1]), ht_pair(U(), from[2], from[3])};
+        *(uint2*)to = raw;
+    }
+}
+// The number of a kernel's own type, which a launch is never told.
+template <class T>
+struct ht_own {
+    enum { number = HT_Y_FP32 };
+};
+template <>
+struct ht_own<ht_half> {
+    enum { number = HT_Y_FP16 };
+};
+template <>
+struct ht_own<ht_bf16> {
+    enum { number = HT_Y_BF16 };
+};
+template <class T, int N>
+HT_DEVICE void ht_load_y(const ht_cuda_args& a, float* to, const void* y, int64_t at) {
+    constexpr int own = ht_own<T>::number;
+    if (own != HT_Y_FP32 && a.y_type == HT_Y_FP32) ht_load_some<float, N>(to, (const float*)y + at);
+    else if (own != HT_Y_FP16 && a.y_type == HT_Y_FP16) ht_load_some<ht_half, N>(to, (const ht_half*)y + at);
+    else if (own != HT_Y_BF16 && a.y_type == HT_Y_BF16) ht_load_some<ht_bf16, N>(to, (const ht_bf16*)y + at);
+    else ht_load_some<T, N>(to, (const T*)y + at);
+}
+template <class T, int N>
+HT_DEVICE void ht_store_y(const ht_cuda_args& a, const float* from, int64_t at) {
+    constexpr int own = ht_own<T>::number;
+    if (own != HT_Y_FP32 && a.y_type == HT_Y_FP32) ht_store_some<float, N>((float*)a.y + at, from);
+    else if (own != HT_Y_FP16 && a.y_type == HT_Y_FP16) ht_store_some<ht_half, N>((ht_half*)a.y + at, from);
+    else if (own != HT_Y_BF16 && a.y_type == HT_Y_BF16) ht_store_some<ht_bf16, N>((ht_bf16*)a.y + at, from);
+    else ht_store_some<T, N>((T*)a.y + at, from);
+}
+// Of N neighbours of a row: their own values of a channel, or the row's.
+template <class T, int N, class BESIDE>
+HT_DEVICE void ht_load_channel(float* to, const void* from, int row, int column, const BESIDE& beside) {
+    if (beside.rows()) {
+        const float one = ((const T*)from)[row];
+#pragma unroll
+        for (int i = 0; i < N; i++) to[i] = one;
+    } else {
+        ht_load_some<T, N>(to, (const T*)from + column);
+    }
+}
+
+// The steps in their order; without any a bias and a residual, where they are.
+template <class T, int N, class BESIDE>
+HT_DEVICE void ht_put_after(const ht_cuda_args& a, float* v, int row, int column, int64_t at, const BESIDE& beside) {
+#pragma unroll 1
+    for (int place = 0; place < 64; place += 4) {
+        const int step = (int)((a.after ? a.after : HT_STEP_BIAS | HT_STEP_RESIDUAL << 4) >> place & 15);
+        if (step == 0) break;
+        if (step != HT_STEP_BIAS && step != HT_STEP_RESIDUAL && step != HT_STEP_SCALE && step != HT_STEP_CLAMP) {
+            ht_activate<N>(step, v);
+            continue;
+        }
+        const void* from = step == HT_STEP_BIAS ? a.bias : step == HT_STEP_SCALE ? a.scale : step == HT_STEP_CLAMP ? a.low : a.residual;
+        if (!from) continue;
+        float other[N];
+        if (step == HT_STEP_RESIDUAL) ht_load_y<T, N>(a, other, from, at);
+        else ht_load_channel<T, N>(other, from, row, column, beside);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v[i] = step == HT_STEP_SCALE ? v[i] * other[i] : step == HT_STEP_CLAMP ? (v[i] < other[i] ? other[i] : v[i]) : v[i] + other[i];
+        if (step != HT_STEP_CLAMP) continue;
+        ht_load_channel<T, N>(other, a.high, row, column, beside);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = v[i] > other[i] ? other[i] : v[i];
+    }
+    ht_store_y<T, N>(a, v, at);
+}
+
+// AFTER: there may be steps, or another type of Y. Then pieces are of four elements: more would not fit the registers beside the
+// sums, and a warp fills whole sectors all the same.
+template <class T, bool AFTER>
+struct ht_piece_of {
+    enum { elements = AFTER ? 4 : ht_wide<T>::elements };
+};
+template <class T, bool AFTER, class BESIDE = ht_nothing>
 HT_DEVICE void ht_put_whole(const ht_cuda_args& a, float* v, int row, int column, const BESIDE& beside = BESIDE()) {
-    constexpr int N = ht_wide<T>::elements;
+    constexpr int N = ht_piece_of<T, AFTER>::elements;
     if (row >= a.m || column >= a.n) return;
     const int64_t at = (int64_t)row * a.ldy + column;
-    float other[N];
-    beside.template scale<T, N>(v);
-    if (a.bias) {
-        ht_wide<T>::load(other, (const T*)a.bias + column);
+    beside.template begin<T, N>(v, row, column);
+    if constexpr (AFTER) {
+        ht_put_after<T, N>(a, v, row, column, at, beside);
+    } else {
+        float other[N];
+        if (a.bias) {
+            ht_load_channel<T, N>(other, a.bias, row, column, beside);
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] += other[i];
-    }
-    beside.template add<T, N>(v, row, column);
-    if (a.residual) {
-        ht_wide<T>::load(other, (const T*)a.residual + at);
+            for (int i = 0; i < N; i++) v[i] += other[i];
+        }
+        if (a.residual) {
+            ht_wide<T>::load(other, (const T*)a.residual + at);
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] += other[i];
+            for (int i = 0; i < N; i++) v[i] += other[i];
+        }
+        ht_wide<T>::store((T*)a.y + at, v);
     }
-    if (ACT) {
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] = ht_activated(a.act, v[i]);
-    }
-    ht_wide<T>::store((T*)a.y + at, v);
 }
 
 template <class T, class BESIDE = ht_nothing>
@@ -64,12 +177,8 @@ HT_DEVICE void ht_put_one(const ht_cuda_args& a, float v, int row, int column, b
         a.partial[((int64_t)blockIdx.y * a.m + row) * a.n + column] = v;
         return;
     }
-    const int64_t at = (int64_t)row * a.ldy + column;
-    beside.template scale<T, 1>(&v);
-    if (a.bias) v += (float)((const T*)a.bias)[column];
-    beside.template add<T, 1>(&v, row, column);
-    if (a.residual) v += (float)((const T*)a.residual)[at];
-    ((T*)a.y)[at] = (T)ht_activated(a.act, v);
+    beside.template begin<T, 1>(&v, row, column);
+    ht_put_after<T, 1>(a, &v, row, column, (int64_t)row * a.ldy + column, beside);
 }
 
 // ---- accumulators of mma.m16n8 and wgmma: FRAGMENTS of 16 rows, ROW_STEP apart, by COLUMNS, all of one warp
@@ -193,7 +302,7 @@ HT_DEVICE bool ht_stored_at_once(const ht_cuda_args& a, const float* sums, int r
         return true;
     }
     if constexpr (ht_wide<T>::elements == 8 && COLUMNS % 32 == 0) {
-        if (!whole || a.act != HT_ACT_NONE) return false;
+        if (!whole || !ht_plain(a)) return false;
         if (!a.bias && !a.residual) {
             ht_put_turned<T, FRAGMENTS, COLUMNS, ROW_STEP, false>(a, sums, row0, column0, lane);
             return true;
@@ -219,7 +328,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
     const bool whole = ht_whole<T>(a);
     if (AT_ONCE && ht_stored_at_once<T, FRAGMENTS, COLUMNS, ROW_STEP>(a, sums, row0, column0, lane, whole)) return;
     if (SYNC) ht_sync_some(1, SYNC);
-    if (whole && a.act == HT_ACT_NONE) {
+    if (whole && ht_plain(a)) {
 #pragma unroll
         for (int half = 0; half < 2 * FRAGMENTS; half++) {
             __syncwarp();
@@ -247,10 +356,10 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
         __syncwarp();
         if (whole) {
 #pragma unroll 1
-            for (int piece = lane; piece < PIECES; piece += 32) {
-                const int r = piece / (COLUMNS / N), c = piece % (COLUMNS / N) * N;
-                float v[N];
-                ht_unstage<N>(v, stage + r * PITCH + c, lane & 4);
+            for (int piece = lane; piece < 2 * COLUMNS; piece += 32) {
+                const int r = piece / (COLUMNS / 4), c = piece % (COLUMNS / 4) * 4;
+                float v[4];
+                ht_unstage<4>(v, stage + r * PITCH + c, false);
                 ht_put_whole<T, true>(a, v, row + r, column0 + c, beside);
             }
         } else {
@@ -265,7 +374,7 @@ HT_DEVICE void ht_store_fragments(const ARGS& a, const float* sums, void* shared
 // time go through shared memory, turned. Twenty floats between rows: what a warp stores at once meets every bank once.
 template <class T, int FRAGMENTS, int COLUMNS, int ROW_STEP, int SYNC>
 HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* shared, int warp, int row0, int column0) {
-    constexpr int N = ht_wide<T>::elements, PITCH = 20;
+    constexpr int PITCH = 20;
     const int lane = ht_thread_again() % 32;
     if (a.splits > 1) {  // eight threads have neighbours of a row: 32 bytes
         float* to = a.partial + (int64_t)blockIdx.y * a.m * a.n;
@@ -290,10 +399,10 @@ HT_DEVICE void ht_store_across(const ht_cuda_args& a, const float* sums, void* s
         const int column = column0 + fragment * ROW_STEP;
         if (whole) {
 #pragma unroll 1
-            for (int piece = lane; piece < COLUMNS * 16 / N; piece += 32) {
-                const int r = piece / (16 / N), c = piece % (16 / N) * N;
-                float v[N];
-                ht_unstage<N>(v, stage + r * PITCH + c, false);
+            for (int piece = lane; piece < COLUMNS * 4; piece += 32) {
+                const int r = piece / 4, c = piece % 4 * 4;
+                float v[4];
+                ht_unstage<4>(v, stage + r * PITCH + c, false);
                 ht_put_whole<T, true>(a, v, row0 + r, column + c);
             }
         } else {
@@ -310,7 +419,7 @@ template <int ROWS, int COLUMNS, int ROW_STRIP, int ROW_STEP, int COLUMN_STEP, c
 HT_DEVICE void ht_store_strips(const ARGS& a, const float* sums, int row0, int column0) {
     const auto beside = ht_beside<float>(a);
     const bool whole = ht_whole<float>(a);
-    if (whole && a.act == HT_ACT_NONE) {
+    if (whole && ht_plain(a)) {
 #pragma unroll
         for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
             const int r = i / (COLUMNS / 4), s = i % (COLUMNS / 4);

@@ -58,7 +58,7 @@ HT_DEVICE void ht_gemv_step(const ht_cuda_args& a, float* sums, const T* const* 
 template <class T, int ROWS, int WIDTH, int DEEP, int THREADS>
 HT_DEVICE void ht_gemv_store(const ht_cuda_args& a, float (*parts)[ROWS][WIDTH], int row0, int column0) {
     __syncthreads();
-    constexpr int N = WIDTH % ht_wide<T>::elements ? 1 : ht_wide<T>::elements;
+    constexpr int N = WIDTH % 4 ? 1 : 4;
     const bool pieces = N > 1 && ht_whole<T>(a);
     for (int one = threadIdx.x; one < (pieces ? ROWS * WIDTH / N : ROWS * WIDTH); one += THREADS) {
         const int r = one / (pieces ? WIDTH / N : WIDTH), c = one % (pieces ? WIDTH / N : WIDTH) * (pieces ? N : 1);

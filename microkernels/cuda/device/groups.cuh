@@ -34,10 +34,10 @@ HT_DEVICE bool ht_enter_group(ht_cuda_args& a, const ht_cuda_groups& groups, ht_
             at.w_row = group * (KN ? a.k : a.n);
             a.m = __shfl_sync(0xffffffffu, end, mine) - at.x_row;
             a.x = (const T*)a.x + (int64_t)at.x_row * a.ldx;
-            a.y = (T*)a.y + (int64_t)at.x_row * a.ldy;
+            a.y = (char*)a.y + (int64_t)at.x_row * a.ldy * ht_y_bytes<T>(a);
             a.w = (const T*)a.w + (int64_t)group * a.n * a.k;
-            if (a.bias) a.bias = (const T*)a.bias + (int64_t)group * a.n;
-            if (a.residual) a.residual = (const T*)a.residual + (int64_t)at.x_row * a.ldy;
+            a.residual = ht_moved(a.residual, (int64_t)at.x_row * a.ldy, ht_y_bytes<T>(a));
+            ht_move_channels<T>(a, (int64_t)group * a.n);
             return true;
         }
         left -= __shfl_sync(0xffffffffu, upto, 31);

@@ -8,13 +8,10 @@ HT_DEVICE void ht_reduce_at(const ht_cuda_args& a, int row, int column) {
         if (N == 1) {
             v[0] += from[0];
         } else {
+            float share[4];
+            ht_wide<float>::load(share, from);
 #pragma unroll
-            for (int i = 0; i < N; i += 4) {
-                float share[4];
-                ht_wide<float>::load(share, from + i);
-#pragma unroll
-                for (int q = 0; q < 4; q++) v[(i + q) % N] += share[q];
-            }
+            for (int q = 0; q < 4; q++) v[q % N] += share[q];
         }
     }
     if (N == 1) {
@@ -26,8 +23,8 @@ HT_DEVICE void ht_reduce_at(const ht_cuda_args& a, int row, int column) {
 
 template <class T>
 HT_DEVICE void ht_reduce(const ht_cuda_args& a) {
-    constexpr int N = ht_wide<T>::elements;
-    const bool whole = a.n % N == 0 && ht_aligned<T>(a);
+    constexpr int N = 4;
+    const bool whole = a.n % ht_wide<T>::elements == 0 && ht_aligned<T>(a);
     const int64_t across = whole ? a.n / N : a.n, pieces = across * a.m, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < pieces; at += step) {
         const int row = (int)(at / across), column = (int)(at % across);

@@ -105,7 +105,8 @@ CUresult defer(LaunchPointer launch) {
         one.bytes = 1;
     } else {
         const bool partial = launch->kernel->name.rfind("haotuner_reduce", 0) != 0 && arguments->splits > 1;
-        for (CUdeviceptr address : {arguments->x, arguments->w, arguments->bias, arguments->residual}) one.reads.insert(start_of(address));
+        for (CUdeviceptr address : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->scale, arguments->low,
+                                     arguments->high}) one.reads.insert(start_of(address));
         if (!partial && arguments->partial) one.reads.insert(start_of(arguments->partial));
         one.target = partial ? arguments->partial : arguments->y;
         one.bytes = partial ? 4ull * arguments->splits * arguments->m * arguments->n

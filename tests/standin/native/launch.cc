@@ -74,7 +74,8 @@ CUresult check_pointers(const Launch& launch) {
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
             }
     if (!arguments) return CUDA_SUCCESS;
-    for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial})
+    for (uint64_t pointer : {arguments->x, arguments->w, arguments->bias, arguments->residual, arguments->y, arguments->partial,
+                             arguments->scale, arguments->low, arguments->high})
         if (pointer && !reachable(launch.context, pointer, 1)) {
             say("%s: %#llx is no memory of this context", launch.kernel->name.c_str(), static_cast<unsigned long long>(pointer));
             return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -103,7 +104,8 @@ CUresult touch_operands(const Launch& launch) {
     if (!a) return CUDA_SUCCESS;
     const std::string& name = launch.kernel->name;
     const uint64_t size = name.find("fp16") == std::string::npos && name.find("bf16") == std::string::npos ? 4 : 2;
-    const uint64_t m = a->m, n = a->n, k = a->k, splits = std::max(a->splits, 1), rows = ((m - 1) * a->ldy + n) * size;
+    const uint64_t written = a->y_type == 0 ? size : a->y_type == 1 ? 4 : 2;
+    const uint64_t m = a->m, n = a->n, k = a->k, splits = std::max(a->splits, 1), rows = ((m - 1) * a->ldy + n) * written;
     const bool reduces = name.rfind("haotuner_reduce", 0) == 0, partial = splits > 1 && !reduces;
     if (!reduces) {
         TRY(touch(a->x, ((m - 1) * a->ldx + k) * size, false));
@@ -112,7 +114,8 @@ CUresult touch_operands(const Launch& launch) {
         TRY(touch(a->partial, 4 * splits * m * n, false));
     }
     if (partial) return touch(a->partial, 4 * splits * m * n, true);
-    if (a->bias) TRY(touch(a->bias, n * size, false));
+    for (uint64_t values : {a->bias, a->scale, a->low, a->high})
+        if (values) TRY(touch(values, n * size, false));
     if (a->residual && a->residual != a->y) TRY(touch(a->residual, rows, false));
     return touch(a->y, rows, true);
 }

@@ -159,8 +159,9 @@ static int launch(const htt_call* call, int weight) {
     const htt_region* region = &call->region[r];
     const int64_t element = ht_cuda_bytes(region->kernel.dtype);
     args.x = (const char*)call->args.x + row * args.ldx * element;
-    args.y = (char*)call->args.y + row * args.ldy * element;
-    if (args.residual != NULL) args.residual = (const char*)call->args.residual + row * args.ldy * element;
+    const int64_t written = ht_cuda_y_bytes(region->kernel.dtype, args.y_type);
+    args.y = (char*)call->args.y + row * args.ldy * written;
+    if (args.residual != NULL) args.residual = (const char*)call->args.residual + row * args.ldy * written;
     args.m = (int32_t)region->rows;
     if (ht_cuda_fits(&region->kernel, &args, &self.error) != 0) return -1;
     if (region->kernel.groups) {

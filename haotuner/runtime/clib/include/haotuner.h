@@ -111,8 +111,8 @@ ht_status ht_call_threads(const ht_linear* linear, const DLTensor* x, const DLTe
  * host, which is read before this returns; and the call is queued on `stream`. On a CPU that is NULL. */
 ht_status ht_run(ht_op* op, const DLTensor* const* operands, int count, void* stream, ht_error* error);
 
-/* Whole models of a CPU pack. Their weights are mapped read-only from the pack's folder, which all processes share; what their ops read
- * is packed once when a model is opened. Names live as long as the model, those of ht_model_name as long as the pack is open. */
+/* Whole models. Their weights are mapped read-only from the pack's folder, which all processes share; what their ops read is packed
+ * once when a model is opened. On a device they are copied there then: not while a stream is captured. Names live as long as the model, those of ht_model_name as long as the pack is open. */
 #define HT_MODEL_MAX_AXES 16
 typedef struct {
   const char* name;
@@ -144,6 +144,11 @@ ht_status ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shap
 /* Run it: one tensor for each input and for each output, in order, contiguous, on the CPU, outputs apart from everything else. Any
  * number of calls may run at once; each has a context of its own. A size that was seen lately allocates nothing. */
 ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error);
+
+/* The same of a pack on a device: tensors lie there, and all is queued on `stream` (NULL: its legacy default stream). The first call on
+ * a stream, or of larger sizes, gets working memory and may wait for the stream; then a call allocates and waits for nothing, and it may
+ * be captured into a graph. Graphs that were captured on one stream share working memory: replay them one after the other. */
+ht_status ht_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, ht_error* error);
 
 ht_status ht_model_held(ht_model* model, ht_model_held_t* out);
 void ht_model_trim(ht_model* model); /* give back the working memory that no call uses now */

@@ -1,4 +1,4 @@
-/* What every CUDA kernel of a pack is given: by value, 80 bytes, the same for the host's compiler, nvcc and NVRTC. */
+/* What every CUDA kernel of a pack is given: by value, 112 bytes, the same for the host's compiler, nvcc and NVRTC. */
 #ifndef HT_CUDA_ARGS_H
 #define HT_CUDA_ARGS_H
 
@@ -6,18 +6,24 @@
 #include <stdint.h>
 #endif
 
-enum { HT_ACT_NONE, HT_ACT_RELU, HT_ACT_GELU_ERF, HT_ACT_GELU_TANH, HT_ACT_SILU };
+enum { HT_Y_OWN, HT_Y_FP32, HT_Y_FP16, HT_Y_BF16 }; /* element type of y and residual: the kernel's own, or this one */
 
-/* Y = act(X * W^T + bias + residual). Kernels whose operands come by tensor maps take two CUtensorMap after it: x, then w. */
+enum { HT_STEP_BITS = 4, HT_STEP_BIAS = 1, HT_STEP_CLAMP = 11, HT_STEP_RESIDUAL = 12, HT_STEP_SCALE = 13 }; /* that read something */
+
+/* Y = the steps of `after` on X * W^T; without any X * W^T + bias + residual, each where it is not NULL. Kernels whose operands come
+ * by tensor maps take two CUtensorMap after it: x, then w. What is read with one value a channel is of the kernel's own type. */
 typedef struct {
     const void* x;        /* (m, k), inner stride 1, row stride ldx */
     const void* w;        /* (n, k) compact, or (k, n) compact */
-    const void* bias;     /* n elements of Y's dtype, or NULL */
+    const void* bias;     /* n elements, or NULL */
     const void* residual; /* (m, n) of Y's dtype with row stride ldy, or NULL; may be y itself */
     void* y;              /* (m, n), inner stride 1, row stride ldy */
     float* partial;       /* splits > 1: fp32 [splits][m][n], compact, 16-byte aligned; else NULL */
-    int32_t m, n, k, ldx, ldy, splits, act; /* m, n, k, splits >= 1; strides in elements */
+    int32_t m, n, k, ldx, ldy, splits; /* m, n, k, splits >= 1; strides in elements */
+    int32_t y_type;       /* HT_Y_OWN and on */
     int32_t ldw;          /* of kernels of a batch: the row stride of w, which need not be compact; others ignore it */
+    const void *scale, *low, *high; /* n elements each, where a step reads them */
+    uint64_t after;       /* steps by their numbers (haotuner/ops/epilogue.py), four bits each, the first one lowest */
 } ht_cuda_args;
 
 /* Of haotuner_unfold_DTYPE, which lays out what the windows of a convolution see: columns[group][pixel][term], a term being
@@ -30,6 +36,16 @@ typedef struct {
     int32_t down, right, above, before, dilation_down, dilation_right; /* strides of the window, pads ahead, dilations */
     int32_t lanes, stored; /* 2^lanes threads side by side go on in a pixel's row, which they store so many elements at a time */
 } ht_cuda_unfold;
+
+/* Of haotuner_fold_DTYPE, ahead of its arguments, of which y, residual and what the steps read count: gathers the taps that reach each
+ * element of a transposed convolution's result. Columns: fp32, at image * `image` + (feature, tap) * `line` + pixel * `pixel`. */
+typedef struct {
+    const float* columns;
+    int64_t image, line, pixel;   /* in elements, as all strides */
+    int64_t yb, yf, yh, yw;       /* of y and residual */
+    int32_t images, features, h, w, p, q, r, s; /* h, w: of x; p, q: of y */
+    int32_t down, right, above, before, dilation_down, dilation_right; /* strides, pads ahead, dilations */
+} ht_cuda_fold;
 
 /* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th
  * of `count` matrices W and biases, one after the other. Ends that go back or lie outside X are moved to what is possible; rows
@@ -45,11 +61,12 @@ typedef struct {
 typedef struct {
     int64_t x[HT_CUDA_BATCH_AXES], w[HT_CUDA_BATCH_AXES], y[HT_CUDA_BATCH_AXES]; /* strides in elements */
     int32_t extents[HT_CUDA_BATCH_AXES], first;
-    float factor;         /* of all matrices, where scale is NULL: y = (x * w) * factor + bias + mask */
-    int32_t zero;
+    float factor;         /* of all matrices, where scale is NULL: what follows is told (x * w) * factor + mask */
+    int32_t channel_rows; /* values of a channel are of rows of Y, not of columns */
     const float* scale;   /* of each matrix, or NULL */
     const void* mask;     /* of Y's dtype, or NULL */
     int64_t scale_apart[HT_CUDA_BATCH_AXES], mask_apart[HT_CUDA_BATCH_AXES], mask_down, mask_right; /* in elements; 0 shares */
+    int64_t channel_apart[HT_CUDA_BATCH_AXES]; /* of bias, scale, low and high; residual lies as y does */
 } ht_cuda_batch;
 
 #endif

@@ -133,3 +133,16 @@ int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int
   const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, (unsigned)z, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the layout of image columns");
 }
+
+int ht_cuda_launch_fold(CUfunction function, const ht_cuda_fold* fold, const ht_cuda_args* args, int units, CUstream stream, ht_error* error) {
+  enum { MOST = 65535, RESIDENT = 8 };
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  const int last = fold->line == 1;
+  const int64_t outer = (int64_t)fold->images * (last ? fold->p : fold->features), inner = (int64_t)fold->q * (last ? fold->features : fold->p);
+  if (inner > HT_EXTENT_LIMIT) return ht_refuse(error, "ValueError", "a row of the output, or an image of it, has %lld elements; it may have 2^31-1", (long long)inner);
+  const int64_t y = within(outer, 1, MOST), x = within((int64_t)units * RESIDENT / y + 1, 1, up(inner, HT_CUDA_REDUCE_THREADS));
+  void* params[2] = {(void*)fold, (void*)args};
+  const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching what gathers a transposed convolution");
+}

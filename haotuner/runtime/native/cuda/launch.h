@@ -26,6 +26,10 @@ typedef struct { /* a compiled kernel, as its family describes it */
 #define HT_CUDA_OPERAND_ELEMENTS 2147483647 /* offsets into x (rows * stride) and w (n * k) are 32-bit without tensor maps */
 
 static inline int64_t ht_cuda_bytes(uint8_t dtype) { return dtype == HT_CUDA_FP32 ? 4 : 2; }
+/* Of an element of y and residual. */
+static inline int64_t ht_cuda_y_bytes(uint8_t dtype, int32_t y_type) {
+  return y_type == HT_Y_OWN ? ht_cuda_bytes(dtype) : y_type == HT_Y_FP32 ? 4 : 2;
+}
 
 /* Whether operands at these addresses and strides suit the kernel; *error says which does not. Extents of args count as well. */
 int ht_cuda_fits(const ht_cuda_kernel* kernel, const ht_cuda_args* args, ht_error* error);
@@ -53,5 +57,8 @@ int ht_cuda_launch_batch(const ht_cuda_kernel* kernel, CUfunction function, cons
 /* Lays out image columns, by the pack's kernel of their element type, on a device of so many multiprocessors. Its `lanes` are
  * chosen here; `stored` is 1, or 16 bytes' worth where rows hold whole such pieces. */
 int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int units, CUstream stream, ht_error* error);
+
+/* Gathers the result of a transposed convolution, by the pack's kernel of its element type. */
+int ht_cuda_launch_fold(CUfunction function, const ht_cuda_fold* fold, const ht_cuda_args* args, int units, CUstream stream, ht_error* error);
 
 #endif /* HT_CUDA_LAUNCH_H_ */

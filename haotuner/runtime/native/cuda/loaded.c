@@ -32,7 +32,8 @@ static int find_functions(CUmodule module, ht_cuda_loaded* out, ht_error* error)
     if (ht_cuda_function(module, code->kernels[i].name, code->kernels[i].shared_bytes, &out->functions[i], error) != 0) return -1;
   for (int i = 0; i < HT_CUDA_DTYPES; ++i)
     if ((code->reduces[i] != NULL && ht_cuda_function(module, code->reduces[i], 0, &out->reduces[i], error) != 0) ||
-        (code->unfolds[i] != NULL && ht_cuda_function(module, code->unfolds[i], 0, &out->unfolds[i], error) != 0))
+        (code->unfolds[i] != NULL && ht_cuda_function(module, code->unfolds[i], 0, &out->unfolds[i], error) != 0) ||
+        (code->folds[i] != NULL && ht_cuda_function(module, code->folds[i], 0, &out->folds[i], error) != 0))
       return -1;
   return 0;
 }

@@ -30,6 +30,7 @@ typedef struct {
   const ht_cuda_kernel* kernels;
   const char* reduces[HT_CUDA_DTYPES]; /* symbols; NULL: no kernel of the dtype splits k */
   const char* unfolds[HT_CUDA_DTYPES]; /* the same; NULL: the pack has no convolution of the dtype */
+  const char* folds[HT_CUDA_DTYPES];   /* the same of transposed ones */
   const ht_cuda_groups_code* groups;   /* of whole models; NULL: there are none */
 } ht_cuda_code;
 
@@ -38,7 +39,7 @@ extern const ht_cuda_code ht_cuda_pack_code; /* in pack_data.c */
 typedef struct {
   const ht_cuda_device* device;
   CUfunction* functions; /* of each kernel */
-  CUfunction reduces[HT_CUDA_DTYPES], unfolds[HT_CUDA_DTYPES];
+  CUfunction reduces[HT_CUDA_DTYPES], unfolds[HT_CUDA_DTYPES], folds[HT_CUDA_DTYPES];
   CUfunction* groups;
 } ht_cuda_loaded;
 

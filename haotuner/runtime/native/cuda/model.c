@@ -48,7 +48,8 @@ static int64_t listed(ht_model* m, const ht_model_step* step, ht_error* error) {
     ht_model_operand* o = &m->operands[i];
     if (o->place == 1) weight = o;
     if (o->place == HT_MODEL_BOUND_BIAS) bias = o->tensor;
-    if ((o->place == 1 || o->place == HT_MODEL_BOUND_BIAS) && (m->tensors[o->tensor].weight < 0 || o->rank >= 0 || o->order != NULL))
+    if ((o->place == 1 || o->place == HT_MODEL_BOUND_BIAS) &&
+        (o->tensor < 0 || m->tensors[o->tensor].weight < 0 || o->rank >= 0 || o->order != NULL))
       return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes", op->name);
   }
   for (weight->packed = 0; weight->packed < m->packed_count; ++weight->packed) {
@@ -77,10 +78,25 @@ static int bind_all(ht_model* m, on_device* d, ht_error* error) {
     const ht_op* op = &ht_ops[one->op];
     DLTensor weight = on(m, one->tensor), bias = on(m, one->bias < 0 ? one->tensor : one->bias);
     one->data = d->bound + (uintptr_t)one->data;
-    if (op->kind->placed->bind(op, &weight, one->bias < 0 ? NULL : &bias, one->data, error) == 0) continue;
+    const DLTensor* channel = one->bias < 0 ? NULL : &bias;
+    if (op->kind->placed->bind(op, &weight, &channel, 1, one->data, error) == 0) continue;
     char text[sizeof error->text];
     memcpy(text, error->text, sizeof text);
     return ht_refuse(error, error->kind, "%.60s: %.180s", op->name, text);
+  }
+  return 0;
+}
+
+/* That every group's lines are there, and that a launch takes them. */
+static int check_groups(const ht_model* m, ht_error* error) {
+  const ht_cuda_groups_code* code = ht_cuda_pack_code.groups;
+  for (int32_t s = 0; s < m->step_count; ++s) {
+    if (m->steps[s].kind != STEP_LOOPS) continue;
+    const ht_group* group = &ht_groups[m->steps[s].index];
+    const ht_cuda_group* one = code == NULL || m->steps[s].index >= code->count ? NULL : &code->groups[m->steps[s].index];
+    int sound = one != NULL && group->tensors + one->count <= WORDS && one->points <= group->rank;
+    for (int32_t i = 0; sound && i < one->count; ++i) sound = one->sizes[i] < m->size_count;
+    if (!sound) return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: step %d has no kernel; restore the pack or tune again", (int)s);
   }
   return 0;
 }
@@ -89,6 +105,7 @@ int ht_where_open(ht_model* m, ht_error* error) {
   on_device* d = m->there = calloc(1, sizeof *d);
   ht_cuda_scope scope;
   if (d == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
+  if (check_groups(m, error) != 0) return -1;
   if ((d->loaded = ht_cuda_load(m->device, error)) == NULL || ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;
   int rc = upload(m, d, error);
   if (rc == 0) rc = bind_all(m, d, error);
@@ -187,7 +204,7 @@ int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_
   int64_t points = 1, threads = THREADS;
   for (int32_t a = 0; a < code->points; ++a) points *= plan->sizes[group->extents[a]];
   if (points <= 0) return 0;
-  if (cu == NULL || group->tensors + code->count > WORDS) return ht_refuse(error, "RuntimeError", "a group takes too much: the pack is damaged");
+  if (cu == NULL) return -1;
   for (int32_t i = 0; i < group->tensors; ++i) words[i] = (uint64_t)(uintptr_t)plan->loops[step->first + i];
   for (int32_t i = 0; i < code->count; ++i) words[group->tensors + i] = (uint64_t)plan->sizes[code->sizes[i]];
   while (threads > WARP && up(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;

@@ -1,7 +1,7 @@
 /* The doors of a pack's library for tvm-ffi, for ops whose weight stays on a device and whose calls are queued there.
  *
- * call(x, bound, out, setting[, stream[, more]]): as in ffi.c, with what `ht_bind` filled for a weight; more: offsets of a grouped op,
- * or what the epilogue adds of out's shape.
+ * call(x, bound, out, setting[, stream[, more...]]): as in ffi.c, with what `ht_bind` filled for a weight; more: offsets of a grouped op,
+ * what the epilogue adds of out's shape.
  * Without a stream (or with None) it is the one that tvm-ffi was told for x's device: that of x's framework, or of tvm_ffi.use_raw_stream. */
 #include <stdio.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -20,20 +20,32 @@ static int stream_of(const TVMFFIAny* args, int32_t count, int32_t index, void**
   return 1;
 }
 
+enum { MOST_BROUGHT = 2 };
+
+/* Names of what a call brings beside x, of which an op has so many: offsets of groups, a residual. */
+static int brought(const ht_op* op, const char* names[MOST_BROUGHT]) {
+  int count = 0;
+  for (int i = 1; i < op->operand_count && count < MOST_BROUGHT; ++i)
+    if (op->operands[i].role == HT_INPUT) names[count++] = op->operands[i].name;
+  return count;
+}
+
 int ht_ffi_queue(int index, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
-  const char* const names[4] = {"x", "weight", "out", ht_ops[index].operand_count > HT_LAYER_OPERANDS ? ht_ops[index].operands[ht_ops[index].operand_count - 2].name : "offsets"};
+  enum { MOST = 3 + MOST_BROUGHT };
   const ht_op* op = &ht_ops[index];
-  const DLTensor* given[4] = {NULL};
+  const char* names[MOST] = {"x", "weight", "out", "offsets", "residual"};
+  const int more = brought(op, names + 3);
+  const DLTensor* given[MOST] = {NULL};
   TVMFFIAny made = {.type_index = kTVMFFINone};
   void* stream = NULL;
-  if (count_args < 4 || count_args > 6 || args[3].type_index != kTVMFFIInt ||
+  if (count_args < 4 || count_args > 5 + (more > 0 ? more : 1) || args[3].type_index != kTVMFFIInt ||
       (count_args >= 5 && args[4].type_index != kTVMFFINone && !stream_of(args, count_args, 4, &stream)))
     return ht_ffi_raise("TypeError", op->name, "expected the arguments (x, bound, out, setting[, stream[, offsets or residual]])");
   const DLTensor* x = ht_ffi_tensor(&args[0]);
   if (args[2].type_index == kTVMFFINone && ht_ffi_allocate(op, kDLCUDA, x, &made) != 0) return -1;
-  const int tensors = count_args == 6 ? 4 : 3;
+  const int tensors = count_args < 5 ? 3 : count_args - 2;
   for (int i = 0; i < tensors; ++i) {
-    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i == 3 ? 5 : i]);
+    given[i] = ht_ffi_tensor(i == 2 && made.type_index != kTVMFFINone ? &made : &args[i < 3 ? i : i + 2]);
     if (given[i] != NULL) continue;
     if (made.type_index != kTVMFFINone) TVMFFIObjectDecRef(made.v_obj);
     char text[128];
@@ -133,17 +145,28 @@ HT_EXPORT int __tvm_ffi_ht_bound_bytes(void* self, const TVMFFIAny* args, int32_
   return 0;
 }
 
-/* bind(op, weight, bias or None, bound uint8[bound_bytes]): weight and bias must outlive every call and every graph with them. */
+/* bind(op, weight, bias or None, bound uint8[bound_bytes][, more...]): what has one value a channel, in the op's order, `bound` behind the
+ * first. Weight and these must outlive every call and every graph with them. */
 HT_EXPORT int __tvm_ffi_ht_bind(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   const ht_op* op = placed_op(args, count_args);
   void* bound = op == NULL ? NULL : bound_of(op, args, count_args, 3);
-  const DLTensor* weight = count_args == 4 ? ht_ffi_tensor(&args[1]) : NULL;
-  const DLTensor* bias = count_args == 4 ? ht_ffi_tensor(&args[2]) : NULL;
-  if (bound == NULL || weight == NULL || (bias == NULL && args[2].type_index != kTVMFFINone))
+  const int32_t count = count_args - 3; /* of channels: the first may be None */
+  int32_t most = 1, constants = 0;
+  for (int i = HT_FIRST_EXTRA; op != NULL && i < op->operand_count; ++i) constants += op->operands[i].role == HT_CONSTANT;
+  if (constants > most) most = constants;
+  const DLTensor* weight = count >= 1 && count <= most && count <= HT_MAX_EXTRA ? ht_ffi_tensor(&args[1]) : NULL;
+  const DLTensor* channels[HT_MAX_EXTRA];
+  int wrong = bound == NULL || weight == NULL;
+  for (int32_t i = 0; i < count && !wrong; ++i) {
+    const TVMFFIAny* arg = &args[i == 0 ? 2 : 3 + i];
+    channels[i] = ht_ffi_tensor(arg);
+    wrong = channels[i] == NULL && arg->type_index != kTVMFFINone;
+  }
+  if (wrong)
     return ht_ffi_raise("TypeError", op == NULL ? "bind" : op->name, "expected (op, weight, bias or None, bytes) with tensors of a device");
   ht_error error;
-  if (op->kind->placed->bind(op, weight, bias, bound, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
+  if (op->kind->placed->bind(op, weight, channels, count, bound, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   result->type_index = kTVMFFINone;
   return 0;
 }

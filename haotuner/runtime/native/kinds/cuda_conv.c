@@ -11,32 +11,32 @@
 #define MARK 0x68612d636f6e7631u /* of a filled bound weight */
 #define COLUMN_BYTES (64 << 20)  /* of a workspace, unless one image needs more: what is laid out should still lie in L2 when it is read */
 
-typedef struct {
-  uint64_t mark;
-  const ht_op* op;
-  const ht_cuda_loaded* loaded;
-  const void *w, *bias;
-} bound_conv;
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t terms(const ht_conv* conv) { return conv->channels / conv->groups * (int64_t)conv->tall.taps * conv->wide.taps; }
 
-static int64_t image_bytes(const ht_cuda_conv* data, int64_t p, int64_t q) {
+static int64_t weight_bytes(const ht_cuda_conv* data) {
+  const ht_conv* conv = &data->conv;
+  return (int64_t)conv->channels / conv->groups * conv->features * conv->tall.taps * conv->wide.taps * ht_cuda_bytes(data->dtype);
+}
+
+/* Of what is laid out of an image h x w that becomes p x q. */
+static int64_t image_bytes(const ht_cuda_conv* data, int64_t h, int64_t w, int64_t p, int64_t q) {
+  if (data->conv.transposed) return ht_cuda_fold_bytes(&data->conv, h, w);
   return p * q * data->conv.groups * terms(&data->conv) * ht_cuda_bytes(data->dtype);
 }
 
-static int64_t at_once(const ht_cuda_conv* data, int64_t batch, int64_t p, int64_t q) {
-  const int64_t bytes = image_bytes(data, p, q), most = bytes > 0 ? COLUMN_BYTES / bytes : batch;
+static int64_t at_once(const ht_cuda_conv* data, int64_t batch, int64_t bytes) {
+  const int64_t most = bytes > 0 ? COLUMN_BYTES / bytes : batch;
   return least(most > 1 ? most : 1, batch);
 }
 
 static int64_t bound_bytes(const ht_op* op) {
   (void)op;
-  return (int64_t)sizeof(bound_conv);
+  return (int64_t)sizeof(ht_cuda_bound_conv);
 }
 
-/* An image (or several) of `channels`: where each axis lies, in elements. `strides`: b, channel, h, w. */
+/* An image (or several) of `channels`: where each axis lies, in elements. `strides`: b, channel, h, w; that of an axis of one element says nothing. */
 static int image_of(const ht_op* op, const char* name, const DLTensor* t, int device, int64_t channels, int64_t extents[3], int64_t strides[4],
                     ht_error* error) {
   const ht_conv* conv = &((const ht_cuda_conv*)op->data)->conv;
@@ -58,9 +58,6 @@ static int image_of(const ht_op* op, const char* name, const DLTensor* t, int de
     return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d; expected %lld", name, (long long)shape[c], c - lead, (long long)channels);
   extents[0] = shape[0], extents[1] = conv->flat ? 1 : shape[w - 1], extents[2] = shape[w];
   strides[0] = steps[0], strides[1] = steps[c], strides[2] = conv->flat ? 0 : steps[w - 1], strides[3] = steps[w];
-  for (int i = 0; i < 3; ++i) /* the stride of an axis of one element says nothing */
-    if (extents[i] == 1) strides[i == 0 ? 0 : i + 1] = 0;
-  if (channels == 1) strides[1] = 0;
   return 0;
 }
 
@@ -69,33 +66,47 @@ static int64_t span(const int64_t extents[3], const int64_t strides[4], int64_t 
   return ((extents[0] - 1) * strides[0] + (channels - 1) * strides[1] + (extents[1] - 1) * strides[2] + (extents[2] - 1) * strides[3] + 1) * element;
 }
 
-static int meets(const void* y, int64_t y_bytes, const void* other, int64_t bytes) {
-  const uintptr_t a = (uintptr_t)y, b = (uintptr_t)other;
-  return other != NULL && a < b + (uintptr_t)bytes && b < a + (uintptr_t)y_bytes;
-}
-
 /* Pixels of an image side by side (channels first), or pixels of all images evenly apart (channels last): what one product writes. */
 static int check_out(const ht_conv* conv, const int64_t e[3], const int64_t s[4], ht_error* error) {
   const int rows = e[1] > 1, columns = e[2] > 1, images = e[0] > 1, many = conv->features > 1;
   int even;
-  if (!conv->last) even = (!columns || s[3] == 1) && (!rows || s[2] == e[2]) && (!many || s[1] >= e[1] * e[2]);
+  if (!conv->last)
+    even = (!columns || s[3] == 1) && (!rows || s[2] == e[2]) && (!many || s[1] >= e[1] * e[2]) &&
+           (!images || s[0] >= (conv->features - 1) * s[1] + e[1] * e[2]);
   else {
     const int64_t step = columns ? s[3] : rows ? s[2] : images ? s[0] : conv->features;
     even = (!many || s[1] == 1) && (!rows || s[2] == e[2] * step) && (!images || s[0] == e[1] * e[2] * step) && step >= conv->features;
   }
-  if (even && (!images || conv->last || s[0] >= (conv->features - 1) * s[1] + e[1] * e[2])) return 0;
+  if (even) return 0;
   return ht_refuse(error, "ValueError", "out has its pixels unevenly apart, or overlapping; pass a contiguous out");
+}
+
+/* What is added to the sums lies as out does, and may be out itself: an element is read by who then writes it. */
+static int check_residual(const ht_op* op, const DLTensor* t, int device, const int64_t y[3], const int64_t ys[4], int64_t y_bytes, ht_call* call,
+                          ht_error* error) {
+  int64_t extents[3], strides[4];
+  if (image_of(op, "residual", t, device, ((const ht_cuda_conv*)op->data)->conv.features, extents, strides, error) != 0) return -1;
+  if (memcmp(extents, y, sizeof extents) != 0 || memcmp(strides, ys, sizeof strides) != 0)
+    return ht_refuse(error, "ValueError", "residual is %lld images of %lld x %lld; expected %lld of %lld x %lld, with the strides of out: pass contiguous ones",
+                     (long long)extents[0], (long long)extents[1], (long long)extents[2], (long long)y[0], (long long)y[1], (long long)y[2]);
+  if (t->data == NULL) return ht_refuse(error, "ValueError", "residual has no data");
+  call->conv.extras = 1;
+  call->conv.extra[0].data = (const float*)ht_data(t);
+  if (ht_data(t) != (const char*)call->conv.y && ht_cuda_meet(call->conv.y, y_bytes, ht_data(t), y_bytes))
+    return ht_refuse(error, "ValueError", "out shares some of its memory with residual; pass the same tensor, or another out");
+  return 0;
 }
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
-  if (count != 3) return ht_refuse(error, "TypeError", "expected x, a bound weight, and out");
+  if (count != 3 + data->after.residual)
+    return ht_refuse(error, "TypeError", "expected x, a bound weight, %s", data->after.residual ? "out, and residual" : "and out");
   const DLTensor* w = tensors[1];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) || w->data == NULL ||
-      (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const bound_conv*)ht_data(w))->mark != MARK || ((const bound_conv*)ht_data(w))->op != op)
+      (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound_conv*)ht_data(w))->mark != MARK || ((const ht_cuda_bound_conv*)ht_data(w))->op != op)
     return ht_refuse(error, "ValueError", "weight was not bound by this pack for %s: bind the weight again", op->name);
-  const bound_conv* bound = (const bound_conv*)ht_data(w);
+  const ht_cuda_bound_conv* bound = (const ht_cuda_bound_conv*)ht_data(w);
   const int device = bound->loaded->device->ordinal;
   int64_t x[3], xs[4], y[3], ys[4];
   if (image_of(op, "x", tensors[0], device, conv->channels, x, xs, error) != 0 || image_of(op, "out", tensors[2], device, conv->features, y, ys, error) != 0)
@@ -120,35 +131,30 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   if (call->empty) return 0;
   if (tensors[0]->data == NULL || tensors[2]->data == NULL) return ht_refuse(error, "ValueError", "%s has no data", tensors[0]->data == NULL ? "x" : "out");
   if (check_out(conv, y, ys, error) != 0) return -1;
-  const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, element);
-  if (meets(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
+  const int64_t element = ht_cuda_bytes(data->dtype), y_bytes = span(y, ys, conv->features, ht_cuda_y_bytes(data->dtype, data->after.y_type));
+  if (ht_cuda_meet(call->conv.y, y_bytes, call->conv.x, span(x, xs, conv->channels, element)))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
-  if (meets(call->conv.y, y_bytes, bound->w, conv->features * terms(conv) * element) || meets(call->conv.y, y_bytes, bound->bias, conv->features * element))
+  if (ht_cuda_meet(call->conv.y, y_bytes, bound->w, weight_bytes(data)) || ht_cuda_meet_channels(&bound->channels, conv->features * element, call->conv.y, y_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
-  return 0;
+  return data->after.residual ? check_residual(op, tensors[3], device, y, ys, y_bytes, call, error) : 0;
 }
 
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* memory, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
-  bound_conv* bound = memory;
+  ht_cuda_bound_conv* bound = memory;
   const int rank = conv->flat ? 3 : 4;
-  const int64_t wanted[4] = {conv->features, conv->channels / conv->groups, conv->flat ? conv->wide.taps : conv->tall.taps, conv->wide.taps};
+  const int64_t wanted[4] = {conv->transposed ? conv->channels : conv->features, (conv->transposed ? conv->features : conv->channels) / conv->groups, conv->flat ? conv->wide.taps : conv->tall.taps, conv->wide.taps};
   bound->mark = 0;
   if (ht_cuda_check_tensor(op, "weight", weight, -1, error) != 0) return -1;
   if (weight->ndim != rank || memcmp(weight->shape, wanted, (size_t)rank * sizeof *wanted) != 0 || weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous, of the axes %lld x %lld x %lld%s: it is not copied", (long long)wanted[0],
                      (long long)wanted[1], (long long)wanted[2], conv->flat ? "" : " x the window's width");
-  if (data->fused && (bias != NULL) != data->bias)
-    return ht_refuse(error, "ValueError", bias == NULL ? "its epilogue adds a bias: bind one" : "its epilogue adds no bias: bind the weight alone");
-  if (bias != NULL) {
-    if (ht_cuda_check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
-    if (bias->ndim != 1 || bias->shape[0] != conv->features || bias->data == NULL || !ht_contiguous(bias))
-      return ht_refuse(error, "ValueError", "bias must be contiguous, of one axis of %d", (int)conv->features);
-  }
+  ht_cuda_channels values;
+  if (ht_cuda_bind_channels(op, &data->after, 0, conv->features, channels, count, weight->device.device_id, &values, error) != 0) return -1;
   const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);
   if (loaded == NULL) return -1;
-  *bound = (bound_conv){0, op, loaded, ht_data(weight), bias == NULL ? NULL : ht_data(bias)};
+  *bound = (ht_cuda_bound_conv){0, op, loaded, ht_data(weight), values};
   bound->mark = MARK;
   return 0;
 }
@@ -160,11 +166,12 @@ static int64_t most_columns(const ht_op* op) {
   int64_t largest[3];
   for (int i = 0; i < 3; ++i) largest[i] = op->axes[HT_CONV_B + i].extent > 0 ? op->axes[HT_CONV_B + i].extent : op->axes[HT_CONV_B + i].last;
   const int64_t p = conv->flat ? 1 : ht_conv_out(conv, &conv->tall, largest[1]), q = ht_conv_out(conv, &conv->wide, largest[2]);
-  return p < 1 || q < 1 ? 0 : at_once(data, largest[0], p, q) * image_bytes(data, p, q);
+  const int64_t bytes = image_bytes(data, conv->flat ? 1 : largest[1], largest[2], p, q);
+  return p < 1 || q < 1 ? 0 : at_once(data, largest[0], bytes) * bytes;
 }
 
 static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* error) {
-  const bound_conv* bound = memory;
+  const ht_cuda_bound_conv* bound = memory;
   ht_cuda_scope scope;
   if (bound->mark != MARK || bound->op != op) return ht_refuse(error, "ValueError", "the weight was not bound by this pack: bind it again");
   if (ht_cuda_open(bound->loaded->device->ordinal, error) == NULL || ht_cuda_enter(bound->loaded->device, &scope, error) != 0) return -1;
@@ -181,42 +188,42 @@ static int64_t apart(const ht_conv_call* c, int64_t row, int64_t pixel, int64_t 
 /* Whether what the windows see is x as it lies: windows of one tap and stride 1, channels last, pixels evenly apart. */
 static int lies_as_columns(const ht_conv* conv, const ht_conv_call* c) {
   const int64_t step = apart(c, c->xh, c->xw, c->xb, conv->channels);
-  return conv->last && conv->tall.taps == 1 && conv->wide.taps == 1 && conv->tall.stride == 1 && conv->wide.stride == 1 && c->p == c->h && c->q == c->w &&
+  return conv->last && !conv->transposed && conv->tall.taps == 1 && conv->wide.taps == 1 && conv->tall.stride == 1 && conv->wide.stride == 1 && c->p == c->h && c->q == c->w &&
          conv->tall.before == 0 && conv->wide.before == 0 && (conv->channels == 1 || c->xc == 1) && (c->p == 1 || c->xh == c->q * step) &&
          (c->batch == 1 || c->xb == c->p * c->q * step) && step >= conv->channels && step <= HT_EXTENT_LIMIT &&
          c->batch * c->p * c->q <= HT_EXTENT_LIMIT;
 }
 
 /* The products of `images` images from the first on; columns NULL: x lies as they would. */
-static void products_of(const ht_op* op, const ht_conv_call* c, const bound_conv* bound, const void* columns, int64_t first, int64_t images,
+static void products_of(const ht_op* op, const ht_conv_call* c, const ht_cuda_bound_conv* bound, const void* columns, int64_t first, int64_t images,
                         ht_cuda_args* args, ht_cuda_batch* batch) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   const int64_t k = terms(conv), features = conv->features / conv->groups, plane = c->p * c->q, pixels = images * plane;
-  char* y = (char*)c->y + first * c->yb * ht_cuda_bytes(data->dtype);
+  const int64_t done = first * c->yb * ht_cuda_y_bytes(data->dtype, data->after.y_type);
+  char* y = (char*)c->y + done;
+  const char* residual = data->after.residual ? (const char*)c->extra[0].data + done : NULL;
   memset(batch, 0, sizeof *batch);
   batch->factor = 1;
-  batch->mask = bound->bias; /* of every feature, broadcast along the pixels */
   batch->extents[0] = 1, batch->extents[1] = conv->last ? 1 : (int32_t)images, batch->extents[2] = conv->groups;
-  batch->mask_apart[2] = features;
-  const ht_cuda_args both = {.y = y, .k = (int32_t)k, .ldx = (int32_t)k, .ldw = (int32_t)k, .splits = 1, .act = data->act};
+  batch->channel_apart[2] = features;
+  batch->channel_rows = !conv->last;
+  const ht_cuda_args both = {.y = y, .residual = residual, .k = (int32_t)k, .ldx = (int32_t)k, .ldw = (int32_t)k, .splits = 1};
   *args = both;
+  ht_cuda_tell(args, &data->after, &bound->channels);
   if (conv->last) {
     args->x = columns, args->w = bound->w, args->m = (int32_t)pixels, args->n = (int32_t)features;
     args->ldy = (int32_t)apart(c, c->yh, c->yw, c->yb, conv->features);
     batch->x[2] = pixels * k, batch->w[2] = features * k, batch->y[2] = features;
-    batch->mask_right = 1;
     if (columns == NULL) args->x = c->x, args->ldx = (int32_t)apart(c, c->xh, c->xw, c->xb, conv->channels), batch->x[2] = k;
     return;
   }
   args->x = bound->w, args->w = columns, args->m = (int32_t)features, args->n = (int32_t)plane;
   args->ldy = (int32_t)(conv->features > 1 ? c->yf : plane);
   batch->x[2] = features * k, batch->w[1] = plane * k, batch->w[2] = pixels * k, batch->y[1] = c->yb, batch->y[2] = features * c->yf;
-  batch->mask_down = 1;
 }
 
-/* The planned kernel, or another of the op's that takes these products; -1: none does. */
-static int kernel_for(const ht_op* op, int planned, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error) {
+int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_cuda_kernel* kernels = ht_cuda_pack_code.kernels;
   ht_error other;
@@ -226,7 +233,7 @@ static int kernel_for(const ht_op* op, int planned, const ht_cuda_args* args, co
   return -1;
 }
 
-static int launch_products(const ht_op* op, int chosen, const bound_conv* bound, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_queue* queue,
+static int launch_products(const ht_op* op, int chosen, const ht_cuda_bound_conv* bound, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_queue* queue,
                            ht_error* error) {
   const int place = ((const ht_cuda_conv*)op->data)->kernels[chosen];
   return ht_cuda_launch_batch(&ht_cuda_pack_code.kernels[place], bound->loaded->functions[place], args, batch,
@@ -237,7 +244,7 @@ static int launch_images(const ht_op* op, int planned, const ht_call* call, int6
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   const ht_conv_call* c = &call->conv;
-  const bound_conv* bound = (const bound_conv*)(const void*)c->weight;
+  const ht_cuda_bound_conv* bound = (const ht_cuda_bound_conv*)(const void*)c->weight;
   const int32_t piece = (int32_t)(16 / ht_cuda_bytes(data->dtype));
   ht_cuda_unfold unfold = {.x = (const char*)c->x + first * c->xb * ht_cuda_bytes(data->dtype), .columns = columns, .xb = c->xb, .xc = c->xc,
                            .xh = c->xh, .xw = c->xw, .pixels = images * c->p * c->q, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p,
@@ -248,7 +255,7 @@ static int launch_images(const ht_op* op, int planned, const ht_call* call, int6
   ht_cuda_args args;
   ht_cuda_batch batch;
   products_of(op, c, bound, columns, first, images, &args, &batch);
-  const int chosen = kernel_for(op, planned, &args, &batch, error);
+  const int chosen = ht_cuda_conv_kernel(op, planned, &args, &batch, error);
   if (chosen < 0) return -1;
   if (chosen != planned) queue->fallback = 1;
   if (ht_cuda_launch_unfold(bound->loaded->unfolds[data->dtype], &unfold, bound->loaded->device->units, queue->stream, error) != 0) return -1;
@@ -259,13 +266,15 @@ static int launch_images(const ht_op* op, int planned, const ht_call* call, int6
 static int launch_laid_out(const ht_op* op, int planned, const ht_call* call, const ht_cuda_device* device, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv_call* c = &call->conv;
-  const int64_t each = at_once(data, c->batch, c->p, c->q);
+  const int64_t bytes = image_bytes(data, c->h, c->w, c->p, c->q), each = at_once(data, c->batch, bytes);
   ht_cuda_workspace workspace = {NULL, NULL};
-  int rc = ht_cuda_workspace_take(device, queue->stream, each * image_bytes(data, c->p, c->q), &workspace);
+  int rc = ht_cuda_workspace_take(device, queue->stream, each * bytes, &workspace);
   if (rc != 0)
     rc = ht_refuse(error, "RuntimeError", "no memory for %lld bytes of image columns on this stream: call prepare(stream) of the bound weight first, which has "
-                   "room for the shapes that were tuned", (long long)(each * image_bytes(data, c->p, c->q)));
-  for (int64_t first = 0; first < c->batch && rc == 0; first += each)
+                   "room for the shapes that were tuned", (long long)(each * bytes));
+  if (rc == 0 && data->conv.transposed)
+    rc = ht_cuda_launch_transposed(op, planned, call, each, (const ht_cuda_bound_conv*)(const void*)c->weight, workspace.data, queue, error);
+  for (int64_t first = 0; first < c->batch && rc == 0 && !data->conv.transposed; first += each)
     rc = launch_images(op, planned, call, first, least(each, c->batch - first), workspace.data, queue, error);
   ht_cuda_workspace_done(&workspace);
   return rc;
@@ -273,7 +282,7 @@ static int launch_laid_out(const ht_op* op, int planned, const ht_call* call, co
 
 static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
-  const bound_conv* bound = (const bound_conv*)(const void*)call->conv.weight;
+  const ht_cuda_bound_conv* bound = (const ht_cuda_bound_conv*)(const void*)call->conv.weight;
   const ht_cuda_device* device = bound->loaded->device;
   const int planned = ((const ht_sliced_entry*)plan->data)[ht_look_up(&plan->table, call->extents)].kernel;
   ht_cuda_scope scope;
@@ -285,7 +294,7 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   if (lies_as_columns(&data->conv, &call->conv)) {
     ht_error other; /* addresses or strides that no kernel takes: columns are laid out all the same */
     products_of(op, &call->conv, bound, NULL, 0, call->conv.batch, &args, &batch);
-    chosen = kernel_for(op, planned, &args, &batch, &other);
+    chosen = ht_cuda_conv_kernel(op, planned, &args, &batch, &other);
   }
   if (chosen < 0) rc = launch_laid_out(op, planned, call, device, queue, error);
   else {

@@ -3,22 +3,41 @@
  *   channels first: Y[b, group] (features, pixels) = weight (features, terms) . columns (pixels, terms)^T, a product an image and group
  *   channels last:  Y[group] (pixels, features) = columns (pixels, terms) . weight (features, terms)^T, a product a group
  *
+ * A transposed one is the other way round: the products of every pixel with every tap, in fp32, and a launch that gathers them.
+ *
+ *   channels first: columns[b, group] (features x taps, pixels) = weight (channels, features x taps)^T . x (channels, pixels)
+ *   channels last:  columns[group] (pixels, features x taps) = x (pixels, channels) . weight (channels, features x taps)
+ *
  * Images are taken so many at a time that their columns find room. */
 #ifndef HT_CUDA_CONV_H_
 #define HT_CUDA_CONV_H_
 
 #include "conv.h"
-#include "cuda/loaded.h"
+#include "cuda_after.h"
 
 typedef struct {
   ht_conv conv; /* windows and layout; it has no programs of its own */
   uint8_t dtype;
-  uint8_t bias;           /* its epilogue adds one: it is bound, else it may be where `fused` is 0 */
-  uint8_t fused;          /* the op has an epilogue */
-  int32_t act;            /* HT_ACT_NONE and on */
+  ht_cuda_after after;
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels; cells of the plan are ht_sliced_entry, of which the kernel counts */
 } ht_cuda_conv;
 
-extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, and out */
+typedef struct { /* a weight on a device */
+  uint64_t mark;
+  const ht_op* op;
+  const ht_cuda_loaded* loaded;
+  const void* w;
+  ht_cuda_channels channels;
+} ht_cuda_bound_conv;
+
+/* The planned kernel, or another of the op's that takes these products; -1: none does. */
+int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, const ht_cuda_batch* batch, ht_error* error);
+
+/* cuda_conv_transposed.c: bytes of one image's products with every tap; the launches of all images, `each` of them at a time. */
+int64_t ht_cuda_fold_bytes(const ht_conv* conv, int64_t h, int64_t w);
+int ht_cuda_launch_transposed(const ht_op* op, int planned, const ht_call* call, int64_t each, const ht_cuda_bound_conv* bound, void* columns,
+                              ht_queue* queue, ht_error* error);
+
+extern const ht_kind ht_cuda_conv_kind; /* its call takes x, a bound weight, out, and perhaps a residual */
 
 #endif /* HT_CUDA_CONV_H_ */

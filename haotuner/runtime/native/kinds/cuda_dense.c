@@ -14,7 +14,7 @@ static const char* place_name(int device_type) {
 }
 
 int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error) {
-  const ht_operand* x = &op->operands[0]; /* out is of its type; others are as the op says */
+  const ht_operand* x = &op->operands[strcmp(name, "out") == 0 ? op->operand_count - 1 : 0];
   for (int i = 0; i < op->operand_count + op->optional_count; ++i)
     if (strcmp(op->operands[i].name, name) == 0) x = &op->operands[i];
   if (t == NULL) return ht_refuse(error, "TypeError", "%s is missing", name);
@@ -43,11 +43,6 @@ static int check_rows(const char* name, const DLTensor* t, int64_t inner, ht_vie
   return 0;
 }
 
-static int meets(const void* y, int64_t y_bytes, const void* other, int64_t bytes) {
-  uintptr_t a = (uintptr_t)y, b = (uintptr_t)other;
-  return other != NULL && a < b + (uintptr_t)bytes && b < a + (uintptr_t)y_bytes;
-}
-
 static int64_t stack(const ht_cuda_dense* dense) { return dense->groups > 0 ? dense->groups : 1; }
 
 /* Where the rows of each group end: read on the device, when the call runs. */
@@ -66,7 +61,7 @@ static int check_offsets(const ht_op* op, const DLTensor* offsets, int device, h
 static int check_residual(const ht_op* op, const DLTensor* t, const DLTensor* y, int device, ht_call* call, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
   const ht_view* out = &call->views[2];
-  ht_view* view = &call->views[3];
+  ht_view* view = &call->views[4];
   if (ht_cuda_check_tensor(op, "residual", t, device, error) != 0) return -1;
   if (t->ndim != y->ndim)
     return ht_refuse(error, "ValueError", "residual has rank %d, out has rank %d; they must be equal", (int)t->ndim, (int)y->ndim);
@@ -80,8 +75,8 @@ static int check_residual(const ht_op* op, const DLTensor* t, const DLTensor* y,
   if (view->strides[0] != out->strides[0]) /* of several rows: that of one is n */
     return ht_refuse(error, "ValueError", "residual has the row stride %lld, out has %lld; they must be equal: pass contiguous ones",
                      (long long)view->strides[0], (long long)out->strides[0]);
-  const int64_t bytes = ((out->extents[0] - 1) * out->strides[0] + dense->n) * ht_cuda_bytes(dense->dtype);
-  if (view->data != out->data && meets(out->data, bytes, view->data, bytes))
+  const int64_t bytes = ((out->extents[0] - 1) * out->strides[0] + dense->n) * ht_cuda_y_bytes(dense->dtype, dense->after.y_type);
+  if (view->data != out->data && ht_cuda_meet(out->data, bytes, view->data, bytes))
     return ht_refuse(error, "ValueError", "out shares some of its memory with residual; pass the same tensor, or another out");
   return 0;
 }
@@ -89,16 +84,17 @@ static int check_residual(const ht_op* op, const DLTensor* t, const DLTensor* y,
 static int check_apart(const ht_cuda_dense* dense, const ht_cuda_bound* bound, const ht_call* call, ht_error* error) {
   const ht_view *x = &call->views[0], *y = &call->views[2];
   const int64_t element = ht_cuda_bytes(dense->dtype), m = x->extents[0];
-  const int64_t x_bytes = ((m - 1) * x->strides[0] + dense->k) * element, y_bytes = ((m - 1) * y->strides[0] + dense->n) * element;
+  const int64_t x_bytes = ((m - 1) * x->strides[0] + dense->k) * element;
+  const int64_t y_bytes = ((m - 1) * y->strides[0] + dense->n) * ht_cuda_y_bytes(dense->dtype, dense->after.y_type);
   if (y->strides[0] < dense->n) /* of several rows: that of one is n */
     return ht_refuse(error, "ValueError", "rows of out overlap: row stride %lld is under n = %lld", (long long)y->strides[0],
                      (long long)dense->n);
-  if (meets(y->data, y_bytes, x->data, x_bytes))
+  if (ht_cuda_meet(y->data, y_bytes, x->data, x_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with x, which is read meanwhile; pass another out");
-  if (meets(y->data, y_bytes, bound->w, stack(dense) * dense->n * dense->k * element) ||
-      meets(y->data, y_bytes, bound->bias, stack(dense) * dense->n * element))
+  if (ht_cuda_meet(y->data, y_bytes, bound->w, stack(dense) * dense->n * dense->k * element) ||
+      ht_cuda_meet_channels(&bound->channels, stack(dense) * dense->n * element, y->data, y_bytes))
     return ht_refuse(error, "ValueError", "out shares memory with the weight or the bias; pass another out");
-  if (dense->groups > 0 && meets(y->data, y_bytes, call->views[3].data, (int64_t)dense->groups * 4))
+  if (dense->groups > 0 && ht_cuda_meet(y->data, y_bytes, call->views[3].data, (int64_t)dense->groups * 4))
     return ht_refuse(error, "ValueError", "out shares memory with offsets, which is read meanwhile; pass another out");
   return 0;
 }
@@ -109,10 +105,10 @@ static int64_t bound_bytes(const ht_op* op) {
 
 static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count, ht_call* call, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
-  const int behind = dense->groups > 0 || dense->residual; /* no op has both */
-  if (count != 3 + behind)
+  const int grouped = dense->groups > 0, residual = dense->after.residual;
+  if (count != 3 + grouped + residual)
     return ht_refuse(error, "TypeError", "expected x, a bound weight, %s",
-                     dense->groups > 0 ? "out, and offsets" : behind ? "out, and residual" : "and out");
+                     grouped && residual ? "out, offsets, and residual" : grouped ? "out, and offsets" : residual ? "out, and residual" : "and out");
   const DLTensor *x = tensors[0], *w = tensors[1], *y = tensors[2];
   if (w == NULL || w->device.device_type != kDLCPU || w->dtype.bits != 8 || w->ndim != 1 || w->shape[0] != bound_bytes(op) ||
       w->data == NULL || (uintptr_t)ht_data(w) % HT_BOUND_ALIGNMENT != 0 || ((const ht_cuda_bound*)ht_data(w))->mark != MARK ||
@@ -121,7 +117,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   const ht_cuda_bound* bound = (const ht_cuda_bound*)ht_data(w);
   const int device = bound->loaded->device->ordinal;
   if (ht_cuda_check_tensor(op, "x", x, device, error) != 0 || ht_cuda_check_tensor(op, "out", y, device, error) != 0) return -1;
-  if (dense->groups > 0 && check_offsets(op, tensors[3], device, call, error) != 0) return -1;
+  if (grouped && check_offsets(op, tensors[3], device, call, error) != 0) return -1;
   if (check_rows("x", x, dense->k, &call->views[0], error) != 0) return -1;
   if (y->ndim != x->ndim)
     return ht_refuse(error, "ValueError", "out has rank %d, x has rank %d; they must be equal", (int)y->ndim, (int)x->ndim);
@@ -130,7 +126,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
       return ht_refuse(error, "ValueError", "out has extent %lld in axis %d, x has %lld; they must be equal", (long long)y->shape[i], i,
                        (long long)x->shape[i]);
   if (check_rows("out", y, dense->n, &call->views[2], error) != 0) return -1;
-  if (dense->residual && check_residual(op, tensors[3], y, device, call, error) != 0) return -1;
+  if (residual && check_residual(op, tensors[3 + grouped], y, device, call, error) != 0) return -1;
   call->views[1].data = (char*)bound;
   call->extents[HT_AXIS_M] = call->views[0].extents[0];
   call->extents[HT_AXIS_N] = dense->n;
@@ -142,7 +138,7 @@ static int check(const ht_op* op, const DLTensor* const* tensors, int32_t count,
   return check_apart(dense, bound, call, error);
 }
 
-static int check_constants(const ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_error* error) {
+static int check_weight(const ht_op* op, const DLTensor* weight, ht_error* error) {
   const ht_cuda_dense* dense = op->data;
   const int64_t rows = dense->kn ? dense->k : dense->n, columns = dense->kn ? dense->n : dense->k;
   if (ht_cuda_check_tensor(op, "weight", weight, -1, error) != 0) return -1;
@@ -158,18 +154,6 @@ static int check_constants(const ht_op* op, const DLTensor* weight, const DLTens
                      (long long)columns);
   if (weight->data == NULL || !ht_contiguous(weight))
     return ht_refuse(error, "ValueError", "weight must be contiguous and have data, for it is not copied: bind a contiguous copy of it");
-  const int wanted = op->operand_count - HT_LAYER_OPERANDS - dense->residual; /* of a fused op: what its epilogue reads of a channel */
-  if (dense->fused && (bias != NULL) != (wanted > 0))
-    return ht_refuse(error, "ValueError", bias == NULL ? "its epilogue adds a bias: bind one" : "its epilogue adds no bias: bind the weight alone");
-  if (bias == NULL) return 0;
-  if (ht_cuda_check_tensor(op, "bias", bias, weight->device.device_id, error) != 0) return -1;
-  if (dense->groups > 0) {
-    if (bias->ndim != 2 || bias->shape[0] != dense->groups || bias->shape[1] != dense->n || bias->data == NULL || !ht_contiguous(bias))
-      return ht_refuse(error, "ValueError", "bias has rank %d and first extent %lld; expected a contiguous (%d, %lld), a row for each group",
-                       (int)bias->ndim, (long long)bias->shape[0], (int)dense->groups, (long long)dense->n);
-  } else if (bias->ndim != 1 || bias->shape[0] != dense->n || bias->data == NULL || !ht_contiguous(bias))
-    return ht_refuse(error, "ValueError", "bias has rank %d and extent %lld; expected one contiguous axis of %lld", (int)bias->ndim,
-                     (long long)bias->shape[0], (long long)dense->n);
   return 0;
 }
 
@@ -183,15 +167,17 @@ static int bind_kernel(const ht_op* op, ht_cuda_bound* bound, int place, ht_erro
   return kernel->maps ? ht_cuda_encode_w(map, kernel, bound->w, stack(dense), dense->n, dense->k, error) : 0;
 }
 
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* memory, ht_error* error) {
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* memory, ht_error* error) {
+  const ht_cuda_dense* dense = op->data;
   ht_cuda_bound* bound = memory;
   if ((uintptr_t)memory % HT_BOUND_ALIGNMENT != 0) return ht_refuse(error, "ValueError", "bound must be aligned to %d bytes", HT_BOUND_ALIGNMENT);
   bound->mark = 0;
-  if (check_constants(op, weight, bias, error) != 0) return -1;
+  if (check_weight(op, weight, error) != 0 ||
+      ht_cuda_bind_channels(op, &dense->after, dense->groups, dense->n, channels, count, weight->device.device_id, &bound->channels, error) != 0)
+    return -1;
   const ht_cuda_loaded* loaded = ht_cuda_load(weight->device.device_id, error);
   if (loaded == NULL) return -1;
   bound->w = ht_data(weight);
-  bound->bias = bias == NULL ? NULL : ht_data(bias);
   ht_cuda_scope scope; /* a map is encoded for the current context: the driver refuses where there is none */
   if (ht_cuda_enter(loaded->device, &scope, error) != 0) return -1;
   int rc = 0;

@@ -3,7 +3,7 @@
 #ifndef HT_CUDA_DENSE_H_
 #define HT_CUDA_DENSE_H_
 
-#include "cuda/loaded.h"
+#include "cuda_after.h"
 
 #define HT_CUDA_REGIONS 2
 
@@ -18,8 +18,7 @@ typedef struct {
   int32_t kn; /* users store this op's weight as (k, n) instead of (n, k) */
   int32_t groups; /* matrices W and biases, one for each group of rows; 0 of dense */
   uint8_t dtype;
-  uint8_t fused, residual; /* fused: a bias is bound where the epilogue has one, else nowhere; residual: it comes behind out */
-  int32_t act;             /* HT_ACT_NONE and on */
+  ht_cuda_after after;
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels */
 } ht_cuda_dense;
 
@@ -33,7 +32,8 @@ typedef struct { /* a weight on a device; `maps` has one of each kernel of the o
   uint64_t mark;
   const ht_op* op;
   const ht_cuda_loaded* loaded;
-  const void *w, *bias;
+  const void* w;
+  ht_cuda_channels channels;
   CUtensorMap maps[];
 } ht_cuda_bound;
 
@@ -44,6 +44,6 @@ void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m,
 int ht_cuda_check_tensor(const ht_op* op, const char* name, const DLTensor* t, int device, ht_error* error);
 
 extern const ht_kind ht_cuda_dense_kind;
-extern const ht_kind ht_cuda_grouped_kind; /* its call takes the offsets behind out: int32, on the device */
+extern const ht_kind ht_cuda_grouped_kind; /* its call takes the offsets behind out: int32, on the device; then a residual */
 
 #endif /* HT_CUDA_DENSE_H_ */

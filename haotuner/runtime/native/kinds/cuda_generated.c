@@ -96,8 +96,8 @@ static int64_t bound_bytes(const ht_op* op) { /* nothing is bound */
   return 0;
 }
 
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* bound, ht_error* error) {
-  (void)weight, (void)bias, (void)bound;
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* bound, ht_error* error) {
+  (void)weight, (void)channels, (void)count, (void)bound;
   return ht_refuse(error, "ValueError", "%s has no weight to bind: all operands come with the call", op->name);
 }
 

@@ -31,7 +31,7 @@ static int row_stride(const char* name, int64_t rows, int64_t columns, int64_t d
 
 /* Arguments of one matrix, and the batch's strides. */
 /* What is beside the products. */
-static int described_beside(const ht_call* call, ht_cuda_args* args, ht_cuda_batch* batch, int axis, int place, ht_error* error) {
+static int described_beside(const ht_cuda_product* data, const ht_call* call, ht_cuda_args* args, ht_cuda_batch* batch, int axis, int place, ht_error* error) {
   const ht_view* views = call->product.views;
   const ht_view *bias = &views[HT_PRODUCT_BIAS], *scale = &views[HT_PRODUCT_SCALE], *mask = &views[HT_PRODUCT_MASK];
   if (axis >= 0) {
@@ -46,6 +46,9 @@ static int described_beside(const ht_call* call, ht_cuda_args* args, ht_cuda_bat
     return ht_refuse(error, "ValueError", "bias has the stride %lld; expected %d elements side by side on a device", (long long)bias->strides[1],
                      (int)args->n);
   args->bias = bias->data;
+  const ht_cuda_after* after = &data->after;
+  args->y_type = after->y_type;
+  args->after = after->steps != 0 && bias->data != NULL ? after->steps << HT_STEP_BITS | HT_STEP_BIAS : after->steps;
   batch->mask = mask->data;
   batch->mask_down = mask->data == NULL ? 0 : mask->strides[0];
   batch->mask_right = mask->data == NULL ? 0 : mask->strides[1];
@@ -78,9 +81,9 @@ static int described(const ht_op* op, const ht_call* call, ht_cuda_args* args, h
     batch->x[i] = x->strides[2 + axis];
     batch->w[i] = w->strides[2 + axis];
     batch->y[i] = y->strides[2 + axis];
-    described_beside(call, args, batch, axis, i, error);
+    described_beside(data, call, args, batch, axis, i, error);
   }
-  return described_beside(call, args, batch, -1, 0, error);
+  return described_beside(data, call, args, batch, -1, 0, error);
 }
 
 /* Whether a kernel's wide loads reach every matrix of the batch. */
@@ -149,8 +152,8 @@ static int64_t bound_bytes(const ht_op* op) { /* nothing is bound: both factors 
   return 0;
 }
 
-static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* bias, void* bound, ht_error* error) {
-  (void)weight, (void)bias, (void)bound;
+static int bind(const ht_op* op, const DLTensor* weight, const DLTensor* const* channels, int32_t count, void* bound, ht_error* error) {
+  (void)weight, (void)channels, (void)count, (void)bound;
   return ht_refuse(error, "ValueError", "%s has no weight to bind: both factors come with the call", op->name);
 }
 

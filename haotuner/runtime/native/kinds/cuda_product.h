@@ -2,12 +2,13 @@
 #ifndef HT_CUDA_PRODUCT_H_
 #define HT_CUDA_PRODUCT_H_
 
-#include "cuda/loaded.h"
+#include "cuda_after.h"
 #include "kinds/product.h"
 
 typedef struct {
   ht_product product; /* how the factors are stored; it has no programs of its own */
   uint8_t dtype;
+  ht_cuda_after after; /* of steps that read nothing: what a call brings beside comes ahead of them */
   const int32_t* kernels; /* places in ht_cuda_pack_code.kernels; cells of the plan are ht_sliced_entry, of which the kernel counts */
 } ht_cuda_product;
 

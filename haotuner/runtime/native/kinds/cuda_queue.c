@@ -70,25 +70,24 @@ static int launch_rows(const job* j, int kernel, ht_cuda_args args) {
 /* Rows [from, from + rows), at most so many at a time as 32-bit offsets reach. */
 static int launch_region(const job* j, int planned, const ht_call* call, int64_t from, int64_t rows, int32_t splits) {
   const ht_view *x = &call->views[0], *y = &call->views[2];
-  const int64_t element = ht_cuda_bytes(j->dense->dtype);
+  const int64_t element = ht_cuda_bytes(j->dense->dtype), written = ht_cuda_y_bytes(j->dense->dtype, j->dense->after.y_type);
   const int64_t ldx = call->extents[HT_AXIS_M] > 1 ? x->strides[0] : j->dense->k, ldy = call->extents[HT_AXIS_M] > 1 ? y->strides[0] : j->dense->n;
   int64_t most = HT_CUDA_OPERAND_ELEMENTS / (ldx > 0 ? ldx : 1) / 1024 * 1024;
   if (most == 0) most = 1;
   if (j->dense->groups > 0) most = rows; /* groups are one launch; what does not fit is refused */
   for (int64_t end = from + rows; from < end; from += rows) {
     rows = end - from < most ? end - from : most;
-    const ht_cuda_args args = {.x = x->data + from * ldx * element,
-                               .w = j->bound->w,
-                               .bias = j->bound->bias,
-                               .residual = j->residual == NULL ? NULL : j->residual + from * ldy * element,
-                               .y = y->data + from * ldy * element,
-                               .m = (int32_t)rows,
-                               .n = (int32_t)j->dense->n,
-                               .k = (int32_t)j->dense->k,
-                               .ldx = (int32_t)ldx,
-                               .ldy = (int32_t)ldy,
-                               .splits = splits,
-                               .act = j->dense->act};
+    ht_cuda_args args = {.x = x->data + from * ldx * element,
+                         .w = j->bound->w,
+                         .residual = j->residual == NULL ? NULL : j->residual + from * ldy * written,
+                         .y = y->data + from * ldy * written,
+                         .m = (int32_t)rows,
+                         .n = (int32_t)j->dense->n,
+                         .k = (int32_t)j->dense->k,
+                         .ldx = (int32_t)ldx,
+                         .ldy = (int32_t)ldy,
+                         .splits = splits};
+    ht_cuda_tell(&args, &j->dense->after, &j->bound->channels);
     int kernel = fitting(j, planned, &args);
     if (kernel < 0 || launch_rows(j, kernel, args) != 0) return -1;
   }
@@ -99,7 +98,7 @@ int ht_cuda_dense_launch(const ht_op* op, const ht_plan* plan, const ht_call* ca
   job j = {op, op->data, (const ht_cuda_bound*)call->views[1].data, NULL, NULL, queue, error};
   const ht_cuda_device* device = j.bound->loaded->device;
   if (j.dense->groups > 0) j.offsets = (const int32_t*)call->views[3].data;
-  if (j.dense->residual) j.residual = call->views[3].data;
+  if (j.dense->after.residual) j.residual = call->views[4].data;
   ht_cuda_regions regions;
   ht_cuda_scope scope;
   if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */

@@ -82,7 +82,8 @@ static void read_sizes(reader* r, ht_model* m) {
 }
 
 static int sound_type(int code, int bits) {
-  if (code == kDLFloat) return bits == 32 || bits == 64;
+  if (code == kDLFloat) return bits == 16 || bits == 32 || bits == 64;
+  if (code == kDLBfloat) return bits == 16;
   if (code == kDLBool) return bits == 8;
   return (code == kDLInt || code == kDLUInt) && (bits == 8 || bits == 16 || bits == 32 || bits == 64);
 }

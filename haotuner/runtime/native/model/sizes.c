@@ -5,8 +5,9 @@
 #include "model/where.h"
 
 static const char* type_name(int code, int bits) {
-  static const char* const names[3][4] = {{"int8", "int16", "int32", "int64"}, {"uint8", "uint16", "uint32", "uint64"}, {"", "", "float32", "float64"}};
+  static const char* const names[3][4] = {{"int8", "int16", "int32", "int64"}, {"uint8", "uint16", "uint32", "uint64"}, {"", "float16", "float32", "float64"}};
   if (code == kDLBool) return "bool";
+  if (code == kDLBfloat && bits == 16) return "bfloat16";
   if (code > kDLFloat || (bits != 8 && bits != 16 && bits != 32 && bits != 64)) return "another type";
   return names[code][bits == 8 ? 0 : bits == 16 ? 1 : bits == 32 ? 2 : 3];
 }

@@ -1,0 +1,167 @@
+"""Contenders for generated kinds on a GPU: operands lie where the call before left them; a call is one of the op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.peers.gpu_clock import GraphClock
+from haotuner.bench.peers.gpu_driver import Driver, Memory
+from haotuner.bench.peers.gpu_torch import TorchEngine
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+
+class GpuOurGenerated:
+    """``op.run(*inputs, out=y, stream=…)`` of a pack."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import haotuner
+
+        if setting.pack is None or setting.ordinal is None:
+            raise ValueError("no pack or no GPU was named")
+        self.version = haotuner.__version__
+        self._driver = Driver(setting.ordinal)
+        self._pack = haotuner.load(setting.pack, device=f"cuda:{setting.ordinal}")
+        self._named: Op | None = None
+        self._held: list[Memory] = []
+        self._run: Call | None = None
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Nothing is bound."""
+        self._named = op
+
+    def aim(self, operands: Mapping[str, Array], count: int) -> Sequence[Call]:
+        """The same call as often as asked."""
+        op, held = self._named, self._held
+        assert op is not None
+        self._held = []
+        self._driver.free(held)
+        extents = {
+            axis: size for o in op.meaning.inputs for axis, size in zip(o.axes({}), operands[o.name].shape, strict=True)
+        }
+        size = op.operand_shape(op.meaning.output, Shape.of({axis: extents[axis] for axis in op.dynamic}))
+        self._held = [self._driver.upload(one, op.dtype) for one in operands.values()]
+        self._held.append(self._driver.empty(size, op.dtype))
+        *inputs, out = (memory.tensor() for memory in self._held)
+        self._run = partial(self._pack.op(op.name).run, *inputs, out=out, stream=self._driver.stream)
+        return [self._run] * count
+
+    def result(self, index: int) -> Array:
+        """Into a poisoned output, so that an element nobody writes shows."""
+        assert self._run is not None
+        self._driver.poison(self._held[-1])
+        self._run()
+        return self._driver.download(self._held[-1])
+
+    def clock(self, calls: Sequence[Call]) -> GraphClock:
+        """Graphs of the served calls."""
+        return GraphClock(self._driver, calls)
+
+    def plan(self, shape: Mapping[str, int]) -> str:
+        """What is served at this shape; which kernel, ``haotuner explain`` says."""
+        return "one launch"
+
+    def overhead_ns(self, seconds: float) -> float | None:
+        """None: a call is queued, so that its cost to the host is no part of these times."""
+        return None
+
+
+def expression(torch: Any, op: Op) -> Callable[..., Any]:
+    """The op as a user of torch writes it, of its operands in order. NotImplementedError for a kind nobody wrote down."""
+    f = torch.nn.functional
+    option = op.all_options().get
+    eps, affine = float(option("eps", "0")), option("affine", "none") != "none"
+    finish = f.relu if option("activation") == "relu" else (lambda y: y)
+    axis = 0 if option("over") == "first" else -1
+    window = [tuple(map(int, option(name, "0").split("."))) for name in ("kernel", "stride", "pad")]
+    mode = "nearest" if option("mode", "nearest") == "nearest" else "bilinear"
+
+    def layer_norm(x: Any, *rest: Any) -> Any:
+        return f.layer_norm(x, x.shape[-1:], *rest, eps=eps)
+
+    def group_norm(x: Any, *rest: Any) -> Any:
+        flat = [one.flatten() for one in rest]
+        return finish(f.group_norm(x.flatten(1, 2), x.shape[1], *flat, eps=eps)).view(x.shape)
+
+    def instance_norm(x: Any, *rest: Any) -> Any:
+        scale, bias = rest if affine else (None, None)
+        return finish(f.instance_norm(x, weight=scale, bias=bias, eps=eps))
+
+    known: Mapping[str, Callable[..., Any]] = {
+        "softmax": lambda x: f.softmax(x, -1),
+        "log_softmax": lambda x: f.log_softmax(x, -1),
+        "layer_norm": layer_norm,
+        "rms_norm": lambda x, *rest: f.rms_norm(x, x.shape[-1:], *rest, eps=eps),
+        "add_layer_norm": lambda x, residual, *rest: layer_norm(x + residual, *rest),
+        "gelu": f.gelu,
+        "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
+        "silu": f.silu,
+        "bias_gelu": lambda x, bias: f.gelu(x + bias),
+        "instance_norm": instance_norm,
+        "group_norm": group_norm,
+        "reduce_sum": lambda x: x.sum(axis),
+        "reduce_mean": lambda x: x.mean(axis),
+        "reduce_max": lambda x: x.amax(axis),
+        "reduce_min": lambda x: x.amin(axis),
+        "reduce_prod": lambda x: x.prod(axis),
+        "transpose": lambda x: x.transpose(1, 2).contiguous(),
+        "max_pool": lambda x: f.max_pool2d(x, *window),
+        "avg_pool": lambda x: f.avg_pool2d(x, *window),
+        "resize": lambda x: f.interpolate(x, scale_factor=int(option("scale", "2")), mode=mode),
+    }
+    if op.kind not in known:
+        raise NotImplementedError(f"nobody wrote {op.kind} down for torch; it races {', '.join(known)}")
+    return known[op.kind]
+
+
+class GpuTorchGenerated:
+    """torch eager under inference mode; each call makes its output."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        self._engine = TorchEngine(setting.ordinal)
+        self.version = self._engine.version
+        self._dtype = "fp32"
+        self._function: Any = None
+        self._run: Any = None
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Look the expression up."""
+        self._run, self._dtype = None, op.dtype
+        self._function = expression(self._engine.torch, op)
+
+    def aim(self, operands: Mapping[str, Array], count: int) -> Sequence[Call]:
+        """The same call as often as asked."""
+        self._run = partial(self._function, *(self._engine.put(one, self._dtype) for one in operands.values()))
+        return [self._run] * count
+
+    def result(self, index: int) -> Array:
+        """Of one call, as it is timed."""
+        found: Array = self._run().float().cpu().numpy()
+        return found
+
+    def clock(self, calls: Sequence[Call]) -> GraphClock:
+        """Graphs of torch."""
+        return GraphClock(self._engine, calls)
+
+
+class GpuInductorGenerated(GpuTorchGenerated):
+    """torch.compile for extents that are left open; its own CUDA graphs are off, as every contender has the race's."""
+
+    alone = True
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Compiled at the first call of a shape, which the race does not time."""
+        super().prepare(op, weights)
+        torch = self._engine.torch
+        torch.compiler.reset()
+        options = {"max_autotune": True, "triton.cudagraphs": False}
+        self._function = torch.compile(self._function, dynamic=True, fullgraph=True, options=options)

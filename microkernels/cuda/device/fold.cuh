@@ -1,0 +1,38 @@
+// A transposed convolution's result from what each pixel of x gives each tap: every element of Y gathers the taps that reach it,
+// in their order, whatever the grid. Neighbouring threads have neighbours of Y: pixels of a row, or features where they come last.
+struct ht_beside_features {
+    HT_DEVICE bool rows() const { return true; }
+};
+
+template <class T>
+HT_DEVICE void ht_fold_one(const ht_cuda_args& a, const ht_cuda_fold& f, int image, int feature, int row, int column) {
+    const float* line = f.columns + image * f.image + (int64_t)feature * f.r * f.s * f.line;
+    float sum = 0.0f;
+    for (int i = 0; i < f.r; i++) {
+        const int top = row + f.above - i * f.dilation_down;
+        if (top < 0 || top % f.down != 0 || top / f.down >= f.h) continue;
+        const float* from = line + (int64_t)i * f.s * f.line + (int64_t)(top / f.down) * f.w * f.pixel;
+        for (int j = 0; j < f.s; j++) {
+            const int left = column + f.before - j * f.dilation_right;
+            if (left < 0 || left % f.right != 0 || left / f.right >= f.w) continue;
+            sum += from[j * f.line + left / f.right * f.pixel];
+        }
+    }
+    const int64_t at = image * f.yb + feature * f.yf + row * f.yh + column * f.yw;
+    ht_put_after<T, 1>(a, &sum, feature, 0, at, ht_beside_features());
+}
+
+template <class T>
+HT_DEVICE void ht_fold(const ht_cuda_args& a, const ht_cuda_fold& f) {
+    const bool last = f.line == 1;  // features are neighbours
+    const int64_t outer = (int64_t)f.images * (last ? f.p : f.features);
+    const int inner = f.q * (last ? f.features : f.p), step = gridDim.x * blockDim.x;
+    for (int64_t o = blockIdx.y; o < outer; o += gridDim.y) {
+        const int image = (int)(o / (last ? f.p : f.features)), which = (int)(o % (last ? f.p : f.features));
+        for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < inner; at += step) {
+            const int across = (int)at % (last ? f.features : f.q), down = (int)at / (last ? f.features : f.q);
+            if (last) ht_fold_one<T>(a, f, image, across, which, down);
+            else ht_fold_one<T>(a, f, image, which, down, across);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+"""Any epilogue and type of result of every kind of product, served on a CUDA device. A scenario of cuda_scenarios.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes  # noqa: F401  tells numpy of bf16
+import numpy as np
+import pytest
+
+import haotuner
+from haotuner import judge
+from haotuner.ops.batch_matmul import finished
+from haotuner.ops.convolution import is_convolution
+from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.epilogue import STEPS
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.serving.cuda_memory import Device
+from tests.serving.cuda_served import counts
+from tests.standin.client import Driver
+
+SHAPES = {"m": ((1,), (3,), (50,), (150,)), "image": ((1, 1, 1), (2, 5, 7), (1, 9, 16)), "batch": ((1, 1, 9), (3, 33, 20))}
+
+
+class Stepped:
+    """An op on device 0 and what it was bound with."""
+
+    def __init__(self, path: str) -> None:
+        self.device, self.pack = Device(), haotuner.load(path, device="cuda:0")
+        (name,) = self.pack.ops
+        self.op, self.meaning = self.pack.op(name), Op.parse(name)
+        self.image, self.stream = is_convolution(self.meaning.kind), self.device.stream()
+        self.written = self.meaning.dtype_of(self.meaning.meaning.output)
+        kept = self.drawn(SHAPES["image"][-1] if self.image else (9,))
+        self.constants = {one: kept[one] for one in ("weight", *self.meaning.channel_operands)}
+        self.placed = {one: self.device.upload(values) for one, values in self.constants.items()}
+        self.bound = self.op.bind(**self.placed)
+        self.bound.prepare(self.stream)
+
+    def drawn(self, sizes: tuple[int, ...]) -> Any:
+        """Operands of a call."""
+        shape = Shape.of(dict(zip(self.meaning.dynamic, sizes, strict=False)))
+        return judge.draw(self.meaning, shape, np.random.default_rng(sum(sizes)))
+
+    def call(self, drawn: Any, out: Any, **instead: Any) -> None:
+        """With what comes with a call: x, offsets, a residual."""
+        given = {one: self.device.upload(drawn[one]) for one in ("offsets", "residual") if one in drawn} | instead
+        self.bound(self.device.upload(drawn["x"]), out=out, stream=self.stream, **given)
+        self.device.wait(self.stream)
+
+    def out(self, want: Any) -> Any:
+        return self.device.empty(want.shape, DTYPES[self.written].numpy)
+
+    def judge(self, drawn: Any, y: Any) -> None:
+        """Against float64, epilogue included."""
+        verdict = judge.check(self.meaning, drawn | self.constants, self.device.download(y, DTYPES[self.written].numpy))
+        assert not verdict.wrong, verdict
+
+
+def stepped(path: str) -> None:
+    """Every kind of cell; a residual is its own tensor or `out` itself; what is missing is said by name."""
+    served = Stepped(path)
+    for sizes in SHAPES["image" if served.image else "m"]:
+        drawn = served.drawn(sizes)
+        want = judge.reference(served.meaning, drawn | served.constants)
+        y = served.out(want)
+        served.call(drawn, y)
+        served.judge(drawn, y)
+        if "residual" in drawn:
+            held = served.device.upload(drawn["residual"])
+            served.call(drawn, held, residual=held)
+            served.judge(drawn, held)
+    name = served.meaning.name
+    missing = list(served.placed)[-1]
+    if missing != "weight":
+        with pytest.raises(ValueError, match=f"^{name}: its epilogue (reads|adds a) {missing}"):
+            served.op.bind(**{one: value for one, value in served.placed.items() if one != missing})
+        cut = served.device.upload(served.constants[missing][..., :-1].copy())
+        with pytest.raises(ValueError, match=f"^{name}: {missing} has rank"):
+            served.op.bind(**{**served.placed, missing: cut})
+    with pytest.raises(TypeError, match=f"^{name}: bind takes .*weight.*; got slope"):
+        served.op.bind(**served.placed, slope=served.placed["weight"])
+    if "residual" in drawn:
+        with pytest.raises(TypeError, match="residual"):
+            served.call({one: value for one, value in drawn.items() if one != "residual"}, y)
+    if "transpose" in served.meaning.kind:
+        row = drawn["x"].shape[-1] + 5
+        steps = [row * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
+        rows_apart = served.device.upload(drawn["x"], strides=(*steps, 1))
+        if served.meaning.option("layout") == "nchw":
+            with pytest.raises(ValueError, match=f"^{name}: x has its pixels unevenly apart"):
+                served.bound(rows_apart, out=y, stream=served.stream)
+        else:
+            more = {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
+            served.bound(rows_apart, out=y, stream=served.stream, **more)
+            served.device.wait(served.stream)
+            served.judge(drawn, y)
+    with pytest.raises(TypeError, match=f"^{name}: out has dtype"):
+        served.call(drawn, served.device.empty(want.shape, "float32" if served.written != "fp32" else "float16"))
+
+
+def stepped_products(path: str) -> None:
+    """Products side by side: what comes with a call is ahead of the steps, all in one launch."""
+    device, pack, driver = Device(), haotuner.load(path, device="cuda:0"), Driver()
+    (name,) = pack.ops
+    op, meaning, stream = pack.op(name), Op.parse(name), device.stream()
+    written = meaning.dtype_of(meaning.meaning.output)
+    for sizes in SHAPES["batch"]:
+        shape = Shape.of(dict(zip(meaning.dynamic, sizes, strict=True)))
+        drawn = judge.draw(meaning, shape, np.random.default_rng(1), whole=True)
+        sums = judge.reference(replace(meaning, epilogue=()), drawn)
+        dtype = drawn["x"].dtype
+        for given in ({}, {"bias": np.arange(sums.shape[-1]).astype(dtype), "scale": 0.25}):
+            want = finished(sums, **given)
+            for step in meaning.epilogue:
+                want = STEPS[step].apply(want, {})
+            y = device.empty(want.shape, DTYPES[written].numpy)
+            placed: Any = {one: value if isinstance(value, float) else device.upload(value) for one, value in given.items()}
+            driver.library.standin_counts_reset()
+            op.run(*(device.upload(drawn[one]) for one in ("x", "w")), out=y, stream=stream, **placed)
+            assert counts(driver)["cuLaunchKernel"] == 1
+            device.wait(stream)
+            error = np.abs(device.download(y, DTYPES[written].numpy).astype(np.float64) - want)
+            assert (error <= (DTYPES[written].eps + 1e-5) * (1 + np.abs(want))).all(), (sizes, list(given), error.max())
