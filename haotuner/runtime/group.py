@@ -39,15 +39,18 @@ class Outputs:
         self.names = tuple(one.entry.output.name for one in self._each)
         self.inputs = tuple(dict.fromkeys(operand.name for one in self._each for operand in one.entry.inputs))
 
-    def run(self, *operands: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[Any, ...]:
-        """All outputs, in the file's order; errors as of one operator."""
+    def run(
+        self, *operands: Any, out: Sequence[Any] | None = None, stream: int | None = None, **named: Any
+    ) -> tuple[Any, ...]:
+        """All outputs, in the file's order, on a device in the order of ``stream``; errors as of one operator."""
         given = dict(zip(self.inputs, operands, strict=False)) | named
         if len(operands) > len(self.inputs) or set(given) != set(self.inputs):
             raise TypeError(f"the group takes {', '.join(self.inputs)}; got {len(operands)} in order and {list(named)}")
         if out is not None and len(out) != len(self._each):
             raise UsageError(f"out= takes {len(self._each)} tensors, for {', '.join(self.names)}; got {len(out)}")
-        found = []
+        found: list[Any] = []
+        queue = {} if stream is None else {"stream": stream}
         for place, one in enumerate(self._each):
             own = {operand.name: given[operand.name] for operand in one.entry.inputs}
-            found.append(one.run(out=None if out is None else out[place], **own))
+            found.append(one.run(out=None if out is None else out[place], **queue, **own))
         return tuple(found)

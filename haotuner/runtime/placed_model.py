@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ class PlacedModel(Model):
 
     A call allocates and waits for nothing once its stream has had one of such sizes; the first one of a stream, or of
     larger sizes, gets working memory. It may then be captured into a graph. Graphs captured on one stream share working
-    memory: replay them one after the other. What graphs replay stays on the device as long as the process.
+    memory: replay them one after the other. What graphs replay stays on the device as long as the
+    process. ``trim`` waits for the device: not while a stream is captured.
     """
 
     def _opened(self, mapped: Mapped, index: int, files: OpenModel) -> NativeModel:
@@ -31,11 +33,19 @@ class PlacedModel(Model):
             mapped, index, files.weights, 1 if gpu.is_planned_for(self.pack.manifest) else 2, device=gpu.ordinal
         )
 
+    @cached_property
+    def _queue(self) -> Callable[..., Any]:
+        return self.pack.library().function("ht_model_queue")
+
+    @cached_property
+    def _shaping(self) -> Callable[..., Any]:
+        return self.pack.library().function("ht_model_shapes")
+
     def run(
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
     ) -> dict[str, Any]:
         """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
-        library = self.pack.library()
+        self.pack.library()  # PackClosed once it was closed
         given = self._tensors(inputs)
         if stream is None:
             try:
@@ -45,8 +55,7 @@ class PlacedModel(Model):
         handed = [still(one, stream) for one in given]
         shapes = self._known(tuple([tuple(map(int, getattr(one, "shape", ()))) for one in given]), handed)
         found = self._results(shapes, out or {}, given[0])
-        call = library.function("ht_model_queue")
-        self._called(call, self._native.address, stream, *handed, *(still(one, stream) for one in found))
+        self._called(self._queue, self._native.address, stream, *handed, *(still(one, stream) for one in found))
         return {end.name: one for end, one in zip(self._outputs, found, strict=True)}
 
     def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -86,7 +95,7 @@ class PlacedModel(Model):
 
     def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
         found = np.zeros(max(1, sum(end.rank for end in self._outputs)), np.int64)
-        self._called(self.pack.library().function("ht_model_shapes"), self._native.address, found, *given)
+        self._called(self._shaping, self._native.address, found, *given)
         shapes, rest = [], found.tolist()
         for end in self._outputs:
             shapes.append(tuple(rest[: end.rank]))

@@ -40,6 +40,9 @@ OPS = (
     ("conv2d:c=32,f=48,r=3,s=3,pad=1", _IMAGES),
     ("conv2d:c=96,f=32,r=1,s=1,layout=nhwc", _IMAGES),
     ("conv2d:c=32,f=48,r=3,s=3,pad=1,dtype=bf16,layout=nhwc", _IMAGES),
+    ("conv2d:c=48,f=40,r=3,s=3,pad=1,dtype=int8,layout=nhwc", _IMAGES),
+    ("dense:n=700,k=300,dtype=int8", ({"m": 5}, {"m": 60}, {"m": 300})),
+    ("dense:n=700,k=300,dtype=bf16", ({"m": 5}, {"m": 60}, {"m": 300})),
     ("batch_matmul:k=48,layout=nt", ({"b": 4, "m": 9, "n": 9}, {"b": 8, "m": 60, "n": 60}, {"b": 4, "m": 200, "n": 200})),
 )
 RANDOM, ORDERS = 24, 401  # further points of the space; random orders

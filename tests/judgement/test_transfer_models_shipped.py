@@ -18,7 +18,7 @@ from haotuner.transfer.nearness import FARTHEST
 from haotuner.transfer.saved_model import load_model
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE
 
-LIMIT_BYTES = 1 << 20
+LIMIT_BYTES = 200_000  # of one model: what trees and leaves need, without LightGBM's statistics
 SHIPPED = models_shipped()
 DEVICE = {"id": "big-core", "kind": "cpu", "name": "x", "arch": "znver4", **BIG_CORE.numbers()}
 
@@ -94,7 +94,7 @@ def test_a_provenance_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 def test_what_ships_is_small_and_covers_three_instruction_sets() -> None:
     assert {one.device.id.rpartition("-")[2] for one in SHIPPED.models} >= {"avx512", "avx2", "sse"}
     assert not SHIPPED.damaged
-    assert sum(path.stat().st_size for path in folder().iterdir()) < LIMIT_BYTES
+    assert max(path.stat().st_size for path in folder().iterdir()) < LIMIT_BYTES
 
 
 @pytest.mark.parametrize("one", SHIPPED.models, ids=lambda one: one.name)

@@ -172,6 +172,22 @@ def streams(path: str) -> None:
     assert 3 <= server.model.stats()["contexts"] <= 4, server.model.stats()
 
 
+def many(path: str) -> None:
+    """More streams than a model keeps memory for: one that rests gives its up."""
+    server = Server(path)
+    arrays, tensors = server.inputs(1, 2)
+    out = server.outputs(1, 2)
+    for _ in range(260):
+        stream = server.device.stream()
+        server.model.run(tensors, out=out, stream=stream)
+        server.device.wait(stream)
+    server.judge(arrays, out)
+    assert server.model.stats()["contexts"] == 256, server.model.stats()
+    server.model.trim()
+    assert server.model.stats()["contexts"] == server.model.stats()["arena_bytes"] == 0
+    server.ask(2, 7)
+
+
 def refusals(path: str) -> None:
     """What does not fit is said, with the input's name, and the next call is right."""
     server = Server(path)
@@ -230,7 +246,7 @@ def devices(path: str) -> None:
         second.model.run(tensors, out=second.outputs(2, 7), stream=second.stream)
 
 
-ALL = (numbers, loops, steady, captured, streams, refusals, faults, devices)
+ALL = (numbers, loops, steady, captured, streams, many, refusals, faults, devices)
 SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
 
 

@@ -178,13 +178,13 @@ CONV_LAST = Pick(  # channels last, in groups: a product a group, rows are pixel
 CONV_APART = Pick(  # windows whose taps and steps are apart, and wider than small images; rows are whole pieces of 16 bytes
     arch="sm_80",
     op=Op.parse("conv2d:c=4,f=6,r=2,s=3,pad=1,stride=2,dilation=3").name,
-    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=1, kn=0),),  # type: ignore[attr-defined]
+    kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(bm=32, bn=64, bk=8, tm=4, tn=4, v=4, kn=0),),  # type: ignore[attr-defined]
     dtype="float32",
 )
 CONV_ONE_TAP = Pick(  # channels last, windows of one tap: x as it lies is what the product reads
     arch="sm_80",
     op=Op.parse("conv2d:c=16,f=10,r=1,s=1,groups=2,layout=nhwc,dtype=bf16,epilogue=bias+relu").name,
-    kernels=(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=8),),  # type: ignore[attr-defined]
+    kernels=tuple(_BATCHED["cuda_batched_mma_bf16"].kernel(**_MMA_TILE, v=v) for v in (1, 8)),  # type: ignore[attr-defined]
     dtype="bfloat16",
 )
 CONV_PICKS = (CONV_FIRST, CONV_LAST, CONV_APART, CONV_ONE_TAP)

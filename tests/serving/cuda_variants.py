@@ -90,6 +90,7 @@ SCENES = (
     "tests.work.cuda_timing",
     "tests.work.cuda_timing_groups",
     "tests.work.cuda_timing_batches",
+    "tests.work.cuda_timing_generated",
     "tests.serving.cuda_warm",
 )
 HUNG = "it hung"  # as tests.standin.forking says it
@@ -268,6 +269,10 @@ class Variants:
                 f"timing_batches of {PRODUCT_FP16.op}",
                 partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"),
             )
+            softmax = GENERATED_PICKS[0]
+            yield Step(
+                f"timing_generated of {softmax.op}", partial(self._timed, made, name, mutant, softmax, "timing_generated")
+            )
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
@@ -290,9 +295,7 @@ class Variants:
             self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
         words = (str(self._cubins[pick.op]), pick.op, str(made["timing"]))
         where = self._where(pick, noise=0.0)
-        module = (
-            f"tests.work.cuda_{scenario}" if scenario in ("timing_groups", "timing_batches") else "tests.work.cuda_timing"
-        )
+        module = f"tests.work.cuda_{scenario}" if scenario.startswith("timing_") else "tests.work.cuda_timing"
         return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
     def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:

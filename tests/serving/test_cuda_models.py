@@ -87,6 +87,11 @@ def test_threads_and_streams_do_not_meet(folder, apart, seed):
     run(folder, apart, "streams", seed=seed)
 
 
+@SECOND
+def test_more_streams_than_a_model_keeps_memory_for(folder, apart):
+    run(folder, apart, "many")
+
+
 def test_what_does_not_fit_is_refused_in_words(folder, apart):
     run(folder, apart, "refusals")
 

@@ -36,7 +36,7 @@ static int64_t bound_bytes(const ht_op* op) {
   return (int64_t)sizeof(ht_cuda_bound_conv);
 }
 
-/* An image (or several) of `channels`: where each axis lies, in elements. `strides`: b, channel, h, w. */
+/* An image (or several) of `channels`: where each axis lies, in elements. `strides`: b, channel, h, w; that of an axis of one element says nothing. */
 static int image_of(const ht_op* op, const char* name, const DLTensor* t, int device, int64_t channels, int64_t extents[3], int64_t strides[4],
                     ht_error* error) {
   const ht_conv* conv = &((const ht_cuda_conv*)op->data)->conv;
@@ -58,9 +58,6 @@ static int image_of(const ht_op* op, const char* name, const DLTensor* t, int de
     return ht_refuse(error, "ValueError", "%s has extent %lld in axis %d; expected %lld", name, (long long)shape[c], c - lead, (long long)channels);
   extents[0] = shape[0], extents[1] = conv->flat ? 1 : shape[w - 1], extents[2] = shape[w];
   strides[0] = steps[0], strides[1] = steps[c], strides[2] = conv->flat ? 0 : steps[w - 1], strides[3] = steps[w];
-  for (int i = 0; i < 3; ++i) /* the stride of an axis of one element says nothing */
-    if (extents[i] == 1) strides[i == 0 ? 0 : i + 1] = 0;
-  if (channels == 1) strides[1] = 0;
   return 0;
 }
 
@@ -73,12 +70,14 @@ static int64_t span(const int64_t extents[3], const int64_t strides[4], int64_t 
 static int check_out(const ht_conv* conv, const int64_t e[3], const int64_t s[4], ht_error* error) {
   const int rows = e[1] > 1, columns = e[2] > 1, images = e[0] > 1, many = conv->features > 1;
   int even;
-  if (!conv->last) even = (!columns || s[3] == 1) && (!rows || s[2] == e[2]) && (!many || s[1] >= e[1] * e[2]);
+  if (!conv->last)
+    even = (!columns || s[3] == 1) && (!rows || s[2] == e[2]) && (!many || s[1] >= e[1] * e[2]) &&
+           (!images || s[0] >= (conv->features - 1) * s[1] + e[1] * e[2]);
   else {
     const int64_t step = columns ? s[3] : rows ? s[2] : images ? s[0] : conv->features;
     even = (!many || s[1] == 1) && (!rows || s[2] == e[2] * step) && (!images || s[0] == e[1] * e[2] * step) && step >= conv->features;
   }
-  if (even && (!images || conv->last || s[0] >= (conv->features - 1) * s[1] + e[1] * e[2])) return 0;
+  if (even) return 0;
   return ht_refuse(error, "ValueError", "out has its pixels unevenly apart, or overlapping; pass a contiguous out");
 }
 

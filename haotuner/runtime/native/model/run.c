@@ -46,6 +46,25 @@ static ht_model_context* begin(ht_model* m, int place, const ht_model_queue* q, 
   return c;
 }
 
+static ht_model_context* begin_in(ht_model* m, int place, const ht_model_queue* q, ht_error* error) {
+  ht_model_context* c = begin(m, place, q, error);
+  if (c == NULL) give_back(m, place);
+  return c;
+}
+
+/* Gives up the context of a stream that rests, once its work is done; its place is then the caller's. */
+static int make_room(ht_model* m, int* place) {
+  for (int i = 0; i < HT_MODEL_CONTEXTS; ++i) {
+    int idle = 0;
+    if (!atomic_compare_exchange_strong_explicit(&m->places[i].busy, &idle, 1, memory_order_acquire, memory_order_relaxed)) continue;
+    ht_model_context* c = atomic_load_explicit(&m->places[i].context, memory_order_relaxed);
+    *place = i;
+    if (c == NULL || !c->captured) return free_context(m, atomic_exchange(&m->places[i].context, NULL)), 1;
+    give_back(m, i);
+  }
+  return 0;
+}
+
 /* A context that nobody uses and that suits the call, from *place on; made where there is none. No lock: a child may be forked while
  * another thread would hold it. */
 static ht_model_context* take(ht_model* m, int* place, const ht_model_queue* q, ht_error* error) {
@@ -54,13 +73,14 @@ static ht_model_context* take(ht_model* m, int* place, const ht_model_queue* q, 
     if (!atomic_compare_exchange_strong_explicit(&m->places[i].busy, &idle, 1, memory_order_acquire, memory_order_relaxed)) continue;
     ht_model_context* c = atomic_load_explicit(&m->places[i].context, memory_order_relaxed);
     *place = i;
-    if (c == NULL && !q->capturing && (c = begin(m, i, q, error)) == NULL) return give_back(m, i), NULL;
+    if (c == NULL && !q->capturing) return begin_in(m, i, q, error);
     if (c != NULL && ht_where_suits(c, q)) return c;
     give_back(m, i);
   }
+  if (!q->capturing && make_room(m, place)) return begin_in(m, *place, q, error);
   if (q->capturing)
     ht_refuse(error, "RuntimeError", "%s: a call that is captured may allocate nothing; call the model once at these sizes on this stream before", m->name);
-  else ht_refuse(error, "RuntimeError", "%s: %d requests run already, or as many streams had some; wait for one of them, or trim", m->name, HT_MODEL_CONTEXTS);
+  else ht_refuse(error, "RuntimeError", "%s: %d requests run already; wait for one of them", m->name, HT_MODEL_CONTEXTS);
   return NULL;
 }
 

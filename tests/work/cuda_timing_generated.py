@@ -1,0 +1,57 @@
+"""Generated programs as a timing process launches them: ``python -m tests.work.cuda_timing_generated CUBIN OP``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from haotuner.backends.cuda import timing_library
+from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
+from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_words
+from haotuner.isolate.answers import Refusal
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+from tests.serving.cuda_packs import GENERATED_PICKS, family
+from tests.standin.client import Driver
+
+LAUNCHES = 3
+
+
+def timing_generated(cubin: str, op: str, library: str = "") -> None:
+    """Every program is right, a call is one launch, and a launch that the driver refuses is said; the next is right."""
+    if library:
+        timing_library.built = lambda folder: Path(library)
+    driver, timed = Driver(), TimingLibrary(0)
+    pick, parsed = next(one for one in GENERATED_PICKS if one.op == op), Op.parse(op)
+    module = timed.load(Path(cubin))
+    for kernel in pick.kernels:
+        of = family(kernel)
+        launch = of.launch(kernel)
+        function, (registers, local, _) = timed.function(module, kernel.name, launch.shared_bytes)
+        words = kernel_words(kernel.name, launch, of.dtype, kn=False)
+        loaded = Loaded(
+            words=words, function=function, registers=registers, local_bytes=local, shared_bytes=launch.shared_bytes
+        )
+        assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
+        operands = GeneratedOperands(timed, parsed, Shape.of(m=9, n=70))
+        call, before = operands.call(loaded, of, kernel), driver.count("cuLaunchKernel")
+        timed.run(call)
+        assert driver.count("cuLaunchKernel") == before + 1
+        assert timed.once_us(call) > 0
+        timed.prepare(call, LAUNCHES)
+        assert timed.replay_us() > 0
+        for act in (partial(timed.run, call), partial(timed.prepare, call, LAUNCHES)):
+            driver.fail("cuLaunchKernel", "2", 1)
+            with pytest.raises(Refusal, match=r"\(2\)"):
+                act()
+            driver.fail("cuLaunchKernel", "")
+            timed.run(call)
+        operands.free()
+
+
+if __name__ == "__main__":
+    timing_generated(*sys.argv[1:])
