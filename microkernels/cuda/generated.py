@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, merges, planned
+from haotuner.generate.schedule import FOLDS, Schedule, merges, planned
 from haotuner.generate.space import Space
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
@@ -129,7 +129,7 @@ class CudaGenerated(CpuGenerated):
         """CUDA C++ of a kernel; None where there is none."""
         return _text(self, kernel, symbol)
 
-    def plan(self, kernel: MicroKernel) -> Plan:
+    def plan(self, kernel: MicroKernel) -> Any:
         """The plan of a kernel of ``points``."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"

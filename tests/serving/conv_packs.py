@@ -65,6 +65,6 @@ def with_kernels(op: Op, kernels: Sequence[MicroKernel], lanes: int, threads: Se
     )
 
 
-def conv_pack(out: Path, specs: Sequence[str], lanes: int, *flags: str) -> Path:
+def conv_pack(out: Path, specs: Sequence[str], lanes: int) -> Path:
     """A pack of these ops."""
-    return c_pack(out, [packed_conv(spec, lanes) for spec in specs], *(flags or ("-O2",)))
+    return c_pack(out, [packed_conv(spec, lanes) for spec in specs])

@@ -23,7 +23,8 @@ LIBRARY = tuple(
     CLIB / name for name in ("open.c", "linear.c", "model.c", "arena.c", "files.c", "gpu.c", "manifest.c", "sha256.c")
 )
 DOORS = ("dlopen", "dlclose", "dlsym", "calloc", "aligned_alloc", "stat", "read")  # that drive_doors.c wraps
-DOORS_FLAGS = (f"-I{CLIB}", *(f"-Wl,--wrap={name}" for name in DOORS))
+DOORS_FLAGS = tuple(f"-Wl,--wrap={name}" for name in DOORS)
+OTHERS_FLAGS = ("-D", "-I", "-Wl,", "-rdynamic", "-shared")  # of programs of tests and of the linker; nothing of ours asks
 
 
 def host_pack(out: Path) -> Path:
@@ -51,11 +52,20 @@ int __tvm_ffi_{name}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny
 
 
 def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
-    """Compile and link with warnings as errors; the test fails with the compiler's words."""
-    includes = ["-I", str(NATIVE), "-I", str(CLIB / "include"), "-I", str(toolchain().include)]
-    words = ["cc", *STRICT, *flags, *includes]
-    command = [*words, *ours(words, sources, [NATIVE, CLIB, HERE]), "-o", str(out), "-lm", "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Compile and link with warnings as errors; the test fails with the compiler's words.
+
+    Sources of the runtime are compiled without ``OTHERS_FLAGS``, so that tests which differ in those share their objects.
+    """
+    includes = ["-I", str(NATIVE), "-I", str(CLIB), "-I", str(CLIB / "include"), "-I", str(toolchain().include)]
+    words, plain = (
+        ["cc", *STRICT, *some, *includes] for some in (flags, [one for one in flags if not one.startswith(OTHERS_FLAGS)])
+    )
+    known = [one for one in sources if one.is_relative_to(RUNTIME)]
+    found = [
+        *ours(words, [one for one in sources if one not in known], [NATIVE, CLIB, HERE]),
+        *ours(plain, known, [NATIVE, CLIB]),
+    ]
+    done = subprocess.run([*words, *found, "-o", str(out), "-lm", "-ldl"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -72,7 +82,7 @@ def c_pack(
 
     ``sources`` hold the kernels of ops that are not dense; ``models`` are whole models of these ops.
     """
-    options = ("-shared", "-fPIC", "-fvisibility=hidden", "-g", *LOOSE, *flags)
+    options = ("-shared", "-fPIC", "-fvisibility=hidden", "-g", "-O1", *LOOSE, *flags)
     library = cc([*pack_sources(out, ops, models), *sources], out.with_suffix(".so"), *options)
     files = {one.name: (one.schedule, one.weights) for one in models}
     write_pack(out, library, document(ops, level), lambda _: None, files)

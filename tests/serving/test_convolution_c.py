@@ -86,7 +86,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return conv_pack(tmp_path_factory.mktemp("conv") / "pack", SPECS, LANES[best_level()], "-O1")
+    return conv_pack(tmp_path_factory.mktemp("conv") / "pack", SPECS, LANES[best_level()])
 
 
 @pytest.fixture(params=SPECS)

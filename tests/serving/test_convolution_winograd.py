@@ -39,7 +39,7 @@ HERE = [lanes for level, lanes in LANES.items() if not missing_flags(level)]
 @pytest.fixture(scope="module", params=sorted(set(HERE)))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ops = [filtering_conv(spec, request.param) for spec in SPECS]
-    return c_pack(tmp_path_factory.mktemp("conv") / "pack", ops, "-O2")
+    return c_pack(tmp_path_factory.mktemp("conv") / "pack", ops)
 
 
 @pytest.fixture(params=[1, 3])

@@ -88,7 +88,7 @@ def test_callers_at_once_race_for_nothing(tmp_path):
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written, _, ops = planned(GRAPH, LANES, exact=False)
-    return c_pack(tmp_path_factory.mktemp("c") / "pack", ops, "-O1", *LOOSE, models=written)
+    return c_pack(tmp_path_factory.mktemp("c") / "pack", ops, models=written)
 
 
 def counted(shape: tuple[int, ...], dtype: Any) -> Any:

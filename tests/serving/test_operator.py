@@ -28,7 +28,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pack of a dense op and of the toy, which is the second one."""
     folder = tmp_path_factory.mktemp("toy")
     ops: list[PackedAny] = [packed_op(DENSE, 4, 8, (1, 2)), row_sum()]
-    return c_pack(folder / "pack", ops, "-O2", sources=[kernel_source(folder)])
+    return c_pack(folder / "pack", ops, sources=[kernel_source(folder)])
 
 
 @pytest.fixture(params=[1, 2, 5])

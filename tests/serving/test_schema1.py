@@ -70,7 +70,7 @@ def test_it_is_verified_and_handed_over(old, made, weight):
 
 
 def test_from_c(old, tmp_path):
-    driver = cc([HERE / "drive.c", *LIBRARY], tmp_path / "drive", "-O2", "-DCOUNT_ALL")
+    driver = cc([HERE / "drive.c", *LIBRARY], tmp_path / "drive", "-O1", "-DCOUNT_ALL")
     assert run([driver, "quiet", old, "2"]).stdout.strip() == "0"
 
 

@@ -81,13 +81,13 @@ def soak(one: Path, other: Path, weight: object, seconds: float) -> None:
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """DENSE with narrower panels, so that every hand-over packs the weight anew."""
-    return c_pack(tmp_path_factory.mktemp("other") / "pack", [packed_op(DENSE, 4, 4)], "-O2")
+    return c_pack(tmp_path_factory.mktemp("other") / "pack", [packed_op(DENSE, 4, 4)])
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As ``other`` with wider panels; kernels in C sum as those do, so results agree bit for bit."""
-    return c_pack(tmp_path_factory.mktemp("one") / "pack", [packed_op(DENSE, 4, 8)], "-O2")
+    return c_pack(tmp_path_factory.mktemp("one") / "pack", [packed_op(DENSE, 4, 8)])
 
 
 def test_five_seconds(one, other, weight):
