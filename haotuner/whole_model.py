@@ -59,7 +59,7 @@ def model_of(
     if told and all(told[:2]):  # the smallest and the largest
         raise UsageError(
             f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes extents differ "
-            f"that it joins, {told[0]}. Image sides are often multiples of a number: say so with a step (height=32..512:32). "
+            f"that it joins, {told[0]}. Image sides are often multiples of a number: say so with a step (h=32..512:32). "
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
     return asked_model(name_of(place), graph, shapes, place, first_group, measure_s, serves)
