@@ -23,7 +23,7 @@ from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neigh
 from haotuner.microkernels.cuda.pieces import DEVICE
 
 WARP = 32
-WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
 FUNCTIONS = DEVICE / "generated.cuh"

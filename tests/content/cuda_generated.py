@@ -70,6 +70,7 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
     "layer_norm_block": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=1, lanes=128)),
     "sum_block": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=1, lanes=64)),
     "softmax_held": ("softmax:", plan_of("softmax:", unroll=4, lanes=8, packed=2, held=True)),
+    "softmax_quads": ("softmax:", plan_of("softmax:", unroll=4, lanes=4, packed=4, held=True)),
     "softmax_held_block": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, held=True)),
     "layer_norm_held": ("layer_norm:affine=scale_bias",
                         plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, held=True)),
@@ -98,7 +99,7 @@ PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
 QUICK = (
     "attention",
     "softmax_kept",
-    "softmax_held",
+    "softmax_quads",
     "layer_norm_held",
     "bias_gelu_packed",
     "layer_norm_block",
