@@ -86,7 +86,8 @@ def test_attention_is_one_program_whose_memory_is_a_warps(dtype):
     for kernel in points:
         text = family.text(kernel, "attention")
         assert text is not None and text.count("__global__") == 1 and "__syncwarp" in text and "__syncthreads" not in text
-        assert int(re.search(r"float ht_memory\[(\d+)\]", text)[1]) * 4 <= 48 << 10
+        (floats,) = re.findall(r"float ht_memory\[(\d+)\]", text)
+        assert int(floats) * 4 <= 48 << 10
         assert "of shared memory, a warp" in family.decisions(kernel)["movement"]
     with pytest.raises(NothingLegal, match="known d"):
         families_for(Op.parse("attention:"), "cuda")
