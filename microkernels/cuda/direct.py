@@ -28,7 +28,8 @@ from haotuner.words.traffic import Traffic
 
 THREADS = 256  # of a block
 ROWS, PIXELS = (1, 2, 4), (1, 2, 4, 8)  # of a thread
-MOST_SUMS, MOST_TAPS, MOST_LINE = 16, 64, 48  # of a thread, in registers
+MOST_TAPS, MOST_LINE = 64, 48  # of a thread, in registers
+MOST_HELD = 34  # taps and sums of a thread of more than one pixel: with 41 of them ptxas spilled
 NUMPY_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -60,7 +61,10 @@ class CudaDirect:
         last = int(op.option("layout") in ("nhwc", "nwc"))
         for tp in ROWS if "h" in op.axes else ROWS[:1]:
             for tq in PIXELS:
-                if tp * tq <= MOST_SUMS and (tq - 1) * wide.stride + (wide.taps - 1) * wide.dilation < MOST_LINE:
+                held = tp * tq + tall.taps * wide.taps
+                if (held <= MOST_HELD or tp * tq == 1) and (tq - 1) * wide.stride + (
+                    wide.taps - 1
+                ) * wide.dilation < MOST_LINE:
                     window = (("r", tall.taps), ("s", wide.taps), ("sd", tall.stride), ("sr", wide.stride))
                     apart = (("dd", tall.dilation), ("dr", wide.dilation))
                     params = (*window, *apart, ("tp", tp), ("tq", tq), ("cl", last))

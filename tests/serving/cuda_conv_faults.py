@@ -195,7 +195,7 @@ def _weights(one: Convolved) -> None:
     empty, dtype, f = one.device.empty, one.dtype, one.meaning["f"]
     shape = tuple(weight.shape)
     nowhere = [tvm_ffi.from_dlpack(Capsule(0, size, dtype, 0)) for size in (shape, (f,))]
-    contiguous, channels = "weight must be contiguous", "bias must be contiguous, of one axis of"
+    contiguous, channels = "weight must be contiguous", "bias has rank .* expected one contiguous axis of"
     for given, words, kind in (
         ((one.weight.astype(np.float32), bias), "weight lives on the CPU", ValueError),
         ((empty(shape, "int32"), bias), "weight has dtype", TypeError),

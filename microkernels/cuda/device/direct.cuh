@@ -41,11 +41,13 @@ HT_DEVICE void ht_direct_some(const ht_cuda_args& a, const ht_cuda_direct& d, in
 template <class T, int R, int S, int SD, int SR, int DD, int DR, int TP, int TQ, bool LAST>
 HT_DEVICE void ht_direct(const ht_cuda_args& a, const ht_cuda_direct& d) {
     const int down = (d.p + TP - 1) / TP, across = (d.q + TQ - 1) / TQ;
-    const int64_t outer = (int64_t)d.images * (LAST ? down : d.features), inner = (int64_t)across * (LAST ? d.features : down);
-    for (int64_t o = blockIdx.y; o < outer; o += gridDim.y) {
-        const int image = (int)(o / (LAST ? down : d.features)), which = (int)(o % (LAST ? down : d.features));
-        for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < inner; at += (int64_t)gridDim.x * blockDim.x) {
-            const int one = (int)(at % (LAST ? d.features : across)), other = (int)(at / (LAST ? d.features : across));
+    // Under 2^31, which the host sees to: divisions of 64 bits are calls, around which registers spill.
+    const uint32_t lines = LAST ? down : d.features, side = LAST ? d.features : across;
+    const uint32_t outer = d.images * lines, inner = side * (LAST ? across : down);
+    for (uint32_t o = blockIdx.y; o < outer; o += gridDim.y) {
+        const int image = (int)(o / lines), which = (int)(o % lines);
+        for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < inner; at += gridDim.x * blockDim.x) {
+            const int one = (int)(at % side), other = (int)(at / side);
             if (LAST) ht_direct_some<T, R, S, SD, SR, DD, DR, TP, TQ>(a, d, image, one, which * TP, other * TQ);
             else ht_direct_some<T, R, S, SD, SR, DD, DR, TP, TQ>(a, d, image, which, other * TP, one * TQ);
         }
