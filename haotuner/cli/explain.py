@@ -58,6 +58,11 @@ def explain(
         say(json.dumps(held, indent=1)) if json_output else print_predicted(held)
         return
     if only and shape:
+        if manifest.placed:
+            raise UsageError(
+                f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape out to see the plan of "
+                f"{only}; a profiler of the GPU shows its launches by name"
+            )
         with facts_of(pack):
             seen = steps_document(pack, only, shape, given, threads)
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)
