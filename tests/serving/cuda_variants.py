@@ -18,9 +18,11 @@ from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda import timing_library
-from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
+from haotuner.backends.cuda.pack_source import MODEL_SOURCES, PACK_SOURCES, pack_data
+from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_packs import (
     CONV_PICKS,
     FUSED_FP32,
@@ -65,6 +67,8 @@ MORE = {
 }
 # Files that serve one kind alone: who else calls nothing of them.
 KIND = {"cuda_conv.c": CONV_PICKS, "cuda_generated.c": GENERATED_PICKS, "generated.c": GENERATED_PICKS}
+MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
+OF_MODELS = ("numbers", "steady", "refusals", "faults", "captured", "streams", "devices", "many")
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",
@@ -87,6 +91,7 @@ TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
 UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one file
 SCENES = (
     "tests.serving.cuda_scenarios",
+    "tests.serving.cuda_models",
     "tests.work.cuda_timing",
     "tests.work.cuda_timing_groups",
     "tests.work.cuda_timing_batches",
@@ -106,6 +111,20 @@ SHARED = {
 }
 SHARED_SECONDS = 300
 TREE = ("haotuner", "microkernels", "transfer", "hw_profiles", "tests", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A linker that takes another text in the place of a source."""
+
+    tools: Toolchain
+    source: Path
+    mutant: Path
+
+    def link(self, objects: list[Path], sources: list[Path], include: list[Path], out: Path) -> None:
+        """As ``Toolchain.link``."""
+        taken = [self.mutant if one == self.source else one for one in sources]
+        self.tools.link(objects, taken, [*include, self.source.parent], out)
 
 
 @dataclass(frozen=True)
@@ -175,6 +194,7 @@ class Variants:
             CLIB / "gpu.c",
             NATIVE / "check.c",
             NATIVE / "cuda" / "workspace.c",
+            NATIVE / "cuda" / "model.c",
         ):  # whose tests are all, between them
             why = self.noticed(source, source.read_text(), quick=quick, passed=passed)
             assert not why, f"with nothing left out: {why}"
@@ -230,6 +250,11 @@ class Variants:
         return ""
 
     def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
+        if source in MODELS:
+            of_models: dict[str, Path] = {}
+            for scenario in OF_MODELS:
+                yield Step(f"{scenario} of a model", partial(self._modelled, of_models, source, scenario))
+            return
         in_packs = name in {Path(one).name for one in PACK_SOURCES}
         made: dict[str, Path] = {}
         if in_packs:
@@ -287,6 +312,14 @@ class Variants:
         return self._forking.call(
             "tests.serving.cuda_scenarios", scenario, str(made[pick.op]), environment=self._where(pick), seconds=seconds
         )
+
+    def _modelled(self, made: dict[str, Path], source: Path, scenario: str, seconds: float) -> str:
+        if not made:
+            tools = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
+            graphs, out = {"encoder": GRAPHS["encoder"]}, self.folder / "mutant-model"
+            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, linker=tools)  # type: ignore[arg-type]
+        module, words = "tests.serving.cuda_models", (scenario, str(made["model"]))
+        return self._forking.call(module, "run", *words, environment=self._where(SIMT), seconds=seconds)
 
     def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
         if "timing" not in made:
