@@ -17,6 +17,7 @@ from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated, short_family
+from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -35,6 +36,7 @@ FAMILIES: tuple[Family, ...] = (
     *CUDA_FAMILIES,
     *(CpuOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
     *(CpuGenerated(kind) for kind in KINDS.values() if CpuGenerated.covers(kind) and not CpuOnline.covers(kind)),
+    *(CudaOnline(kind) for kind in KINDS.values() if CpuOnline.covers(kind)),
     *(CudaGenerated(kind) for kind in KINDS.values() if CudaGenerated.covers(kind)),
 )
 
@@ -43,8 +45,9 @@ FAMILIES: tuple[Family, ...] = (
 def _group_families(kind: str) -> tuple[Family, ...]:
     """The families of a kind that a file brought."""
     found = GROUPS[kind]
-    cpu = CpuOnline(found) if CpuOnline.covers(found) else CpuGenerated(found)
-    return (cpu, CudaGenerated(found)) if CudaGenerated.covers(found) else (cpu,)
+    if CpuOnline.covers(found):
+        return CpuOnline(found), CudaOnline(found)
+    return CpuGenerated(found), CudaGenerated(found)
 
 
 def family_named(name: str) -> Family:

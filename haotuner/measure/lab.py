@@ -31,6 +31,7 @@ from haotuner.words.shape import Shape
 
 BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
 BUILD_LIMIT_S = 120.0
+KERNEL_LIMIT_S = 15.0  # and so much for each kernel of a pack: one of a whole model has a hundred, in one unit
 LOOK_AGAIN_S = 0.05
 GLANCE_S = 0.25  # how often whoever watches is asked while kernels are built
 OWNER_LIMIT_S = 20.0  # another tuner that claimed a trial is waited for as long as a trial may take
@@ -247,6 +248,6 @@ def whole_tiles(family: Family, kernel: MicroKernel, op: Op, shape: Shape) -> in
 def compile_object(backend: Backend, builder: Child, kernels: Sequence[MicroKernel], arch: str, out: Path) -> None:
     """One object file of kernels for a pack; RuntimeError with the compiler's words."""
     try:
-        builder.ask(backend.object_request(kernels, arch, str(out)), BUILD_LIMIT_S)
+        builder.ask(backend.object_request(kernels, arch, str(out)), BUILD_LIMIT_S + KERNEL_LIMIT_S * len(kernels))
     except Unanswered as error:
         raise RuntimeError(f"could not compile the kept micro-kernels: {error}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from haotuner.microkernels.cuda.generated_program import FLOATS, INFIX
+from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.formula import Apply, Formula, Load, Number
 from haotuner.words.op import Op

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, merges, planned
+from haotuner.generate.schedule import FOLDS, Schedule, merges, planned
 from haotuner.generate.space import Space
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
@@ -33,9 +33,9 @@ from haotuner.words.device import Device
 from haotuner.words.kernel import Footprint, MicroKernel
 from haotuner.words.op import Op
 
-GROUPS = (8, WARP, 128, 512)  # threads of a group where rows are folded: short, usual and long ones
+GROUPS = (4, 8, WARP, 128, 512)  # threads of a group where rows are folded: very short, short, usual and long ones
 UNROLLS = (1, 2, 4, 8)
-HELD = {8: (1, 2, 4, 8), WARP: (1, 2, 4, 8, 16), 128: (2, 4, 8, 16), 512: (2, 4, 8, 16)}  # vectors of rows kept in registers
+HELD = {4: (4, 8), 8: (1, 2, 4, 8), WARP: (1, 2, 4, 8, 16), 128: (2, 4, 8, 16), 512: (2, 4, 8, 16)}  # vectors, in registers
 WIDEST = 16  # bytes that a thread moves at once
 SHORT = ("fp16", "bf16")
 LOAD_CYCLES = 500.0  # from asking to the value, between L2 and memory
@@ -105,7 +105,7 @@ class CudaGenerated(CpuGenerated):
 
     def _schedules(self, graph: Graph, folds: int, space: Space) -> Iterator[Schedule]:
         rank = graph.types[graph.outputs[0]].rank
-        groups = GROUPS if _folds_rows(graph) else GROUPS[:2]
+        groups = GROUPS if _folds_rows(graph) else GROUPS[1:3]
         near = WIDEST // DTYPE_BYTES[self.dtype]
         last = Schedule(lane_axis=rank - 1, lanes=WARP, unroll=1)
         one_row = merges(planned(graph, last))  # all else is the same with worse accesses
@@ -129,7 +129,7 @@ class CudaGenerated(CpuGenerated):
         """CUDA C++ of a kernel; None where there is none."""
         return _text(self, kernel, symbol)
 
-    def plan(self, kernel: MicroKernel) -> Plan:
+    def plan(self, kernel: MicroKernel) -> Any:
         """The plan of a kernel of ``points``."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"
@@ -248,7 +248,7 @@ def _folds_rows(graph: Graph) -> bool:
         if node.primitive in FOLDS:
             shape = graph.types[node.inputs[0]].shape
             axes = node.attributes.get("axes", range(len(shape)))
-            if any(not isinstance(shape[axis], int) or int(shape[axis]) > GROUPS[1] for axis in axes):
+            if any(not isinstance(shape[axis], int) or int(shape[axis]) > WARP for axis in axes):
                 return True
     return False
 

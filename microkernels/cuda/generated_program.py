@@ -14,79 +14,19 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
+from haotuner.generate.emit import AnyPlan, emit
+from haotuner.generate.expressions import INDEX
 from haotuner.generate.schedule import Plan
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
+from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, neighbour, said
 from haotuner.microkernels.cuda.pieces import DEVICE
 
 WARP = 32
-WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block
 ELEMENTS = {"fp32": "float", "fp16": "ht_half", "bf16": "ht_bf16"}  # in memory
-TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_generated.h"
 FUNCTIONS = DEVICE / "generated.cuh"
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
-         "greater_equal": ">=", "and": "&&", "or": "||", "xor": "!="}  # fmt: skip
-CALLS = {
-    "max": "ht_max({0}, {1})",
-    "min": "ht_min({0}, {1})",
-    "floordiv": "ht_floordiv({0}, {1})",
-    "mod": "ht_mod({0}, {1})",
-    "select": "({0} ? {1} : {2})",
-    "neg": "(-{0})",
-    "not": "(!{0})",
-    "isnan": "({0} != {0})",
-    "sign": "ht_sign({0})",
-    "reciprocal": "(1.0f / {0})",
-}
-FLOATS = {"exp": "expf({0})", "log": "logf({0})", "tanh": "tanhf({0})", "erf": "erff({0})", "sqrt": "sqrtf({0})",
-          "rsqrt": "(1.0f / sqrtf({0}))", "sigmoid": "(1.0f / (1.0f + expf(-{0})))", "pow": "powf({0}, {1})",
-          "abs": "fabsf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round": "rintf({0})", "sin": "sinf({0})",
-          "cos": "cosf({0})", "fmod": "fmodf({0}, {1})",
-          "isinf": "(fabsf({0}) == __uint_as_float(0x7f800000u))"}  # fmt: skip
-JOINS = {"sum": "add", "prod": "mul"}
-
-
-class Code(str):
-    """An expression of C; sums and products of extents are said with Python's operators."""
-
-    __slots__ = ()
-
-    def __add__(self, other: str) -> Code:
-        return Code(f"({self} + {other})")
-
-    def __sub__(self, other: str) -> Code:
-        return Code(f"({self} - {other})")
-
-    def __mul__(self, other: object) -> Code:
-        return Code(f"({self} * {other})")
-
-
-class Neighbour(Code):
-    """The base of one vector of an iteration: its place among them, and what they have in common."""
-
-    first: Code
-    place: int
-    vectors: int
-    pitch: int
-    limit: Code | None
-
-    @staticmethod
-    def of(base: Code, first: Code, place: int, count: int, pitch: int, limit: Code | None) -> Neighbour:
-        """Vector ``place`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
-        one = Neighbour(base)
-        one.first, one.place, one.vectors, one.pitch, one.limit = first, place, count, pitch, limit
-        return one
-
-    def moved(self, lanes: int) -> str:
-        """What ``ht_take`` and ``ht_put`` of device/generated.cuh are told behind the tensor and the registers."""
-        return f"{self.first} + ht_lane * {self.pitch}, {lanes * self.pitch}, {self.limit if self.limit is not None else 0}"
-
-    @property
-    def form(self) -> str:
-        """Their template arguments."""
-        return f"<{self.pitch}, {str(self.limit is not None).lower()}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +47,14 @@ class _Cell:
 class CudaText:
     """Values are expressions; each step is a statement of its own, so nothing is said twice."""
 
-    def __init__(self, plan: Plan, kept_as: str = "fp32") -> None:
+    def __init__(self, plan: AnyPlan, kept_as: str = "fp32") -> None:
         self.kept_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32
         self.plan, self._names, self._lanes = plan, 0, plan.schedule.lanes
         self._loops = [Loop(Code(""), Code("1"))]
+        self._keeps = bool(plan.keeps) if isinstance(plan, Plan) else False
+        self._loads_first = isinstance(plan, Plan) and plan.schedule.loads_first
+        self._scratch: dict[str, tuple[Code, int]] = {}  # a group's own memory: names of pointers, and where each begins
+        self.scratch_floats = 0  # of a group
         self._puts: dict[tuple[str, ...], list[Code]] = {}  # values of an iteration's vectors, until the last one comes
         self.tensors = (*plan.graph.inputs, plan.output)
         self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
@@ -166,11 +110,11 @@ class CudaText:
         if outermost and inner.stores and not shared:
             raise UsageError("a program that keeps a tensor outside of rows is one warp's; keep nothing")
         if shared:
-            for line in spread(inner, "ht_group", "ht_groups", apart=not self.plan.keeps):
+            for line in spread(inner, "ht_group", "ht_groups", apart=not self._keeps):
                 self._say(line)
         else:
             self._loops[-1].items.append(inner)
-        if inner.stores and not shared and self.plan.keeps:
+        if inner.stores and not shared and self._keeps:
             self._say(self._meeting())  # other lanes may read what was kept
         self._loops[-1].stores |= inner.stores
 
@@ -179,6 +123,11 @@ class CudaText:
 
     def assign(self, cell: _Cell, value: Code) -> None:
         """A cell's new value; loops between its declaration and here carry it."""
+        for loop in self._loops:  # numbers are said to be fixed until they are not
+            loop.items[:] = [
+                one.removeprefix("const ") if isinstance(one, str) and one.startswith(f"const {TYPES[INDEX]} {cell.name} =")
+                else one for one in loop.items
+            ]  # fmt: skip
         self._say(f"{cell.name} = {value};")
         self._loops[-1].ordered = True
         for loop in self._loops[cell.depth :]:
@@ -194,14 +143,16 @@ class CudaText:
 
     def together(self, first: Code, bases: Sequence[Code], pitch: int, limit: Code | None) -> Sequence[Code]:
         """The bases, marked: all that one of them loads or stores is moved at once."""
-        if self._lanes == 1 or not self.plan.schedule.loads_first:
+        if self._lanes == 1 or not self._loads_first:
             return bases
         return [Neighbour.of(base, first, place, len(bases), pitch, limit) for place, base in enumerate(bases)]
 
     def load(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None, lanes: int, mask: Code | None) -> Code:
         """An element a lane; of an iteration's vectors all at once, which no pass of the same scope repeats."""
+        if tensor in self._scratch:
+            return self._named("fp32", self._own_place(tensor, indices[0], lanes))
         dtype = self.plan.graph.types[tensor].dtype
-        if (at := _neighbour(indices, steps, lanes)) is not None:
+        if (at := neighbour(indices, steps, lanes)) is not None:
             return Code(f"{self._taken(tensor, indices[:-1], at, dtype)}[{at.place}]")
         place = self._place(tensor, indices, steps if lanes > 1 else None)
         if self.element(tensor) != TYPES[dtype]:
@@ -213,7 +164,10 @@ class CudaText:
         self, tensor: str, indices: Sequence[Code], steps: Sequence[int], value: Code, lanes: int, mask: Code | None
     ) -> None:
         """Every lane its own element; the first lane what is one for all."""
-        if (at := _neighbour(indices, steps, lanes)) is not None:
+        if tensor in self._scratch:
+            self._keep(self._own_place(tensor, indices[0], lanes), value, lanes)
+            return
+        if (at := neighbour(indices, steps, lanes)) is not None:
             self._put(tensor, indices[:-1], at, value)
             return
         wide = lanes > 1 and any(steps)
@@ -273,27 +227,11 @@ class CudaText:
 
     def apply(self, function: str, arguments: Sequence[Code], dtype: str, lanes: int) -> Code:
         """One step. UsageError for a function that has no words in C."""
-        return self._named(dtype, self._said(function, arguments, dtype))
-
-    def _said(self, function: str, arguments: Sequence[str], dtype: str) -> str:
-        if function == "cast":
-            return f"({TYPES[dtype]})({arguments[0]})"
-        if function in INFIX:
-            return f"{arguments[0]} {INFIX[function]} {arguments[1]}"
-        if function in ("floordiv", "mod") and dtype.startswith("fp"):
-            raise UsageError(f"no program for the function {function!r} of {dtype}")
-        if function in ("max", "min") or function in CALLS:
-            typed = CALLS[function].replace("(", f"<{TYPES[dtype]}>(", 1) if function in ("max", "min") else CALLS[function]
-            return typed.format(*arguments)
-        if function in FLOATS and (dtype == "fp32" or function == "isinf"):
-            return FLOATS[function].format(*arguments)
-        if function == "abs":
-            return f"({arguments[0]} < 0 ? -{arguments[0]} : {arguments[0]})"
-        raise UsageError(f"no program for the function {function!r} of {dtype}")
+        return self._named(dtype, said(function, arguments, dtype))
 
     def cell(self, dtype: str, lanes: int, start: Code) -> _Cell:
         """A variable."""
-        return _Cell(self, self._named(dtype, start, fixed=False), len(self._loops))
+        return _Cell(self, self._named(dtype, start, fixed=dtype == INDEX), len(self._loops))
 
     def join(self, how: str, one: Code, other: Code, dtype: str, lanes: int) -> Code:
         """Two partial results."""
@@ -304,8 +242,33 @@ class CudaText:
         return self._named(dtype, f"fmaf({one}, {other}, {more})" if dtype == "fp32" else f"{one} * {other} + {more}")
 
     def scratch(self, name: str, count: int, dtype: str) -> None:
-        """None: memory near a GPU's core is shared by a block, and whose part it is the program does not say."""
-        raise UsageError(f"a program with memory of its own ({name}) has no form on a GPU yet")
+        """A group's part of its block's shared memory; UsageError where a group is not a warp."""
+        if self._lanes != WARP or dtype != "fp32":
+            raise UsageError(f"memory of its own ({name}: {dtype}) has a program of whole warps, of fp32 alone")
+        self._scratch[name] = Code(f"t{len(self.tensors) + len(self._scratch)}"), self.scratch_floats
+        self.scratch_floats += count
+
+    def _own_place(self, tensor: str, index: Code, lanes: int) -> str:
+        return f"{self._scratch[tensor][0]}[{index}{' + ht_lane' * (lanes > 1)}]"
+
+    def _keep(self, place: str, value: Code, lanes: int) -> None:
+        """Write to a warp's own memory, after all lanes have read what was there and before any reads what is."""
+        items = self._loops[-1].items
+        if not items or items[-1] != self._meeting():
+            self._say(self._meeting())
+        self._say(f"{'' if lanes > 1 else 'if (ht_lane == 0) '}{place} = {value};")
+        self._say(self._meeting())
+        self._loops[-1].ordered = True
+
+    def memory(self, groups: int) -> list[str]:
+        """Declarations of the memory of so many groups of a block."""
+        if not self._scratch:
+            return []
+        own = f"ht_memory + threadIdx.x / {self._lanes} * {self.scratch_floats}"
+        return [
+            f"__shared__ float ht_memory[{groups * self.scratch_floats}];",
+            *(f"float* const {name} = {own} + {begin};" for name, begin in self._scratch.values()),
+        ]
 
     def neutral(self, how: str, dtype: str) -> Code:
         """What changes nothing."""
@@ -322,7 +285,7 @@ class CudaText:
             return value
         found = self._named(dtype, value, fixed=False)
         how, width = JOINS.get(how, how), min(lanes, WARP)
-        joined = self._said(how, [found, f"__shfl_xor_sync(ht_mask, {found}, ht_step)"], dtype)
+        joined = said(how, [found, f"__shfl_xor_sync(ht_mask, {found}, ht_step)"], dtype)
         self._say(f"for (int ht_step = {width // 2}; ht_step > 0; ht_step /= 2) {found} = {joined};")
         if lanes > WARP:  # each warp's part through memory of the block, in the order of warps
             parts = f"ht_part{found}"
@@ -330,21 +293,13 @@ class CudaText:
             self._say(f"if (threadIdx.x % {WARP} == 0) {parts}[threadIdx.x / {WARP}] = {found};")
             self._say("__syncthreads();")
             self._say(f"{found} = {parts}[0];")
-            other = self._said(how, [found, f"{parts}[ht_at]"], dtype)
+            other = said(how, [found, f"{parts}[ht_at]"], dtype)
             self._say(f"for (int ht_at = 1; ht_at < {lanes // WARP}; ++ht_at) {found} = {other};")
             self._say("__syncthreads();")
         return found
 
 
-def _neighbour(indices: Sequence[Code], steps: Sequence[int] | None, lanes: int) -> Neighbour | None:
-    """The base of a vector whose lanes lie along a tensor's last axis, just as an iteration's do."""
-    last = indices[-1] if indices else None
-    if lanes == 1 or steps is None or not isinstance(last, Neighbour):
-        return None
-    return last if steps[-1] == last.pitch and not any(steps[:-1]) else None
-
-
-def cuda_unit(plans: Mapping[str, Plan], threads: int = 256) -> str:
+def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
     """CUDA C++ of programs by symbol, each ``extern "C" __global__ void SYMBOL(ht_generated_args)``, of any grid.
 
     Blocks are of any whole number of warps up to ``threads``; of as many threads as a vector has lanes where it has more
@@ -358,11 +313,12 @@ def shared_text() -> str:
     return ARGUMENTS.read_text() + FUNCTIONS.read_text()
 
 
-def kernel_text(symbol: str, plan: Plan, threads: int = 256, kept_as: str = "fp32") -> str:
+def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "fp32") -> str:
     """One kernel, on floats that memory keeps as ``kept_as``, of device/prelude.cuh; UsageError as of ``cuda_unit``."""
-    if plan.keeps and kept_as != "fp32":
+    keeps = isinstance(plan, Plan) and bool(plan.keeps)
+    if keeps and kept_as != "fp32":
         raise UsageError(f"{symbol}: a tensor kept in the output's rows would be rounded to {kept_as}")
-    if plan.keeps and plan.schedule.held:
+    if isinstance(plan, Plan) and keeps and plan.schedule.held:
         raise UsageError(f"{symbol}: rows whose loads stay in registers keep no tensor beside")
     lanes = plan.schedule.lanes
     if lanes not in WIDTHS:
@@ -381,6 +337,7 @@ def kernel_text(symbol: str, plan: Plan, threads: int = 256, kept_as: str = "fp3
         f"const long long ht_group = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / {lanes};",
         f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
         *tensors,
+        *machine.memory(max(1, threads // lanes)),
         *machine.lines,
     ]
     text = "\n".join(f"  {line}" for line in body)

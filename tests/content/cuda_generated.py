@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from haotuner import judge
+from haotuner.generate.emit import AnyPlan
 from haotuner.generate.kinds import graph_of
+from haotuner.generate.online_schedule import DEPTH, OnlineSchedule
 from haotuner.generate.schedule import Plan, Schedule, planned
+from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
@@ -45,7 +48,19 @@ def plan_of(
                                    masked=masked, packed=packed, held=held))  # fmt: skip
 
 
-PROGRAMS = {
+def attention_plan(spec: str, rows: int, block: int, keys: int) -> AnyPlan:
+    """Online sums of a warp, the depth along its lanes."""
+    op = Op.parse(spec)
+    family = CudaOnline(op.meaning)
+    schedule = OnlineSchedule(lanes=WARP, along=DEPTH, rows=rows, block=block, keys=keys, out_rows=rows)
+    found: AnyPlan = family.plan(family.kernel_of(schedule, op))
+    return found
+
+
+PROGRAMS: dict[str, tuple[str, AnyPlan]] = {
+    "attention": ("attention:d=40", attention_plan("attention:d=40", 4, 4, 64)),
+    "attention_causal": ("attention:d=64,causal=end,mask=keys",
+                         attention_plan("attention:d=64,causal=end,mask=keys", 2, 1, 64)),
     "softmax": ("softmax:", plan_of("softmax:")),
     "softmax_kept": ("softmax:", plan_of("softmax:", unroll=4, kept=True)),
     "softmax_rows": ("softmax:", plan_of("softmax:", unroll=1, rows=4, masked=False)),
@@ -55,6 +70,7 @@ PROGRAMS = {
     "layer_norm_block": ("layer_norm:affine=scale_bias", plan_of("layer_norm:affine=scale_bias", unroll=1, lanes=128)),
     "sum_block": ("reduce_sum:", plan_of("reduce_sum:", axis=-1, unroll=1, lanes=64)),
     "softmax_held": ("softmax:", plan_of("softmax:", unroll=4, lanes=8, packed=2, held=True)),
+    "softmax_quads": ("softmax:", plan_of("softmax:", unroll=4, lanes=4, packed=4, held=True)),
     "softmax_held_block": ("softmax:", plan_of("softmax:", unroll=2, lanes=64, held=True)),
     "layer_norm_held": ("layer_norm:affine=scale_bias",
                         plan_of("layer_norm:affine=scale_bias", unroll=4, packed=4, held=True)),
@@ -81,8 +97,9 @@ PROGRAMS = {
 
 
 QUICK = (
+    "attention",
     "softmax_kept",
-    "softmax_held",
+    "softmax_quads",
     "layer_norm_held",
     "bias_gelu_packed",
     "layer_norm_block",

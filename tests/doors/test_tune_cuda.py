@@ -195,6 +195,7 @@ def test_convolutions_are_tuned_packed_verified_and_explained(
         ("sm_80", "softmax:", "m=1..64;n=1..256"),
         ("sm_90a", "layer_norm:affine=scale_bias,dtype=bf16", "m=1..64;n=1..256"),
         ("sm_80", "gelu:", "m=1..64;n=1..256"),
+        ("sm_90a", "attention:d=40,causal=end", "b=1..4;t=1..16;s=t"),
         ("sm_90a", "max_pool:kernel=3,stride=2,pad=1", "b=1..3;c=4;h=4..20;w=h"),
     ],
 )

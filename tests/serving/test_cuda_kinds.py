@@ -28,6 +28,8 @@ from tests.standin.cubins import cubin_of  # noqa: E402
 ARCH = "sm_90a"
 LAST = 64
 MORE = (
+    "attention:d=40",
+    "attention:d=64,causal=end,mask=keys",
     "reduce_sum:over=first",
     "reduce_max:over=first",
     "transpose:",

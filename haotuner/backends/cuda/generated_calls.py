@@ -14,7 +14,7 @@ from haotuner import judge
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.generate.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
-from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
 from haotuner.words.kernel import MicroKernel
 from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.words.op import Op
@@ -78,7 +78,7 @@ def verify_generated(
 ) -> float:
     """The largest error as a share of the tolerance, with and without gaps between rows; Refusal for what is wrong."""
     worst = 0.0
-    for shape in _shapes(op, kernel, rng):
+    for shape in _shapes(op, family.cut(kernel), rng):
         for gaps in (False, True):
             worst = max(worst, _verified(op, shape, kernel, family, loaded, native, rng, gaps=gaps))
     return worst
@@ -129,12 +129,12 @@ def _verified(
     return verdict.worst
 
 
-def _shapes(op: Op, kernel: MicroKernel, rng: np.random.Generator) -> Iterator[Shape]:
+def _shapes(op: Op, cut: Cut, rng: np.random.Generator) -> Iterator[Shape]:
     """One of everything, a vector and more, and some drawn; the outer axes shorter where there is too much to compute."""
     *outer, last = op.dynamic
-    found = [dict.fromkeys(op.dynamic, 1), {**dict.fromkeys(outer, 3), last: kernel["vl"] * kernel["u"] + 5}]
+    found = [dict.fromkeys(op.dynamic, 1), {**dict.fromkeys(outer, 3), last: cut.lanes * cut.vectors + 5}]
     for _ in range(DRAWN):
-        found.append({axis: int(rng.integers(1, 40 if axis != last else 3 * kernel["vl"] + 8)) for axis in op.dynamic})
+        found.append({axis: int(rng.integers(1, 40 if axis != last else 3 * cut.lanes + 8)) for axis in op.dynamic})
     for extents in found:
         while op.flops(Shape.of(extents)) > MOST_FLOPS and any(extents[axis] > 1 for axis in outer):
             extents |= {axis: max(1, extents[axis] // 2) for axis in outer}

@@ -14,7 +14,7 @@ from haotuner.words.device import Device
 
 CUDA_12_ONLY = ("sm_60", "sm_61", "sm_70", "sm_72")  # dropped by the CUDA 13 toolkit (its release notes)
 QUERY_SECONDS = 60  # nvcc --version on a cold disk took 3 s here
-COMPILE_SECONDS = 900  # a file of 8 kernels takes 10 to 40 s; a compiler that needs more is stuck
+COMPILE_SECONDS = 1800  # a file of 8 kernels takes 10 to 40 s, a whole model has a hundred; who needs more is stuck
 
 
 class CompileFailed(HaotunerError):

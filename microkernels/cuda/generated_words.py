@@ -1,0 +1,96 @@
+"""Words of CUDA C++ that generated programs are written with: types, element-wise functions, numbers of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from haotuner.errors import UsageError
+
+TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
+INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
+         "greater_equal": ">=", "and": "&&", "or": "||", "xor": "!="}  # fmt: skip
+CALLS = {
+    "max": "ht_max({0}, {1})",
+    "min": "ht_min({0}, {1})",
+    "floordiv": "ht_floordiv({0}, {1})",
+    "mod": "ht_mod({0}, {1})",
+    "select": "({0} ? {1} : {2})",
+    "neg": "(-{0})",
+    "not": "(!{0})",
+    "isnan": "({0} != {0})",
+    "sign": "ht_sign({0})",
+    "reciprocal": "(1.0f / {0})",
+}
+FLOATS = {"exp": "expf({0})", "log": "logf({0})", "tanh": "tanhf({0})", "erf": "erff({0})", "sqrt": "sqrtf({0})",
+          "rsqrt": "(1.0f / sqrtf({0}))", "sigmoid": "(1.0f / (1.0f + expf(-{0})))", "pow": "powf({0}, {1})",
+          "abs": "fabsf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round": "rintf({0})", "sin": "sinf({0})",
+          "cos": "cosf({0})", "fmod": "fmodf({0}, {1})",
+          "isinf": "(fabsf({0}) == __uint_as_float(0x7f800000u))"}  # fmt: skip
+JOINS = {"sum": "add", "prod": "mul"}
+
+
+class Code(str):
+    """An expression of C; sums and products of extents are said with Python's operators."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> Code:
+        return Code(f"({self} + {other})")
+
+    def __sub__(self, other: str) -> Code:
+        return Code(f"({self} - {other})")
+
+    def __mul__(self, other: object) -> Code:
+        return Code(f"({self} * {other})")
+
+
+class Neighbour(Code):
+    """The base of one vector of an iteration: its place among them, and what they have in common."""
+
+    first: Code
+    place: int
+    vectors: int
+    pitch: int
+    limit: Code | None
+
+    @staticmethod
+    def of(base: Code, first: Code, place: int, count: int, pitch: int, limit: Code | None) -> Neighbour:
+        """Vector ``place`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
+        one = Neighbour(base)
+        one.first, one.place, one.vectors, one.pitch, one.limit = first, place, count, pitch, limit
+        return one
+
+    def moved(self, lanes: int) -> str:
+        """What ``ht_take`` and ``ht_put`` of device/generated.cuh are told behind the tensor and the registers."""
+        return f"{self.first} + ht_lane * {self.pitch}, {lanes * self.pitch}, {self.limit if self.limit is not None else 0}"
+
+    @property
+    def form(self) -> str:
+        """Their template arguments."""
+        return f"<{self.pitch}, {str(self.limit is not None).lower()}>"
+
+
+def neighbour(indices: Sequence[Code], steps: Sequence[int] | None, lanes: int) -> Neighbour | None:
+    """The base of a vector whose lanes lie along a tensor's last axis, just as an iteration's do."""
+    last = indices[-1] if indices else None
+    if lanes == 1 or steps is None or not isinstance(last, Neighbour):
+        return None
+    return last if steps[-1] == last.pitch and not any(steps[:-1]) else None
+
+
+def said(function: str, arguments: Sequence[str], dtype: str) -> str:
+    """An expression of C for an element-wise function. UsageError for one that has no words in C."""
+    if function == "cast":
+        return f"({TYPES[dtype]})({arguments[0]})"
+    if function in INFIX:
+        return f"{arguments[0]} {INFIX[function]} {arguments[1]}"
+    if function in ("floordiv", "mod") and dtype.startswith("fp"):
+        raise UsageError(f"no program for the function {function!r} of {dtype}")
+    if function in ("max", "min") or function in CALLS:
+        typed = CALLS[function].replace("(", f"<{TYPES[dtype]}>(", 1) if function in ("max", "min") else CALLS[function]
+        return typed.format(*arguments)
+    if function in FLOATS and (dtype == "fp32" or function == "isinf"):
+        return FLOATS[function].format(*arguments)
+    if function == "abs":
+        return f"({arguments[0]} < 0 ? -{arguments[0]} : {arguments[0]})"
+    raise UsageError(f"no program for the function {function!r} of {dtype}")

@@ -1,0 +1,101 @@
+"""CUDA families of online sums: attention in its flash form, for every kind whose graph has products around a softmax.
+
+A group is a warp with rows of its own: the depth of the products lies along its lanes, the tile of scores and the sums so
+far in its part of shared memory. No tensor of rows x keys is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule, padded, schedules
+from haotuner.generate.online_space import OnlineSpace
+from haotuner.microkernels.cpu.online import CpuOnline
+from haotuner.microkernels.cuda.generated import AHEAD, JOIN_CYCLES, LOAD_CYCLES, THREADS, CudaGenerated, Cut
+from haotuner.microkernels.cuda.generated_program import WARP
+from haotuner.ops.kind import OpKind
+from haotuner.words.demand import Asked
+from haotuner.words.device import Device
+from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.words.op import Op
+
+SHARED_BYTES = (48 << 10) * WARP // THREADS  # of a warp: what a block has without asking for more
+STEPS = 5.0  # exchanges until a warp's lanes are joined
+
+
+class CudaOnline(CpuOnline, CudaGenerated):
+    """Family ``cuda_generated_KIND_fp32``; parameters as of the CPU's family, ``vl``: threads of a warp."""
+
+    frontier = 12
+
+    def __init__(self, kind: OpKind) -> None:
+        super().__init__(kind)
+        self.dtype = "fp32"
+        self.name = f"cuda_generated_{kind.name}_fp32"
+
+    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+        """Every schedule along the depth whose memory fits a block's."""
+        for schedule in _along_depth(self._sums(self._of(op))):
+            kernel = self.kernel_of(schedule, op)
+            if self.text(kernel, "f") is not None:
+                yield kernel
+
+    def space(self, op: Op, device: Device) -> OnlineSpace:
+        """The same as a space that policies search."""
+        sums = self._sums(self._of(op))
+        return _DepthSpace(sums.graph, WARP, sums)
+
+    def cut(self, kernel: MicroKernel) -> Cut:
+        """A row's columns are one piece: a warp at most for each row."""
+        plan = self._known_plan(kernel)
+        columns, rank = plan.sums.column[1], plan.graph.types[plan.output].rank
+        assert isinstance(columns, int), "the rule asks for known extents"
+        return Cut(lanes=WARP, vectors=padded(columns, WARP) // WARP, lane_axis=rank - 1, merges=False)
+
+    def footprint(self, kernel: MicroKernel) -> Footprint:
+        """Accumulators of both products, and every warp's part of shared memory."""
+        plan = self._known_plan(kernel)
+        vectors = self.cut(kernel).vectors
+        values = kernel["rw"] * (kernel["bk"] + 2 * vectors) + 2 * vectors
+        shared = plan.scratch_bytes * THREADS // WARP
+        return Footprint(registers_per_thread=min(40 + values, 255), shared_bytes=shared, threads=THREADS)
+
+    def decisions(self, kernel: MicroKernel) -> dict[str, str]:
+        """A kernel's schedule in words, by the kind of decision."""
+        return {
+            kind: said.replace("of the stack", "of shared memory, a warp").replace("threads share", "warps share")
+            for kind, said in super().decisions(kernel).items()
+        }
+
+    def _groups(self, asked: Asked, extents: Any) -> Any:
+        """Warps that have rows."""
+        points = prod(extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})[:-1])
+        return np.ceil(points / asked.param("rw"))
+
+    def _waited(self, asked: Asked, extents: Any) -> tuple[Any, Any]:
+        """Cycles that a warp waits for loads and for joined lanes, and instructions of its threads: both grow with keys."""
+        plan = self._known_plan(asked.kernels[0])
+        keys, vectors = extents[str(plan.sums.key[1])], float(self.cut(asked.kernels[0]).vectors)
+        rows, block = asked.param("rw"), asked.param("bk")
+        waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + LOAD_CYCLES / AHEAD / rows) + LOAD_CYCLES
+        issued = keys * (rows * (2.0 * vectors + 2.0 * STEPS + 6.0) + 4.0 * vectors)
+        return waited, issued
+
+
+class _DepthSpace(OnlineSpace):
+    """Schedules with the depth along the lanes."""
+
+    @cached_property
+    def _every(self) -> frozenset[OnlineSchedule]:
+        return frozenset(_along_depth(self.sums))
+
+
+def _along_depth(sums: Any) -> Iterator[OnlineSchedule]:
+    for schedule in schedules(sums, WARP):
+        if schedule.along == DEPTH and OnlinePlan(sums=sums, schedule=schedule).scratch_bytes <= SHARED_BYTES:
+            yield schedule
