@@ -122,7 +122,7 @@ class Publisher:
                 "session": lab.session.id,
                 "fingerprint": lab.fingerprint,
                 "started_from": self._start.document,
-                **({"models": {one.written.name: _plan_of(one) for one in models}} if models else {}),
+                **({"models": {one.written.name: _plan_of(one, tuned, device) for one in models}} if models else {}),
                 **({"model_ranges": _ranges_of(models)} if models else {}),
             },
             # True: nothing was measured on the device, plans and times are predictions.
@@ -214,13 +214,16 @@ def _choice(tuned: Tuned) -> Choice:
     )
 
 
-def _plan_of(model: AskedModel) -> dict[str, Any]:
-    """How a model's groups were chosen, for `haotuner explain`."""
+def _plan_of(model: AskedModel, tuned: Sequence[Tuned], device: Device) -> dict[str, Any]:
+    """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
+    from haotuner.orchestrate.predicted import predicted_us
+
     told = model.told
     return {
         "status": told.status,
         "measured": told.measured,
         "requests": len(model.prices.requests),
+        "predicted_us": {str(one.threads): predicted_us(model, tuned, device, one.threads) for one in tuned[0].tables},
         "regions": [one for one in told.regions if one["chosen"]],
     }
 

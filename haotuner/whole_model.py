@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.errors import HaotunerError, PackInvalid
+from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.graph.extents import evaluate, product
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.importing.exported import SUFFIX, read_exported
 from haotuner.importing.read import read
+from haotuner.orchestrate.agreements import unmet
 from haotuner.orchestrate.tasks import AskedModel, asked_model, requests, spans_of
 from haotuner.pack.device_models import answered
 from haotuner.pack.device_numbers import ordinal_for
@@ -52,7 +53,16 @@ def model_of(
     ``serves``: of a device, as of ``asked_model``.
     """
     place = Path(path)
-    return asked_model(name_of(place), graph_of(place), shapes, place, first_group, measure_s, serves)
+    graph = graph_of(place)
+    every = requests(spans_of(graph, shapes))
+    told = [unmet(graph, sizes) for sizes in every]
+    if told and all(told[:2]):  # the smallest and the largest
+        raise UsageError(
+            f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes extents differ "
+            f"that it joins, {told[0]}. Image sides are often multiples of a number: say so with a step (h=32..512:32). "
+            "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
+        )
+    return asked_model(name_of(place), graph, shapes, place, first_group, measure_s, serves)
 
 
 def name_of(file: Path) -> str:
@@ -98,7 +108,7 @@ def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[
 
 def check_model(pack: Path, name: str, graph: Graph, spans: Mapping[str, Span]) -> None:
     """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range."""
-    small = sorted(requests(spans), key=lambda sizes: _elements(graph, sizes))
+    small = sorted((one for one in requests(spans) if not unmet(graph, one)), key=lambda sizes: _elements(graph, sizes))
     chosen = [sizes for sizes in small if _elements(graph, sizes) <= CHECKED_ELEMENTS][-CHECKS:] or small[:1]
     made = {node.output for node in graph.nodes}
     whole = False

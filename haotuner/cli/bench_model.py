@@ -10,6 +10,7 @@ from haotuner.bench.models import MODEL_PEERS, dims_of, given_of, race, requests
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say, tell
 from haotuner.errors import UsageError
+from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.pack import load
 
 
@@ -32,6 +33,8 @@ def bench_model(
     unknown = [one for one in peers if one not in MODEL_PEERS]
     if unknown:
         raise UsageError(f"--against {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
+    if (manifest := read_manifest(pack)).placed:
+        raise UsageError(f"{pack} is for {manifest.arch}: whole models are raced on CPUs; tune for this CPU to race {name}")
     if file is not None and not file.is_file():
         raise UsageError(f"--file {file} is not there; name the ONNX file that the model was made of")
     if file is None and peers and not quiet:

@@ -16,6 +16,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.explain_cell import cell_document, placed_cell_document, print_cell
 from haotuner.cli.explain_device import device_document, print_device
 from haotuner.cli.explain_model import model_document, print_model
+from haotuner.cli.explain_predicted import predicted_document, print_predicted
 from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.cli.output import say
 from haotuner.cli.requested import Json, PackFolder, facts_of
@@ -41,12 +42,27 @@ def explain(
     given: Annotated[
         str, typer.Option("--given", metavar="INPUTS", help="With --only and --shape: lengths=seq;scales=0,1,0.")
     ] = "",
+    expected: Annotated[
+        bool, typer.Option("--predicted", help="With --only: what was expected of its requests, and what they take here.")
+    ] = False,
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     manifest = read_manifest(pack)
+    if expected and (not only or shape):
+        raise UsageError("--predicted goes with --only MODEL and without --shape: its requests are those of tuning")
+    if expected:
+        with facts_of(pack):
+            held = predicted_document(manifest, pack, only, given, threads)
+        say(json.dumps(held, indent=1)) if json_output else print_predicted(held)
+        return
     if only and shape:
+        if manifest.placed:
+            raise UsageError(
+                f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape out to see the plan of "
+                f"{only}; a profiler of the GPU shows its launches by name"
+            )
         with facts_of(pack):
             seen = steps_document(pack, only, shape, given, threads)
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)

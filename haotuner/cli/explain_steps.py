@@ -11,6 +11,8 @@ from haotuner.bench.model_child import feeds_of
 from haotuner.bench.models import dims_of, given_of, requests_of
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
+from haotuner.runtime.chain import Chain
+from haotuner.runtime.model import Model
 from haotuner.runtime.pack import load
 
 CALLS = 7  # the least time of so many, step by step
@@ -23,24 +25,30 @@ def steps_document(pack: Path, name: str, shape: str, given: str, threads: int |
         model = opened.model(name)
         dims = dims_of(model)
         (sizes, *_) = requests_of(shape, dims, data=[one for one in model.dims if one not in dims])
-        inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-        feeds = feeds_of(inputs, sizes, 0, given_of(given, [end.name for end in model.inputs], dims))
-        rows: list[dict[str, Any]] = []
-        for call in range(CALLS):
-            place = 0
-            for part, times in model.step_times(feeds, seed=0):
-                for step, us in zip(part.schedule.steps, times, strict=True):
-                    if call == 0:
-                        rows.append({"segment": part.name, "us": us, **_said(step)})
-                    rows[place]["us"] = min(us, rows[place]["us"])
-                    place += 1
-    run = [row for row in rows if row["do"] != "alias"]
+        rows = timed_steps(model, sizes, given)
     return {
         "model": name,
         "shape": sizes,
-        "us": sum(row["us"] for row in run),
-        "steps": sorted(run, key=lambda row: -row["us"]),
+        "us": sum(row["us"] for row in rows),
+        "steps": sorted(rows, key=lambda row: -row["us"]),
     }
+
+
+def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> list[dict[str, Any]]:
+    """The steps of a request that do something, each with the least time of some calls."""
+    dims = dims_of(model)
+    inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
+    feeds = feeds_of(inputs, sizes, 0, given_of(given, [end.name for end in model.inputs], dims))
+    rows: list[dict[str, Any]] = []
+    for call in range(CALLS):
+        place = 0
+        for part, times in model.step_times(feeds, seed=0):
+            for step, us in zip(part.schedule.steps, times, strict=True):
+                if call == 0:
+                    rows.append({"segment": part.name, "us": us, **_said(step)})
+                rows[place]["us"] = min(us, rows[place]["us"])
+                place += 1
+    return [row for row in rows if row["do"] != "alias"]
 
 
 def _said(step: Mapping[str, Any]) -> dict[str, Any]:

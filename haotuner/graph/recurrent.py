@@ -1,8 +1,9 @@
 """Recurrent layers as one primitive each: states of a sequence, step by step (ONNX's LSTM, GRU and RNN, one direction).
 
-Inputs: ``x`` (tokens, batch, gates * hidden), the products of the sequence with its weights, biases added; ``r`` (gates *
-hidden, hidden); ``b`` (gates * hidden), the bias of the state's products; ``p`` (3 * hidden), an LSTM's peepholes; the first
-states ``h`` and ``c`` (batch, hidden); lengths (batch). The result is (tokens, batch, 2 * hidden): h, then c (an LSTM's).
+Inputs: ``x`` (tokens, batch, gates * hidden), the products of the sequence with its weights, biases added; ``r`` (hidden,
+gates * hidden), ONNX's turned; ``b`` (gates * hidden), the bias of the state's products; ``p`` (3 * hidden), an LSTM's
+peepholes; the first states ``h`` and ``c`` (batch, hidden); lengths (batch). The result is (tokens, batch, 2 * hidden): h,
+then c (an LSTM's).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
 
 
 def _lstm(x: Any, h: Any, c: Any, r: Any, b: Any, p: Any, act: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    i, o, f, g = np.split(x + h @ r.T + b, 4, axis=1)
+    i, o, f, g = np.split(x + h @ r + b, 4, axis=1)
     pi, po, pf = np.split(p, 3)
     i, f = act[0](i + pi * c), act[0](f + pf * c)
     if attributes.get("coupled", False):
@@ -81,16 +82,16 @@ def _lstm(x: Any, h: Any, c: Any, r: Any, b: Any, p: Any, act: Sequence[Any], at
 def _gru(x: Any, h: Any, c: Any, r: Any, b: Any, p: Any, act: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     hidden = attributes["hidden"]
     xz, xr, xh = np.split(x, 3, axis=1)
-    rz, rr, rh = np.split(r, 3)
+    rz, rr, rh = np.split(r, 3, axis=1)
     bz, br, bh = np.split(b, 3)
-    z, reset = act[0](xz + h @ rz.T + bz), act[0](xr + h @ rr.T + br)
-    inner = reset * (h @ rh.T + bh) if attributes.get("linear_before_reset", False) else (reset * h) @ rh.T + bh
+    z, reset = act[0](xz + h @ rz + bz), act[0](xr + h @ rr + br)
+    inner = reset * (h @ rh + bh) if attributes.get("linear_before_reset", False) else (reset * h) @ rh + bh
     new = (1 - z) * act[1](xh + inner) + z * h
     return new, np.zeros((len(x), hidden), x.dtype)
 
 
 def _rnn(x: Any, h: Any, c: Any, r: Any, b: Any, p: Any, act: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    new = act[0](x + h @ r.T + b)
+    new = act[0](x + h @ r + b)
     return new, np.zeros_like(new)
 
 

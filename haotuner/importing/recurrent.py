@@ -58,8 +58,9 @@ def _one_way(c: Call, kind: str, x: str, number: int, *, reverse: bool) -> str:
     lengths = c.maybe(4)
     if lengths is None:
         lengths = g.add("broadcast", g.of_extents([tokens], "int64"), shape=(batch,))
+    turned = transposed(c, r, (1, 0))
     return g.add(
-        "recurrent", products, r, inner, peepholes, h, cell, lengths, kind=kind, hidden=hidden, reverse=reverse,
+        "recurrent", products, turned, inner, peepholes, h, cell, lengths, kind=kind, hidden=hidden, reverse=reverse,
         activations=tuple(_activations(c, kind, number)), coupled=bool(c.attribute("input_forget", 0)),
         linear_before_reset=bool(c.attribute("linear_before_reset", 0)),
         **({"clip": c.attributes["clip"]} if "clip" in c.attributes else {}),

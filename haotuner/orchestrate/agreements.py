@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from haotuner.graph.extents import Extent, product, same, text
+from haotuner.graph.extents import Extent, dimensions, evaluate, product, same, text
 from haotuner.graph.graph import Graph, Node
 
 
@@ -16,6 +16,16 @@ def agreements(graph: Graph) -> list[tuple[Extent, Extent]]:
             if one != 1 and not same(one, other):
                 found[(text(one), text(other))] = (one, other)
     return list(found.values())
+
+
+def unmet(graph: Graph, sizes: Mapping[str, int]) -> str:
+    """What a request of these sizes makes differ, in words; empty where all agrees. Sizes of the data are not looked at."""
+    for one, other in agreements(graph):
+        if (dimensions(one) | dimensions(other)) <= sizes.keys():
+            found = evaluate(one, sizes), evaluate(other, sizes)
+            if found[0] != found[1]:
+                return f"{text(one)} = {found[0]} and {text(other)} = {found[1]}"
+    return ""
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:

@@ -46,8 +46,7 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
-        f"#define DOT(gate, of) ({{ {real} sum = 0; for (int64_t i = 0; i < H; ++i) "
-        "sum += x1[((gate) * H + j) * H + i] * (of)[i]; sum; })",
+        *_sums(real),
         "  for (int64_t n = lo[0]; n < hi[0]; ++n) {",
         f"    const {real} *h = x4 + n * H, *c = x5 + n * H;",
         "    (void)c;",
@@ -64,22 +63,42 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
         "      c = to + H;",
         "    }",
         "  }",
-        "#undef DOT",
+        "#undef SUMS",
     ]
+
+
+def _sums(real: str) -> list[str]:
+    """``sums`` of some gates: a state times ``x1`` and the bias, all gates side by side, four terms at a time."""
+    terms = " + ".join(f"a{n} * w[{n} * G * H + row]" for n in range(4))
+    first = ", ".join(f"a{n} = (of)[i + {n}]" for n in range(4))
+    lines = [
+        "#define SUMS(first, end, of) do {",
+        "  for (int64_t row = first; row < end; ++row) sums[row] = x2[row];",
+        "  int64_t i = 0;",
+        "  for (; i + 4 <= H; i += 4) {",
+        f"    const {real} {first}, *w = x1 + i * G * H;",
+        f"    for (int64_t row = first; row < end; ++row) sums[row] += {terms};",
+        "  }",
+        "  for (; i < H; ++i) for (int64_t row = first; row < end; ++row) sums[row] += (of)[i] * x1[i * G * H + row];",
+        "} while (0)",
+    ]
+    return [f"{line} \\" for line in lines[:-1]] + [lines[-1], f"  {real} sums[G * H];"]
+
+
+EACH = ('_Pragma("GCC ivdep")', "for (int64_t j = 0; j < H; ++j) {")  # what is written is nowhere read but at its own place
 
 
 def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     forget = (
-        "1 - in"
-        if attributes.get("coupled", False)
-        else act(0, "x[2 * H + j] + DOT(2, h) + x2[2 * H + j] + x3[2 * H + j] * c[j]")
+        "1 - in" if attributes.get("coupled", False) else act(0, "x[2 * H + j] + sums[2 * H + j] + x3[2 * H + j] * c[j]")
     )
     return [
-        "for (int64_t j = 0; j < H; ++j) {",
-        f"  const {real} in = {act(0, 'x[j] + DOT(0, h) + x2[j] + x3[j] * c[j]')};",
+        "SUMS(0, 4 * H, h);",
+        *EACH,
+        f"  const {real} in = {act(0, 'x[j] + sums[j] + x3[j] * c[j]')};",
         f"  const {real} forget = {forget};",
-        f"  const {real} cell = forget * c[j] + in * {act(1, 'x[3 * H + j] + DOT(3, h) + x2[3 * H + j]')};",
-        f"  to[j] = {act(0, 'x[H + j] + DOT(1, h) + x2[H + j] + x3[H + j] * cell')} * {act(2, 'cell')};",
+        f"  const {real} cell = forget * c[j] + in * {act(1, 'x[3 * H + j] + sums[3 * H + j]')};",
+        f"  to[j] = {act(0, 'x[H + j] + sums[H + j] + x3[H + j] * cell')} * {act(2, 'cell')};",
         "  to[H + j] = cell;",
         "}",
     ]
@@ -88,12 +107,15 @@ def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
 def _gru(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     """The reset state lies where an LSTM's cell would, until it is read."""
     after = bool(attributes.get("linear_before_reset", False))
-    kept = "" if after else " * h[j]"
-    inner = "to[H + j] * (DOT(2, h) + x2[2 * H + j])" if after else "DOT(2, to + H) + x2[2 * H + j]"
+    kept, inner = ("", "to[H + j] * sums[2 * H + j]") if after else (" * h[j]", "sums[2 * H + j]")
     return [
-        f"for (int64_t j = 0; j < H; ++j) to[H + j] = {act(0, 'x[H + j] + DOT(1, h) + x2[H + j]')}{kept};",
-        "for (int64_t j = 0; j < H; ++j) {",
-        f"  const {real} z = {act(0, 'x[j] + DOT(0, h) + x2[j]')};",
+        f"SUMS(0, {3 if after else 2} * H, h);",
+        *EACH,
+        f"  to[H + j] = {act(0, 'x[H + j] + sums[H + j]')}{kept};",
+        "}",
+        *(() if after else ("SUMS(2 * H, 3 * H, to + H);",)),
+        *EACH,
+        f"  const {real} z = {act(0, 'x[j] + sums[j]')};",
         f"  to[j] = (1 - z) * {act(1, f'x[2 * H + j] + {inner}')} + z * h[j];",
         "}",
         "for (int64_t j = 0; j < H; ++j) to[H + j] = 0;",
@@ -102,6 +124,9 @@ def _gru(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
 
 def _rnn(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     return [
-        f"for (int64_t j = 0; j < H; ++j) to[j] = {act(0, 'x[j] + DOT(0, h) + x2[j]')};",
+        "SUMS(0, H, h);",
+        *EACH,
+        f"  to[j] = {act(0, 'x[j] + sums[j]')};",
+        "}",
         "for (int64_t j = 0; j < H; ++j) to[H + j] = 0;",
     ]

@@ -74,7 +74,7 @@ def asked_model(
         check_sizes(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
-    prices = Measured(at, measure_s) if measure_s else Prices(at, CORE if serves is None else GPU)
+    prices = Measured(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     plans = tuple(Exact(one.graph, prices, serves=serves) for one in cut(graph) if one.graph is not None)
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])

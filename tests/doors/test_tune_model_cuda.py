@@ -107,14 +107,19 @@ def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path:
     manifest = read_manifest(tmp_path / "pack")
     assert manifest.placed and list(manifest.models) == ["net"] and manifest.arch == "sm_90a"
     told = {}
-    for words in (("verify", "pack"), ("inspect", "pack"), ("bench", "pack", "--only", "net", "--shapes", "rows=3")):
+    asked_for = (
+        ("bench", "pack", "--only", "net", "--shapes", "rows=3"),
+        ("explain", "pack", "--only", "net", "--shape", "rows=3"),
+    )
+    for words in (("verify", "pack"), ("inspect", "pack"), *asked_for):
         ran = subprocess.run(
             command(*words), cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False
         )
         told[words[0]] = ran.returncode, ran.stdout + ran.stderr
     assert told["verify"][0] == 0 and "no device of this host runs sm_90a" in told["verify"][1]
     assert "model net" in told["inspect"][1]
-    assert told["bench"][0] != 0 and "Traceback" not in told["bench"][1] and 'device="cuda:0"' in told["bench"][1]
+    assert told["bench"][0] == 2 and "pack is for sm_90a: whole models are raced on CPUs" in told["bench"][1]
+    assert told["explain"][0] == 2 and "leave --shape out to see the plan of net" in told["explain"][1]
 
 
 @pytest.mark.slow

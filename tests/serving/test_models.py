@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ import pytest
 
 import haotuner
 from haotuner.bench.models import race, requests_of
+from haotuner.cli.explain_predicted import predicted_document, print_predicted
 from haotuner.cli.explain_steps import print_steps, steps_document
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.pack.manifest import read_manifest
 from haotuner.pack.verify import verify
 from tests.serving.model_packs import model_pack
 
@@ -241,6 +244,20 @@ def test_every_step_of_a_request_is_timed_and_shown(path, capsys):
     )
     print_steps(document)
     assert "generated groups" in capsys.readouterr().out
+
+
+def test_what_was_predicted_is_held_against_what_is_measured(path, capsys):
+    manifest = read_manifest(path)
+    with pytest.raises(UsageError, match="keeps no predicted times"):
+        predicted_document(manifest, path, "encoder", "", 1)
+    expected = {"batch=2;seq=3": {"products": 1.0, "groups": 2.0, "all": 3.0}}
+    told = {"tuning": {"models": {"encoder": {"predicted_us": {"1": expected}}}}}
+    document = predicted_document(replace(manifest, document=told), path, "encoder", "", 1)
+    (row,) = document["rows"]
+    assert row["shape"] == {"batch": 2, "seq": 3} and row["measured_us"]["groups"] > 0
+    assert document["median"] == pytest.approx(3.0 / row["measured_us"]["all"])
+    print_predicted(document)
+    assert "batch=2;seq=3" in capsys.readouterr().out
 
 
 def test_a_schedule_is_plain_data(path):

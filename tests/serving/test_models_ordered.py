@@ -46,7 +46,7 @@ def recurrent(kind: str, names: tuple[str, ...], **options: Any) -> Graph:
     first, second = g.input("h", (B, H)), g.input("c", (B, H))
     settings = tuple((name, 0.3, 0.2) for name in names)
     return g.finish(
-        g.add("recurrent", x, g.constant(numbers(gates * H, H)), g.constant(numbers(gates * H)), g.constant(numbers(3 * H)),
+        g.add("recurrent", x, g.constant(numbers(H, gates * H)), g.constant(numbers(gates * H)), g.constant(numbers(3 * H)),
               first, second, lengths, kind=kind, hidden=H, activations=settings, **options)
     )  # fmt: skip
 

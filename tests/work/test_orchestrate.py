@@ -15,6 +15,7 @@ from haotuner.graph.extents import dimension, floor_division
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
+from haotuner.orchestrate.agreements import unmet
 from haotuner.orchestrate.c_loops import again_and_again
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
@@ -282,6 +283,7 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
     assert schedule.values({"seq": 5, "other": 5})
     with pytest.raises(UsageError, match="that the model joins"):
         schedule.values({"seq": 5, "other": 4})
+    assert not unmet(graph, {"seq": 5, "other": 5}) and "seq = 5" in unmet(graph, {"seq": 5, "other": 4})
 
 
 def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():

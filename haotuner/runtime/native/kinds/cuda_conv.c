@@ -26,7 +26,7 @@ static int64_t image_bytes(const ht_cuda_conv* data, int64_t h, int64_t w, int64
   return p * q * data->conv.groups * terms(&data->conv) * ht_cuda_bytes(data->dtype);
 }
 
-static int64_t at_once(const ht_cuda_conv* data, int64_t batch, int64_t bytes) {
+static int64_t at_once(int64_t batch, int64_t bytes) {
   const int64_t most = bytes > 0 ? COLUMN_BYTES / bytes : batch;
   return least(most > 1 ? most : 1, batch);
 }
@@ -170,7 +170,7 @@ static int64_t most_columns(const ht_op* op) {
   for (int i = 0; i < 3; ++i) largest[i] = op->axes[HT_CONV_B + i].extent > 0 ? op->axes[HT_CONV_B + i].extent : op->axes[HT_CONV_B + i].last;
   const int64_t p = conv->flat ? 1 : ht_conv_out(conv, &conv->tall, largest[1]), q = ht_conv_out(conv, &conv->wide, largest[2]);
   const int64_t bytes = image_bytes(data, conv->flat ? 1 : largest[1], largest[2], p, q);
-  return p < 1 || q < 1 ? 0 : at_once(data, largest[0], bytes) * bytes;
+  return p < 1 || q < 1 ? 0 : at_once(largest[0], bytes) * bytes;
 }
 
 static int prepare(const ht_op* op, const void* memory, void* stream, ht_error* error) {
@@ -269,7 +269,7 @@ static int launch_images(const ht_op* op, int planned, const ht_call* call, int6
 static int launch_laid_out(const ht_op* op, int planned, const ht_call* call, const ht_cuda_device* device, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_conv_call* c = &call->conv;
-  const int64_t bytes = image_bytes(data, c->h, c->w, c->p, c->q), each = at_once(data, c->batch, bytes);
+  const int64_t bytes = image_bytes(data, c->h, c->w, c->p, c->q), each = at_once(c->batch, bytes);
   ht_cuda_workspace workspace = {NULL, NULL};
   int rc = ht_cuda_workspace_take(device, queue->stream, each * bytes, &workspace);
   if (rc != 0)

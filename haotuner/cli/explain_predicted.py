@@ -1,0 +1,67 @@
+"""`haotuner explain PACK --only MODEL --predicted`: what tuning expected, and what requests take here."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from haotuner.bench.models import dims_of
+from haotuner.cli.devices import columns
+from haotuner.cli.explain_steps import CALLS, timed_steps
+from haotuner.cli.output import say
+from haotuner.errors import UsageError
+from haotuner.pack.manifest import Manifest
+from haotuner.runtime.pack import load
+
+KINDS = ("products", "groups", "all")
+
+
+def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, threads: int | None) -> dict[str, Any]:
+    """Of each request that the plan was made for: predicted and measured microseconds, and the ratio of both.
+
+    Measured is the sum of the steps, each the least of some calls. UsageError for a pack that keeps no predictions.
+    """
+    held = manifest.tuning.get("models", {}).get(name, {}).get("predicted_us", {})
+    if not held:
+        raise UsageError(f"the pack keeps no predicted times of a model {name!r}; tune it again with this haotuner")
+    rows = []
+    with load(pack, threads=threads) as opened:
+        model, count = opened.model(name), str(opened.threads)
+        used = count if count in held else next(iter(held))
+        dims = dims_of(model)
+        for said, expected in held[used].items():
+            every = {key: int(size) for key, _, size in (one.partition("=") for one in said.split(";"))}
+            sizes = {dim: every[dim] for dim in dims}
+            measured = _measured(timed_steps(model, sizes, given))
+            rows.append({"shape": sizes, "predicted_us": expected, "measured_us": measured,
+                         "ratio": expected["all"] / max(measured["all"], 1e-9)})  # fmt: skip
+    ratios = [row["ratio"] for row in rows]
+    return {
+        "model": name,
+        "threads": int(count),
+        "plan_threads": int(used),
+        "rows": rows,
+        "median": statistics.median(ratios),
+        "within_10_percent": sum(abs(one - 1) <= 0.1 for one in ratios) / len(ratios),
+    }
+
+
+def _measured(steps: list[dict[str, Any]]) -> dict[str, float]:
+    groups = sum(row["us"] for row in steps if row["do"] == "loops")
+    whole = sum(row["us"] for row in steps)
+    return {"products": whole - groups, "groups": groups, "all": whole}
+
+
+def print_predicted(document: Mapping[str, Any]) -> None:
+    """A line a request, then the median."""
+    say(
+        f"{document['model']}, threads {document['threads']}: predicted / measured us, steps the least of {CALLS} calls each"
+    )
+    rows: list[tuple[str, ...]] = [("request", *KINDS, "ratio")]
+    for row in document["rows"]:
+        pairs = [f"{row['predicted_us'][kind]:,.0f} / {row['measured_us'][kind]:,.0f}" for kind in KINDS]
+        rows.append((";".join(f"{k}={v}" for k, v in row["shape"].items()), *pairs, f"{row['ratio']:.2f}"))
+    say(columns(rows))
+    say(f"median {document['median']:.2f}; {document['within_10_percent']:.0%} of the requests within 10 %")
