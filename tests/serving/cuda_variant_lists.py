@@ -6,6 +6,7 @@ from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import MODEL_SOURCES
 from tests.serving.cuda_packs import (
     CONV_PICKS,
+    DIRECT_PICKS,
     FUSED_FP32,
     GENERATED_PICKS,
     GROUPED_FP32,
@@ -14,6 +15,8 @@ from tests.serving.cuda_packs import (
     PRODUCT_FP16,
     PRODUCT_FP32,
     PRODUCT_TN_FP32,
+    STEPPED_PICKS,
+    TRANSPOSED_PICKS,
 )
 from tests.serving.native_builds import DOORS_FLAGS, NATIVE
 
@@ -34,12 +37,20 @@ MORE = {
     PRODUCT_FP16: PRODUCTS,
     PRODUCT_FP32: PRODUCTS,
     PRODUCT_TN_FP32: ("turned",),
+    **dict.fromkeys((*STEPPED_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS), ("stepped",)),
     **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
+    TRANSPOSED_PICKS[0]: ("stepped", "convolution_refusals", "convolution_faults"),
     **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
 }
 # Files that serve one kind alone: who else calls nothing of them.
-KIND = {"cuda_conv.c": CONV_PICKS, "cuda_generated.c": GENERATED_PICKS, "generated.c": GENERATED_PICKS}
+KIND = {
+    "cuda_conv.c": (*CONV_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS, *STEPPED_PICKS),
+    "cuda_conv_transposed.c": TRANSPOSED_PICKS,
+    "cuda_generated.c": GENERATED_PICKS,
+    "generated.c": GENERATED_PICKS,
+}
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
+WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
 OF_MODELS = ("numbers", "steady", "refusals", "faults", "captured", "streams", "devices", "many")
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (

@@ -58,6 +58,7 @@ from tests.serving.cuda_variant_lists import (
     TREE,
     UNITS,
     WATCHED,
+    WITH_MODELS,
 )
 from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
@@ -202,10 +203,11 @@ class Variants:
         return ""
 
     def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
-        if source in MODELS:
+        if source in MODELS or name in WITH_MODELS:
             of_models: dict[str, Path] = {}
             for scenario in OF_MODELS:
                 yield Step(f"{scenario} of a model", partial(self._modelled, of_models, source, scenario))
+        if source in MODELS:
             return
         in_packs = name in {Path(one).name for one in PACK_SOURCES}
         made: dict[str, Path] = {}
