@@ -56,7 +56,7 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
 def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort = now(), task.effort
-    funnel, of = _selected(task, lab.device, families, model)
+    funnel, of = selected(task, lab.device, families, model)
     clock = Clock(begin + task.budget_s * effort.confirm_share * SEARCHING, watch)
     search = Search(task, lab, of, model, clock)
     stopped = search.run()
@@ -79,7 +79,7 @@ def tune(task: Task, lab: Laboratory, families: Sequence[Family], watch: Watch, 
     )
 
 
-def _selected(
+def selected(
     task: Task, device: Device, families: Sequence[Family], model: CostModel | None
 ) -> tuple[Funnel, dict[MicroKernel, Family]]:
     """The candidates of all families as one funnel, and the family of each. NothingLegal if no family has one."""

@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
     parser.add_argument("--classes", action="store_true", help="one of each class, of every eighth all")
     parser.add_argument("--page", type=Path, help="write what was read as a page")
+    parser.add_argument("--first", default="", metavar="WORDS", help="look at families with this in their names first")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
@@ -156,7 +157,8 @@ def main() -> None:
     every = of_classes(proposals, given.seed) if given.classes else proposals
     done = seen(given.folder, sources)
     journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
-    for arch, names in units(every, given.seed)[given.part[0] :: given.part[1]]:
+    order = sorted(units(every, given.seed), key=lambda unit: given.first not in unit[1][0])
+    for arch, names in order[given.part[0] :: given.part[1]]:
         if time.monotonic() > end:
             break
         if all((arch, name) in done for name in names):
