@@ -31,6 +31,8 @@ ARCH = "sm_90a"
 LAST = 64
 MORE = (
     "attention:d=40",
+    "attention:d=40,causal=end,dtype=bf16",
+    "attention:d=128,dtype=fp16",
     "attention:d=64,causal=end,mask=keys",
     "reduce_sum:over=first",
     "reduce_max:over=first",
