@@ -15,9 +15,10 @@ from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import TYPED_FAMILIES
 from haotuner.microkernels.cpu.typed_conv import TYPED_CONV_FAMILIES
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
+from haotuner.microkernels.cuda.direct import direct_family
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.microkernels.cuda.generated import CudaGenerated, short_family
-from haotuner.microkernels.cuda.online import CudaOnline
+from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.microkernels.cuda.online import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS
 from haotuner.words.family import Family
@@ -59,8 +60,8 @@ def family_named(name: str) -> Family:
         for family in _group_families(kind):
             if family.name == name:
                 return family
-    if (short := short_family(name)) is not None:
-        return short
+    if (found := short_family(name) or direct_family(name)) is not None:
+        return found
     raise KeyError(f"no family {name!r}; known: {', '.join(f.name for f in FAMILIES)}")
 
 

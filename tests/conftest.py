@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import shutil
@@ -20,19 +21,22 @@ from hypothesis import settings
 from tests import run_folder
 
 GOLDEN = Path(__file__).parent / "golden"
-# Files of half a minute of a core and more.
+# Files of a quarter of a minute of a core and more, the longest first.
 LONG = (
+    "serving/test_cuda_serving.py",
     "doors/test_tune_cuda.py",
     "doors/test_bundle_run.py",
-    "doors/test_toys.py",
     "doors/test_bench.py",
-    "serving/test_cuda_serving.py",
-    "doors/test_tune.py",
-    "doors/test_kill.py",
-    "serving/test_bench_race.py",
-    "doors/test_transfer.py",
     "serving/test_c_library.py",
+    "content/test_cuda_numerics.py",
+    "doors/test_tune.py",
+    "doors/test_toys.py",
+    "serving/test_bench_race.py",
+    "serving/test_cuda_c.py",
+    "doors/test_transfer.py",
+    "doors/test_requests.py",
     "doors/test_pack_verbs.py",
+    "doors/test_kill.py",
 )
 settings.register_profile("no clock", deadline=None)  # a first example may import for a second, on a machine that others use
 settings.load_profile("no clock")
@@ -60,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first, so that no process ends a run with one alone; Makefile asks xdist to keep the order."""
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """What lives as long as the run is not looked through again by every collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

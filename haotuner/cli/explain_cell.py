@@ -17,6 +17,8 @@ from haotuner.cli.explain_device import WHY_NOT_TIMED
 from haotuner.cli.explain_program import print_program, program_document
 from haotuner.cli.output import say
 from haotuner.held_groups import meaning_of
+from haotuner.microkernels.cuda.conv import transposed
+from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.ops.convolution import lies_as_columns
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.minimal_filtering import points
@@ -94,7 +96,9 @@ def _launches(name: str) -> str:
     op = Op.parse(name)
     if lies_as_columns(op.kind, dict(op.static), op.all_options()):
         return "one launch where pixels are evenly apart, else two, image columns and products"
-    return "two launches, image columns and products"
+    if any(family.serves(op) for family in DIRECT_FAMILIES):
+        return "one launch"
+    return "two launches, " + ("products and what gathers them" if transposed(op) else "image columns and products")
 
 
 def print_cell(document: Mapping[str, Any]) -> None:

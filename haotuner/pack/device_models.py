@@ -16,7 +16,7 @@ def answered(model: PlacedModel, given: Mapping[str, NDArray[Any]]) -> dict[str,
     """Outputs by name. The results' memory is filled with ones of all bits before, so that what is not written is seen."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:
-        inputs = {name: np.ascontiguousarray(one) for name, one in given.items()}
+        inputs = {name: np.array(one, order="C") for name, one in given.items()}  # of no axes, too
         tensors = {name: memory.like(memory.put(one), one) for name, one in inputs.items()}
         shapes = model.shapes(tensors)
         found = {end.name: np.empty(shapes[end.name], end.dtype) for end in model.outputs}

@@ -84,14 +84,13 @@ class DeviceMemory:
     def like(self, address: int, values: NDArray[Any]) -> Any:
         """A contiguous tensor of the shape and type of an array."""
         code = {"f": 2, "i": 0, "u": 1, "b": 6}[values.dtype.kind]
-        steps = tuple(one // values.itemsize for one in np.empty(values.shape, values.dtype).strides)
-        return self._handed(address, values.shape, steps, code, values.itemsize * 8)
+        return self._handed(address, values.shape, None, code, values.itemsize * 8)
 
-    def _handed(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], code: int, bits: int) -> Any:
+    def _handed(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, code: int, bits: int) -> Any:
         import tvm_ffi
 
         sizes = (ctypes.c_int64 * len(shape))(*shape)
-        steps = (ctypes.c_int64 * len(shape))(*strides)
+        steps = None if strides is None else (ctypes.c_int64 * len(shape))(*strides)
         words = _Tensor(address, _KDL_CUDA, self.ordinal, len(shape), code, bits, 1, sizes, steps, 0)
         managed = _Managed(words, None, None)
         self._kept += [managed, sizes, steps]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES
 from haotuner.microkernels.cuda.fused import fused
 from haotuner.ops.convolution import is_convolution, lies_as_columns
@@ -150,8 +151,10 @@ class CudaConv:
         return self._inner.schedule(kernel, symbol)
 
 
-def conv_families(op: Op) -> tuple[CudaConv, ...]:
-    """The families that compute a convolution; none where its type, epilogue or kind is none of theirs."""
+def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
+    """The families that compute a convolution; none where its type or that of its result is none of theirs."""
+    if direct := tuple(family for family in DIRECT_FAMILIES if family.serves(op)):
+        return direct  # a product of one channel would multiply columns of as many terms as taps, a row at a time
     if not is_convolution(op.kind) or fused(op) is None or not op.dynamic:
         return ()
     if op.dtype not in {family.dtype for family in BATCHED_FAMILIES}:

@@ -26,7 +26,6 @@ from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated_program import WARP, kernel_text
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
 from haotuner.words.demand import Asked, Demand, Work
 from haotuner.words.device import Device
@@ -251,15 +250,6 @@ def _folds_rows(graph: Graph) -> bool:
             if any(not isinstance(shape[axis], int) or int(shape[axis]) > WARP for axis in axes):
                 return True
     return False
-
-
-@cache
-def short_family(name: str) -> CudaGenerated | None:
-    """The family of a name that says a type of 16 bits; None of every other."""
-    kind, _, dtype = name.removeprefix("cuda_generated_").rpartition("_")
-    if not name.startswith("cuda_generated_") or dtype not in SHORT or kind not in KINDS:
-        return None
-    return CudaGenerated(KINDS[kind], dtype) if CudaGenerated.covers(KINDS[kind]) else None
 
 
 @cache

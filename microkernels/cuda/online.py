@@ -7,7 +7,7 @@ far in its part of shared memory. No tensor of rows x keys is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from haotuner.generate.online_schedule import DEPTH, OnlinePlan, OnlineSchedule, padded, schedules
 from haotuner.generate.online_space import OnlineSpace
 from haotuner.microkernels.cpu.online import CpuOnline
-from haotuner.microkernels.cuda.generated import AHEAD, JOIN_CYCLES, LOAD_CYCLES, THREADS, CudaGenerated, Cut
+from haotuner.microkernels.cuda.generated import AHEAD, JOIN_CYCLES, LOAD_CYCLES, SHORT, THREADS, CudaGenerated, Cut
 from haotuner.microkernels.cuda.generated_program import WARP
+from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
 from haotuner.words.demand import Asked
 from haotuner.words.device import Device
@@ -29,14 +30,14 @@ STEPS = 5.0  # exchanges until a warp's lanes are joined
 
 
 class CudaOnline(CpuOnline, CudaGenerated):
-    """Family ``cuda_generated_KIND_fp32``; parameters as of the CPU's family, ``vl``: threads of a warp."""
+    """Family ``cuda_generated_KIND_DTYPE``; parameters as of the CPU's family, ``vl``: threads of a warp."""
 
     frontier = 12
 
-    def __init__(self, kind: OpKind) -> None:
+    def __init__(self, kind: OpKind, dtype: str = "fp32") -> None:
         super().__init__(kind)
-        self.dtype = "fp32"
-        self.name = f"cuda_generated_{kind.name}_fp32"
+        self.dtype = dtype
+        self.name = f"cuda_generated_{kind.name}_{dtype}"
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every schedule along the depth whose memory fits a block's."""
@@ -85,6 +86,17 @@ class CudaOnline(CpuOnline, CudaGenerated):
         waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + LOAD_CYCLES / AHEAD / rows) + LOAD_CYCLES
         issued = keys * (rows * (2.0 * vectors + 2.0 * STEPS + 6.0) + 4.0 * vectors)
         return waited, issued
+
+
+@cache
+def short_family(name: str) -> CudaGenerated | None:
+    """The family of a name that says a type of 16 bits; None of every other."""
+    kind, _, dtype = name.removeprefix("cuda_generated_").rpartition("_")
+    if not name.startswith("cuda_generated_") or dtype not in SHORT or kind not in KINDS:
+        return None
+    if CpuOnline.covers(KINDS[kind]):
+        return CudaOnline(KINDS[kind], dtype)
+    return CudaGenerated(KINDS[kind], dtype) if CudaGenerated.covers(KINDS[kind]) else None
 
 
 class _DepthSpace(OnlineSpace):

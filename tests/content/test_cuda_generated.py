@@ -16,6 +16,7 @@ from haotuner.generate.schedule import Schedule, planned
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import cuda_unit
+from haotuner.microkernels.cuda.online import CudaOnline
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.words.op import Op
 from tests.content.cuda_generated import PROGRAMS, QUICK, entries, plan_of
@@ -72,6 +73,24 @@ def test_short_types_are_computed_in_fp32():
     assert text is not None and "float(t0[" in text and "= ht_bf16(v" in text and "float v" in text
     with pytest.raises(NothingLegal, match="on cpu"):
         families_for(op, "cpu")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_attention_is_one_program_whose_memory_is_a_warps(dtype):
+    device, op = find_device("h200"), Op.parse(f"attention:d=64,causal=end,dtype={dtype}")
+    (family,) = families_for(op, "cuda")
+    assert isinstance(family, CudaOnline) and family_named(family.name).name == family.name
+    points = list(family.points(op, device))
+    space = family.space(op, device)
+    assert {family.kernel_of(space.schedule(point), op) for point in space.points} == set(points), "what policies search"
+    for kernel in points:
+        text = family.text(kernel, "attention")
+        assert text is not None and text.count("__global__") == 1 and "__syncwarp" in text and "__syncthreads" not in text
+        (floats,) = re.findall(r"float ht_memory\[(\d+)\]", text)
+        assert int(floats) * 4 <= 48 << 10
+        assert "of shared memory, a warp" in family.decisions(kernel)["movement"]
+    with pytest.raises(NothingLegal, match="known d"):
+        families_for(Op.parse("attention:"), "cuda")
 
 
 def test_what_has_no_program_is_told():

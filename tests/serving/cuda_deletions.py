@@ -102,7 +102,8 @@ def tree() -> str:
 
 def look(folder: Path, seconds: float, part: tuple[int, int], shared: bool, quick: bool, only: str = "") -> bool:
     """Look at what is wanted and has a text in its name, as long as there is time; whether all of the part was."""
-    from tests.serving.cuda_variants import SHARED, Variants
+    from tests.serving.cuda_variant_lists import SHARED
+    from tests.serving.cuda_variants import Variants
 
     end = time.monotonic() + seconds
     journal, reasons, state = Journal(folder, f"{part[0]}-{part[1]}"), justified(), tests()

@@ -22,6 +22,7 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
 from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Step
+from haotuner.orchestrate.lacking import check_sizes
 from haotuner.orchestrate.products import Product
 from haotuner.orchestrate.written import WrittenModel, device_source_of, source_of, written
 from haotuner.pack.write import write_pack
@@ -177,6 +178,7 @@ def one_of(name: str, **more: int) -> MicroKernel:
 
 def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
     """A model and its steps; ``first``: groups of the models before it."""
+    check_sizes(name, graph)
     sizes = [dict.fromkeys(graph.dimensions, size) | {"batch": 2} for size in (3, 60)]
     steps = (
         Exact(graph, Prices(sizes, GPU), serves=serves).steps if tuned else Greedy(graph, tuned=False, serves=serves).steps

@@ -26,10 +26,12 @@ from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
+from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.index import KINDS
 from haotuner.pack.write import write_pack
 from haotuner.words.kernel import MicroKernel
@@ -218,6 +220,21 @@ TRANSPOSED_PICKS = (  # products first, gathered by a launch: channels first, la
         kernels=(_BATCHED["cuda_batched_simt_fp32"].kernel(**_SIMT_TILE, kn=2),),  # type: ignore[attr-defined]
         dtype="float32",
     ),
+)  # fmt: skip
+
+
+def _direct(arch: str, spec: str, place: int) -> Pick:
+    """A convolution without columns by one of its kernels, which are the same on every device."""
+    op, any_device = Op.parse(spec), None
+    kernels: Any = tuple(CudaDirect(op.dtype).points(op, any_device))  # type: ignore[arg-type]
+    return Pick(arch=arch, op=op.name, kernels=(kernels[place],), dtype=DTYPES[op.dtype].numpy)
+
+
+DIRECT_PICKS = (  # a feature from its channel: channels first; last, two features a channel; lines
+    _direct("sm_80", "conv2d:c=6,f=6,r=3,s=3,pad=1,groups=6,dtype=fp16,epilogue=bias+relu6+residual", 6),
+    _direct("sm_90a", "conv2d:c=5,f=10,r=5,s=2,pad=2.1.2.1,stride=2.1,dilation=1.2,groups=5,layout=nhwc,dtype=bf16,out=fp32,"
+                      "epilogue=scale+silu", 5),
+    _direct("sm_80", "conv1d:c=4,f=4,s=5,pad=4.0,groups=4", 2),
 )  # fmt: skip
 STEPPED_PRODUCT = replace(PRODUCT_FP16, op=Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,out=fp32,epilogue=gelu").name)
 _SOFTMAX, _GELU = CudaGenerated(KINDS["softmax"]), CudaGenerated(KINDS["gelu"])

@@ -19,93 +19,64 @@ from pathlib import Path
 from haotuner.backends.cpu.pack_source import PACK_SOURCES as CPU_SOURCES
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.pack_source import PACK_SOURCES, pack_data
+from haotuner.backends.toolchain import Toolchain
 from haotuner.pack.write import write_pack
 from tests.run_folder import toolchain
+from tests.serving.cuda_model_packs import GRAPHS, model_pack
 from tests.serving.cuda_packs import (
-    CONV_PICKS,
     FUSED_FP32,
     GENERATED_PICKS,
     GROUPED_FP32,
     GROUPED_HOPPER,
-    KN_HOPPER,
     PICKS,
     PRODUCT_FP16,
     PRODUCT_FP32,
-    PRODUCT_TN_FP32,
     SIMT,
     Pick,
     build_pack,
     document,
     packed,
 )
-from tests.serving.native_builds import CLIB, DOORS_FLAGS, HERE, LIBRARY, NATIVE, host_pack
+from tests.serving.cuda_variant_lists import (
+    DRIVEN,
+    FLAGS,
+    HUNG,
+    KIND,
+    MODELS,
+    MORE,
+    OF_MODELS,
+    OF_THE_DRIVER,
+    OPENING,
+    PROGRAMS,
+    SCENARIOS,
+    SCENES,
+    SECONDS,
+    SHARED,
+    SHARED_SECONDS,
+    TIMED,
+    TIMING,
+    TREE,
+    UNITS,
+    WATCHED,
+)
+from tests.serving.native_builds import CLIB, HERE, LIBRARY, NATIVE, host_pack
 from tests.standin import ROOT, environment
 from tests.standin.forking import Forking
 from tests.standin.patience import ended
 
-SCENARIOS = (
-    "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
-    "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
-)  # fmt: skip
-OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_minor", "other_shared",
-                 "other_driver", "threads")  # fmt: skip
-OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
-PRODUCTS = ("products", "products_beside", "products_elsewhere", "product_refusals", "product_faults")
-# Picks beside PICKS, which go through all of the above, and what they are for.
-MORE = {
-    KN_HOPPER: ("stored",),
-    GROUPED_HOPPER: ("grouped", "grouped_refusals"),
-    GROUPED_FP32: ("grouped", "grouped_refusals"),
-    FUSED_FP32: ("fused", "fused_refusals"),
-    PRODUCT_FP16: PRODUCTS,
-    PRODUCT_FP32: PRODUCTS,
-    PRODUCT_TN_FP32: ("turned",),
-    **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
-    **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
-}
-# Files that serve one kind alone: who else calls nothing of them.
-KIND = {"cuda_conv.c": CONV_PICKS, "cuda_generated.c": GENERATED_PICKS, "generated.c": GENERATED_PICKS}
-FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
-WATCHED = (
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=all",
-)  # what the C program and the pack in it are built with
-SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
-SECONDS = 8.0  # of processors, against steps that use one to three
-TIMING = {source.name for source in timing_library.SOURCES}
-PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
-    "drive_cuda": (),
-    "drive_doors": DOORS_FLAGS,
-    "drive_bound": DOORS_FLAGS,
-    "drive_ffi": ("-rdynamic",),
-    "drive_fused": (),
-    "drive_grouped": (),
-    "drive_products": (),
-}
-DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
-TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
-UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one file
-SCENES = (
-    "tests.serving.cuda_scenarios",
-    "tests.work.cuda_timing",
-    "tests.work.cuda_timing_groups",
-    "tests.work.cuda_timing_batches",
-    "tests.work.cuda_timing_generated",
-    "tests.serving.cuda_warm",
-)
-HUNG = "it hung"  # as tests.standin.forking says it
-# What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
-SHARED = {
-    "serve.c": ("test_life.py", "test_results.py", "test_kinds.py", "test_bad_input.py"),
-    "door.c": ("test_c_library.py", "test_cuda_c.py"),
-    "check.c": ("test_bad_input.py", "test_kinds.py", "test_operator.py"),
-    "ffi.c": ("test_bad_input.py", "test_life.py", "test_kinds.py", "test_pack_files.py", "test_results.py"),
-    "gpu.c": ("test_cuda_packs.py", "test_cuda_c.py"),
-    "linear.c": ("test_cuda_c.py", "test_c_library.py"),
-    "open.c": ("test_cuda_c.py", "test_c_library.py"),
-}
-SHARED_SECONDS = 300
-TREE = ("haotuner", "microkernels", "transfer", "hw_profiles", "tests", "pyproject.toml")
+
+@dataclass(frozen=True)
+class Swapped:
+    """A linker that takes another text in the place of a source."""
+
+    tools: Toolchain
+    source: Path
+    mutant: Path
+
+    def link(self, objects: list[Path], sources: list[Path], include: list[Path], out: Path) -> None:
+        """As ``Toolchain.link``."""
+        taken = [self.mutant if one == self.source else one for one in sources]
+        self.tools.link(objects, taken, [*include, self.source.parent], out)
 
 
 @dataclass(frozen=True)
@@ -175,6 +146,7 @@ class Variants:
             CLIB / "gpu.c",
             NATIVE / "check.c",
             NATIVE / "cuda" / "workspace.c",
+            NATIVE / "cuda" / "model.c",
         ):  # whose tests are all, between them
             why = self.noticed(source, source.read_text(), quick=quick, passed=passed)
             assert not why, f"with nothing left out: {why}"
@@ -230,6 +202,11 @@ class Variants:
         return ""
 
     def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
+        if source in MODELS:
+            of_models: dict[str, Path] = {}
+            for scenario in OF_MODELS:
+                yield Step(f"{scenario} of a model", partial(self._modelled, of_models, source, scenario))
+            return
         in_packs = name in {Path(one).name for one in PACK_SOURCES}
         made: dict[str, Path] = {}
         if in_packs:
@@ -287,6 +264,14 @@ class Variants:
         return self._forking.call(
             "tests.serving.cuda_scenarios", scenario, str(made[pick.op]), environment=self._where(pick), seconds=seconds
         )
+
+    def _modelled(self, made: dict[str, Path], source: Path, scenario: str, seconds: float) -> str:
+        if not made:
+            tools = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
+            graphs, out = {"encoder": GRAPHS["encoder"]}, self.folder / "mutant-model"
+            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, linker=tools)  # type: ignore[arg-type]
+        module, words = "tests.serving.cuda_models", (scenario, str(made["model"]))
+        return self._forking.call(module, "run", *words, environment=self._where(SIMT), seconds=seconds)
 
     def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
         if "timing" not in made:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
@@ -21,7 +23,7 @@ from haotuner.ops.index import KINDS  # noqa: E402
 from haotuner.request import ops_of  # noqa: E402
 from haotuner.words.op import Op  # noqa: E402
 from tests.serving.cuda_packs import make_pack  # noqa: E402
-from tests.serving.test_group import files  # noqa: E402
+from tests.serving.test_group import files, node, saved  # noqa: E402
 from tests.standin import ROOT, environment, toolchain_missing  # noqa: E402
 from tests.standin.cubins import cubin_of  # noqa: E402
 
@@ -29,6 +31,8 @@ ARCH = "sm_90a"
 LAST = 64
 MORE = (
     "attention:d=40",
+    "attention:d=40,causal=end,dtype=bf16",
+    "attention:d=128,dtype=fp16",
     "attention:d=64,causal=end,mask=keys",
     "reduce_sum:over=first",
     "reduce_max:over=first",
@@ -44,6 +48,21 @@ def every_op() -> list[Op]:
     """Each kind by its example, some by other options and types."""
     named = [Op.parse(kind.example) for kind in KINDS.values() if CudaGenerated.covers(kind)]
     return list(dict.fromkeys([*named, *map(Op.parse, MORE)]))
+
+
+def more_files(folder: Path) -> list[Path]:
+    """The place of the greatest, a product with what is next to it, and a border that repeats the edge."""
+    x, b = ["Rows", "Cols"], ["Cols", "Three"]
+    return [
+        saved(folder / "greatest.onnx", [
+            node("Abs", ["x"], ["a"]), node("ArgMax", ["a"], ["at"], axis=1, keepdims=0), node("Cast", ["at"], ["y"], to=1),
+        ], {"x": x}, ["y"]),
+        saved(folder / "product.onnx", [
+            node("Neg", ["x"], ["n"]), node("MatMul", ["n", "b"], ["s"]), node("Relu", ["s"], ["y"]),
+        ], {"x": x, "b": b}, ["y"]),
+        saved(folder / "padded.onnx", [node("Pad", ["x", "border"], ["y"], mode="edge")], {"x": x}, ["y"],
+              border=np.array([1, 0, 2, 3])),
+    ]  # fmt: skip
 
 
 def packed(op: Op) -> PackedCudaGenerated:
@@ -63,7 +82,7 @@ def packed(op: Op) -> PackedCudaGenerated:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")
 def test_every_kind_and_groups_of_files_are_served_on_a_device(tmp_path):
-    ops = [*every_op(), *(op for file in files(tmp_path) for op in ops_of(f"group:{file}"))]
+    ops = [*every_op(), *(op for file in (*files(tmp_path), *more_files(tmp_path)) for op in ops_of(f"group:{file}"))]
     made = [packed(op) for op in ops]
     found = [one.kernel for op in made for one in op.kernels if one.kernel is not None]
     kernels: dict[str, Any] = {one.name: (family_named(one.family), one) for one in found}

@@ -15,6 +15,7 @@ import pytest
 
 from tests.serving.cuda_packs import (
     CONV_PICKS,
+    DIRECT_PICKS,
     FUSED_PICKS,
     GENERATED_PICKS,
     GROUPED_HOPPER,
@@ -131,7 +132,7 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
     run(folder, pick, "several", "fused", "fused_refusals")
 
 
-@pytest.mark.parametrize("pick", (*STEPPED_PICKS, *TRANSPOSED_PICKS), ids=lambda pick: pick.op)
+@pytest.mark.parametrize("pick", (*STEPPED_PICKS, *TRANSPOSED_PICKS, *DIRECT_PICKS), ids=lambda pick: pick.op)
 def test_any_epilogue_and_type_of_result_is_served(folder, pick):
     run(folder, pick, "stepped")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Self, cast
 
 from haotuner.measure.laboratory import GoesOn, Laboratory
 from haotuner.microkernels.cpu.dense import CpuDense
@@ -41,6 +42,13 @@ class FakeLab:
         self.measured: list[Trial] = []
         self.started: list[float] = []
         self.store: dict[str, Record] = {}
+
+    def copied(self) -> Self:
+        """A lab that has measured the same."""
+        other = copy.copy(self)
+        other.failures, other.store = dict(self.failures), dict(self.store)
+        other.prepared, other.measured, other.started = list(self.prepared), list(self.measured), list(self.started)
+        return other
 
     def as_lab(self) -> Laboratory:
         return cast(Laboratory, self)

@@ -27,6 +27,8 @@ from haotuner.words.shape import Shape, ShapeRange
 from haotuner.words.traffic import Traffic
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
+Searched = tuple[FakeLab, Sequence[Curve]]  # a lab after a search, and the kernels that were kept: tests measure on a copy
+
 
 def table_of(lab: FakeLab, kept: Sequence[Curve], threads: int, cache: str, goes_on: GoesOn = lambda _: True) -> RowTable:
     """The plan table of these kernels for one thread count."""
@@ -49,16 +51,26 @@ def kept() -> Sequence[Curve]:
     return kept_of(FakeLab(CORE))
 
 
-@pytest.mark.parametrize("time_for", [10, 25, 80])
-def test_out_of_time_a_way_to_share_that_was_not_timed_looks_no_better_than_one_that_was(time_for: int) -> None:
-    """Curves of one thread foretell that all share perfectly; here they take 1.3 times that."""
+class Sharing(FakeLab):
+    """Two threads take 1.3 times as long as if they shared perfectly."""
 
-    class Sharing(FakeLab):
-        def true_us(self, trial: Trial) -> float:
-            return super().true_us(trial) * (1.3 if trial.threads > 1 else 1.0)
+    def true_us(self, trial: Trial) -> float:
+        return super().true_us(trial) * (1.3 if trial.threads > 1 else 1.0)
 
+
+@pytest.fixture(scope="module")
+def sharing() -> Searched:
     lab = Sharing(CORE)
-    kept = kept_of(lab)
+    return lab, kept_of(lab)
+
+
+@pytest.mark.parametrize("time_for", [10, 25, 80])
+def test_out_of_time_a_way_to_share_that_was_not_timed_looks_no_better_than_one_that_was(
+    sharing: Searched, time_for: int
+) -> None:
+    """Curves of one thread foretell that all share perfectly."""
+    searched, kept = sharing
+    lab = searched.copied()
     before = len(lab.measured)
     table = table_of(lab, kept, 2, "cold", lambda _: len(lab.measured) < before + time_for)
     assert len(lab.measured) <= before + time_for and table.measured
@@ -173,10 +185,18 @@ def test_a_shape_whose_contest_was_cut_short_is_left_out(kept: Sequence[Curve], 
     assert contend(lab.as_lab(), [cut], lambda _: True) == [whole], "what is missing is made up for"
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_close_compositions_of_small_shapes_are_timed_in_more_processes(threads: int) -> None:
+@pytest.fixture(scope="module")
+def moody() -> tuple[Moody, Sequence[Curve]]:
     lab = Moody(CORE, noise=0.3)
-    kept = kept_of(lab)
+    return lab, kept_of(lab)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_close_compositions_of_small_shapes_are_timed_in_more_processes(
+    moody: tuple[Moody, Sequence[Curve]], threads: int
+) -> None:
+    searched, kept = moody
+    lab = searched.copied()
     lab.moody = True
     table = table_of(lab, kept, threads, "hot")
     assert lab.processes == REPEATS == 2

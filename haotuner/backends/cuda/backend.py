@@ -90,7 +90,7 @@ class CudaBackend:
         return found
 
     def _convolutions(self, op: Op) -> tuple[Family, ...]:
-        found = conv_families(op)
+        found: tuple[Family, ...] = conv_families(op)
         if not found:
             raise NothingLegal(
                 f"{op.name}: on {self.name} devices convolutions are in fp32, fp16 or bf16, with results "
@@ -164,6 +164,7 @@ class CudaBackend:
                 "verifying.py",
                 "batches.py",
                 "generated_calls.py",
+                "direct_calls.py",
             )
         ]
         timed += [_HERE / "native" / name for name in ("timing_cuda.c", "part.c")]

@@ -12,6 +12,7 @@ from haotuner.backends.cuda.device_code import Programs, build_cubin
 from haotuner.errors import EnvironmentMissing
 from haotuner.isolate.answers import Refusal
 from haotuner.isolate.program import described
+from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
@@ -23,6 +24,7 @@ STAGE, REASON = "build", "compile_error"
 def programs_of(kernels: Sequence[str]) -> Programs:
     """Programs of micro-kernels by name, which is the symbol, too. ValueError for a name that is none of CUDA's."""
     families: dict[str, Any] = {family.name: family for family in CUDA_FAMILIES}
+    families |= {family.name: family for family in DIRECT_FAMILIES}
     parsed = [MicroKernel.parse(name) for name in kernels]
     for name in {kernel.family for kernel in parsed} - families.keys():
         with suppress(KeyError):

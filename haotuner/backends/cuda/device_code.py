@@ -26,6 +26,7 @@ from haotuner.backends.cuda.unit import device_unit
 from haotuner.errors import EnvironmentMissing
 from haotuner.files import written_aside
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.words.kernel import MicroKernel
 
@@ -46,7 +47,7 @@ GATES: Mapping[float, Gate] = {
     WIDTHS["HMMA"]: Gate(3.0, 32),
     WIDTHS["FFMA"]: Gate(1.16, 1024),
 }
-Programs = Mapping[str, tuple[CudaDense | CudaGenerated, MicroKernel]]  # by exported symbol
+Programs = Mapping[str, tuple[CudaDense | CudaGenerated | CudaDirect, MicroKernel]]  # by exported symbol
 Resources = Mapping[str, Mapping[str, float]]  # by symbol
 
 

@@ -81,9 +81,10 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
     code = cuda_arch(arch)
     sums = reduced(ops)
     symbols = ", ".join(f'"{reduce_symbol(dtype)}"' if dtype in sums else "NULL" for dtype in DTYPES)
+    helped = [op for op in ops if op.kind in CONVOLVED and not all(launch.direct for launch in op.launches)]
     helpers = (
-        _symbols(unfold_symbol, {op.dtype for op in ops if op.kind in CONVOLVED and "transpose" not in op.kind}),
-        _symbols(fold_symbol, {op.dtype for op in ops if op.kind in CONVOLVED and "transpose" in op.kind}),
+        _symbols(unfold_symbol, {op.dtype for op in helped if "transpose" not in op.kind}),
+        _symbols(fold_symbol, {op.dtype for op in helped if "transpose" in op.kind}),
     )
     text += ["extern const ht_cuda_groups_code ht_cuda_pack_groups;"] * models
     text.append(
@@ -162,5 +163,5 @@ def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     return (
         f'  {{"{kernel.name}", {launch.tile_m}, {launch.tile_n}, {launch.threads}, {launch.shared_bytes}, {launch.vector}, '
         f"{len(launch.maps)}, {', '.join(sides)}, {swizzles.pop()}, {kn}, {DTYPES.index(op.dtype)}, "
-        f"{splits}, {int(launch.groups)}, {int(launch.batch)}}},"
+        f"{splits}, {int(launch.groups)}, {int(launch.batch)}, {int(launch.direct)}}},"
     )

@@ -10,6 +10,7 @@ from haotuner.backends.policy import Policy
 from haotuner.isolate.answers import Unanswered
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import product_of, product_shape
+from haotuner.microkernels.cuda.direct import direct_family
 from haotuner.ops.convolution import is_convolution
 from haotuner.words.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
 from haotuner.words.composition import WHOLE, Composition, sum_parts
@@ -24,9 +25,13 @@ SLOWEST_GFLOPS = 50.0
 TRIAL_CALLS = 64  # of a call that is longer than a sample: warm-up, sizing, samples over all weights
 
 
-def _timed(op: Op) -> Op:
-    """What is verified and timed: of a convolution the product that it is; all kernels read the same image columns."""
-    return product_of(op) if is_convolution(op.kind) else op
+def _timed(op: Op, kernel: str) -> Op:
+    """What is verified and timed: of a convolution by columns the product that it is; all kernels read the same columns."""
+    return product_of(op) if is_convolution(op.kind) and not _is_direct(kernel) else op
+
+
+def _is_direct(kernel: str) -> bool:
+    return direct_family(MicroKernel.parse(kernel).family) is not None
 
 
 class CudaTimer:
@@ -57,7 +62,7 @@ class CudaTimer:
         if key not in self._verified:
             request = {
                 "do": "verify",
-                "op": _timed(op).name,
+                "op": _timed(op, kernel.name).name,
                 "kernel": kernel.name,
                 "library": place.library,
                 "seed": self._seed,
@@ -79,7 +84,7 @@ class CudaTimer:
             parts.append([name, places[name].library, tiles if left else WHOLE])  # the last region takes what is left
         request = {
             "do": "time",
-            "op": _timed(op).name,
+            "op": _timed(op, composition.parts[0].kernel).name,
             "m": extent,
             "parts": parts,
             "splits": sum_parts(composition.share),
@@ -93,8 +98,10 @@ class CudaTimer:
             request["extents"] = dict(op.extents(trial.shape))
         if "_generated_" in MicroKernel.parse(composition.parts[0].kernel).family:
             request["shape"] = trial.shape.as_dict()
-        if is_convolution(op.kind):
-            request["extents"] = dict(_timed(op).extents(product_shape(op, trial.shape)))
+        if _is_direct(composition.parts[0].kernel):
+            request["image"] = trial.shape.as_dict()
+        elif is_convolution(op.kind):
+            request["extents"] = dict(product_of(op).extents(product_shape(op, trial.shape)))
         limit_s = TIME_LIMIT_S + TRIAL_CALLS * op.flops(trial.shape) / 1e9 / SLOWEST_GFLOPS
         try:
             answer = self._process.ask(request, limit_s)

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner import judge
-from haotuner.backends.cuda import batches
+from haotuner.backends.cuda import batches, direct_calls
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
+from haotuner.microkernels.cuda.direct import direct_family
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.microkernels.cuda.generated import CudaGenerated
@@ -63,6 +64,19 @@ class TimerProcess:
             )
         return self._loaded[library, name], family
 
+    def _direct(self, name: str, library: str) -> Loaded:
+        """A kernel of a convolution without columns."""
+        kernel = MicroKernel.parse(name)
+        family = direct_family(kernel.family)
+        assert family is not None
+        if (library, name) not in self._loaded:
+            words = kernel_words(name, family.launch(kernel), family.dtype, kn=False)
+            function, (registers, local, shared) = self._library.function(self._module(library), name)
+            self._loaded[library, name] = Loaded(
+                words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared
+            )
+        return self._loaded[library, name]
+
     def _kernel(self, name: str, library: str) -> tuple[Loaded, CudaDense]:
         kernel = MicroKernel.parse(name)
         family = self._families[kernel.family]
@@ -94,6 +108,13 @@ class TimerProcess:
             program, of = self._generated(name, library)
             rng = np.random.default_rng(int(job["seed"]))
             return {"max_error": verify_generated(op, MicroKernel.parse(name), of, program, self._library, rng)}
+        if direct_family(MicroKernel.parse(name).family) is not None:
+            rng = np.random.default_rng(int(job["seed"]))
+            return {
+                "max_error": direct_calls.verify(
+                    op, MicroKernel.parse(name), self._direct(name, library), self._library, rng
+                )
+            }
         loaded, family = self._kernel(name, library)
         launch = family.launch(MicroKernel.parse(name))
         depth = family.tile(MicroKernel.parse(name)).step["k"]
@@ -151,6 +172,8 @@ class TimerProcess:
             return self._time_generated(op, job)
         if "extents" in job:
             return self._time_batch(op, job)
+        if "image" in job:
+            return self._time_direct(op, job)
         regions: list[tuple[Loaded, int]] = []
         left = m
         for name, library, tiles in job["parts"]:
@@ -178,6 +201,17 @@ class TimerProcess:
             operands.free()
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
+    def _time_direct(self, op: Op, job: Job) -> Job:
+        """The same of a convolution without columns."""
+        ((name, library, _),) = job["parts"]
+        loaded = self._direct(name, library)
+        operands = direct_calls.DirectOperands(self._library, op, Shape.of(job["image"]))
+        try:
+            samples, facts = self._sampled(operands.call(loaded), job, operands)
+        finally:
+            operands.free()
+        return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
+
     def _time_generated(self, op: Op, job: Job) -> Job:
         """The same of a generated program."""
         ((name, library, _),) = job["parts"]
@@ -191,7 +225,10 @@ class TimerProcess:
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
     def _sampled(
-        self, call: CallWords, job: Job, operands: Operands | batches.BatchOperands | GeneratedOperands
+        self,
+        call: CallWords,
+        job: Job,
+        operands: Operands | batches.BatchOperands | GeneratedOperands | direct_calls.DirectOperands,
     ) -> tuple[list[float], dict[str, float | str]]:
         """By the policy, in graphs; again where the device was slowed meanwhile, and refused if it stays so."""
         native = self._library

@@ -14,6 +14,7 @@ from pathlib import Path
 from haotuner.backends.shallow import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
+from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.fused import steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_program import shared_text
@@ -56,7 +57,10 @@ class NotAUnit(HaotunerError):
 
 
 def device_unit(
-    every: Mapping[str, tuple[CudaDense | CudaGenerated, MicroKernel]], *, reduces: Sequence[str] = (), bounds: bool = True
+    every: Mapping[str, tuple[CudaDense | CudaGenerated | CudaDirect, MicroKernel]],
+    *,
+    reduces: Sequence[str] = (),
+    bounds: bool = True,
 ) -> str:
     """CUDA C++ of the programs by symbol, and of ``haotuner_reduce_DTYPE`` for each dtype of ``reduces``.
 
@@ -64,10 +68,13 @@ def device_unit(
     Raises NotAUnit where TVM writes what cannot be read.
     """
     written: dict[str, tuple[CudaGenerated, MicroKernel]] = {}
+    direct: dict[str, tuple[CudaDirect, MicroKernel]] = {}
     programs: dict[str, tuple[CudaDense, MicroKernel]] = {}
     for symbol, (family, kernel) in every.items():
         if isinstance(family, CudaGenerated):
             written[symbol] = family, kernel
+        elif isinstance(family, CudaDirect):
+            direct[symbol] = family, kernel
         else:
             programs[symbol] = family, kernel
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
@@ -83,8 +90,11 @@ def device_unit(
         parts += _generated(programs, bounds)
     # Products of a batch are those of convolutions, too, whose other factor is laid out first.
     unfolded = sorted({family.dtype for family in families if family.batched})
-    if unfolded:
+    if unfolded or direct:
         parts += [_device_text("unfold"), _device_text("fold")]
+    if direct:
+        parts += [_device_text("direct"), *(family.text(kernel, symbol) for symbol, (family, kernel) in direct.items())]
+    if unfolded:
         parts += [text(dtype) for dtype in unfolded for text in (_unfolding, _folding)]
     if written:
         parts.append(shared_text())

@@ -25,12 +25,12 @@ HT_DEVICE void ht_fold_one(const ht_cuda_args& a, const ht_cuda_fold& f, int ima
 template <class T>
 HT_DEVICE void ht_fold(const ht_cuda_args& a, const ht_cuda_fold& f) {
     const bool last = f.line == 1;  // features are neighbours
-    const int64_t outer = (int64_t)f.images * (last ? f.p : f.features);
-    const int inner = f.q * (last ? f.features : f.p), step = gridDim.x * blockDim.x;
-    for (int64_t o = blockIdx.y; o < outer; o += gridDim.y) {
-        const int image = (int)(o / (last ? f.p : f.features)), which = (int)(o % (last ? f.p : f.features));
-        for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < inner; at += step) {
-            const int across = (int)at % (last ? f.features : f.q), down = (int)at / (last ? f.features : f.q);
+    const uint32_t lines = last ? f.p : f.features, side = last ? f.features : f.q;  // under 2^31, which the host sees to
+    const uint32_t outer = f.images * lines, inner = side * (last ? f.q : f.p);
+    for (uint32_t o = blockIdx.y; o < outer; o += gridDim.y) {
+        const int image = (int)(o / lines), which = (int)(o % lines);
+        for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < inner; at += gridDim.x * blockDim.x) {
+            const int across = (int)(at % side), down = (int)(at / side);
             if (last) ht_fold_one<T>(a, f, image, across, which, down);
             else ht_fold_one<T>(a, f, image, which, down, across);
         }

@@ -40,6 +40,7 @@ typedef struct { /* one composition of a shape, on weights that take turns */
   ht_cuda_batch batch;   /* likewise, */
   int64_t matrices;      /* of so many */
   const htt_generated* generated; /* instead of the arguments, or NULL */
+  const ht_cuda_direct* direct;   /* of a convolution without columns, beside the arguments, or NULL */
 } htt_call;
 
 static struct {
@@ -154,6 +155,8 @@ static int launch(const htt_call* call, int weight) {
                                     call->generated->rank, self.units, self.stream, &self.error);
   ht_cuda_args args = call->args;
   args.w = (const void*)call->w[weight];
+  if (call->direct != NULL)
+    return ht_cuda_launch_direct(&call->region[0].kernel, call->region[0].function, call->direct, &args, self.units, self.stream, &self.error);
   int64_t row = 0;
   for (int r = 0; r < call->regions; ++r) {
     const htt_region* region = &call->region[r];

@@ -74,7 +74,7 @@ ht_status ht_bind(ht_op* op, const DLTensor* weight, const DLTensor* bias, ht_li
 void ht_linear_free(ht_linear* linear);
 
 /* As ht_bind, of an op with an epilogue: `constants` are what it reads with one value a channel, float32 (n), in the order of its steps:
- * bias, scale, low and high of a clamp. They are copied. On a device there is a bias at most, of the op's type, which stays the caller's. */
+ * bias, scale, low and high of a clamp. They are copied. On a device they are of the op's type, of a grouped op (g, n), and stay the caller's. */
 ht_status ht_bind_fused(ht_op* op, const DLTensor* weight, const DLTensor* const* constants, int count, ht_linear** out, ht_error* error);
 
 /* As ht_call; `inputs` are what the epilogue reads like out (the residual), apart from it, of its shape and, where that is no integer,

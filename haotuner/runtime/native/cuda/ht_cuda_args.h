@@ -47,6 +47,13 @@ typedef struct {
     int32_t down, right, above, before, dilation_down, dilation_right; /* strides, pads ahead, dilations */
 } ht_cuda_fold;
 
+/* Of kernels of a convolution without columns, ahead of their arguments, of which x, w (features, taps), y, residual and what the steps
+ * read count: feature f reads channel f / `each` alone. */
+typedef struct {
+    int64_t xb, xc, xh, xw, yb, yf, yh, yw; /* strides in elements; the latter of residual, too */
+    int32_t images, features, each, h, w, p, q, above, before, zero;
+} ht_cuda_direct;
+
 /* Of kernels whose rows come in groups, behind the arguments: group i is rows ends[i - 1] up to ends[i] of X and Y, times the i-th
  * of `count` matrices W and biases, one after the other. Ends that go back or lie outside X are moved to what is possible; rows
  * behind the last end are left alone. `ends` lies on the device. */

@@ -134,15 +134,37 @@ int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the layout of image columns");
 }
 
+/* Kernels count so far in 32 bits. */
+static int check_walk(int64_t outer, int64_t inner, ht_error* error) {
+  if (outer <= HT_EXTENT_LIMIT && inner <= HT_EXTENT_LIMIT) return 0;
+  return ht_refuse(error, "ValueError", "the output has %lld lines of %lld elements, over 2^31-1 of one: pass fewer images at a time", (long long)outer,
+                   (long long)inner);
+}
+
 int ht_cuda_launch_fold(CUfunction function, const ht_cuda_fold* fold, const ht_cuda_args* args, int units, CUstream stream, ht_error* error) {
   enum { MOST = 65535, RESIDENT = 8 };
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   const int last = fold->line == 1;
   const int64_t outer = (int64_t)fold->images * (last ? fold->p : fold->features), inner = (int64_t)fold->q * (last ? fold->features : fold->p);
-  if (inner > HT_EXTENT_LIMIT) return ht_refuse(error, "ValueError", "a row of the output, or an image of it, has %lld elements; it may have 2^31-1", (long long)inner);
+  if (check_walk(outer, inner, error) != 0) return -1;
   const int64_t y = within(outer, 1, MOST), x = within((int64_t)units * RESIDENT / y + 1, 1, up(inner, HT_CUDA_REDUCE_THREADS));
   void* params[2] = {(void*)fold, (void*)args};
   const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching what gathers a transposed convolution");
+}
+
+int ht_cuda_launch_direct(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_direct* direct, const ht_cuda_args* args, int units,
+                          CUstream stream, ht_error* error) {
+  enum { MOST = 65535, RESIDENT = 8 };
+  const ht_cu* cu = ht_cu_load(error);
+  if (cu == NULL) return -1;
+  const int last = direct->yf == 1 && direct->features > 1; /* features side by side */
+  const int64_t down = up(direct->p, kernel->tile_m), across = up(direct->q, kernel->tile_n);
+  const int64_t outer = (int64_t)direct->images * (last ? down : direct->features), inner = across * (last ? direct->features : down);
+  if (check_walk(outer, inner, error) != 0) return -1;
+  const int64_t y = within(outer, 1, MOST), x = within(up((int64_t)units * RESIDENT, y), 1, within(up(inner, kernel->threads), 1, HT_EXTENT_LIMIT));
+  void* params[2] = {(void*)direct, (void*)args};
+  const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, 1, (unsigned)kernel->threads, 1, 1, 0, stream, params, NULL);
+  return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a convolution");
 }

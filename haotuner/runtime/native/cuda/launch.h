@@ -19,6 +19,7 @@ typedef struct { /* a compiled kernel, as its family describes it */
   int32_t splits_max;            /* 1: it cannot split k */
   int32_t groups;                /* it takes ht_cuda_groups behind its arguments */
   int32_t batch;                 /* it takes ht_cuda_batch there, and w at a row stride of its own */
+  int32_t direct;                /* it takes ht_cuda_direct ahead of them: of a thread's pixels tile_m are rows, tile_n side by side */
 } ht_cuda_kernel;
 
 #define HT_CUDA_REDUCE_THREADS 256
@@ -60,5 +61,9 @@ int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int
 
 /* Gathers the result of a transposed convolution, by the pack's kernel of its element type. */
 int ht_cuda_launch_fold(CUfunction function, const ht_cuda_fold* fold, const ht_cuda_args* args, int units, CUstream stream, ht_error* error);
+
+/* A convolution without columns, on a device of so many multiprocessors. */
+int ht_cuda_launch_direct(const ht_cuda_kernel* kernel, CUfunction function, const ht_cuda_direct* direct, const ht_cuda_args* args, int units,
+                          CUstream stream, ht_error* error);
 
 #endif /* HT_CUDA_LAUNCH_H_ */

@@ -164,6 +164,9 @@ static int64_t most_columns(const ht_op* op) {
   const ht_cuda_conv* data = op->data;
   const ht_conv* conv = &data->conv;
   int64_t largest[3];
+  int columns = 0;
+  for (int i = 0; i < op->kernel_count; ++i) columns |= !ht_cuda_pack_code.kernels[data->kernels[i]].direct;
+  if (!columns) return 0;
   for (int i = 0; i < 3; ++i) largest[i] = op->axes[HT_CONV_B + i].extent > 0 ? op->axes[HT_CONV_B + i].extent : op->axes[HT_CONV_B + i].last;
   const int64_t p = conv->flat ? 1 : ht_conv_out(conv, &conv->tall, largest[1]), q = ht_conv_out(conv, &conv->wide, largest[2]);
   const int64_t bytes = image_bytes(data, conv->flat ? 1 : largest[1], largest[2], p, q);
@@ -229,7 +232,7 @@ int ht_cuda_conv_kernel(const ht_op* op, int planned, const ht_cuda_args* args, 
   ht_error other;
   if (ht_cuda_product_fits(&kernels[data->kernels[planned]], args, batch, error) == 0) return planned;
   for (int i = 0; i < op->kernel_count; ++i)
-    if (ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
+    if (!kernels[data->kernels[i]].direct && ht_cuda_product_fits(&kernels[data->kernels[i]], args, batch, &other) == 0) return i;
   return -1;
 }
 
@@ -280,6 +283,21 @@ static int launch_laid_out(const ht_op* op, int planned, const ht_call* call, co
   return rc;
 }
 
+/* Every feature from its channel: one launch, no columns. */
+static int launch_direct(const ht_op* op, int place, const ht_call* call, const ht_cuda_bound_conv* bound, ht_queue* queue, ht_error* error) {
+  const ht_cuda_conv* data = op->data;
+  const ht_conv* conv = &data->conv;
+  const ht_conv_call* c = &call->conv;
+  ht_cuda_args args = {.x = c->x, .w = bound->w, .y = c->y, .residual = data->after.residual ? c->extra[0].data : NULL, .splits = 1};
+  const ht_cuda_direct direct = {.xb = c->xb, .xc = c->xc, .xh = c->xh, .xw = c->xw, .yb = c->yb, .yf = c->yf, .yh = c->yh, .yw = c->yw,
+                                 .images = (int32_t)c->batch, .features = conv->features, .each = conv->features / conv->channels,
+                                 .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p, .q = (int32_t)c->q,
+                                 .above = conv->tall.before, .before = conv->wide.before};
+  ht_cuda_tell(&args, &data->after, &bound->channels);
+  return ht_cuda_launch_direct(&ht_cuda_pack_code.kernels[place], bound->loaded->functions[place], &direct, &args, bound->loaded->device->units,
+                               queue->stream, error);
+}
+
 static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_queue* queue, ht_error* error) {
   const ht_cuda_conv* data = op->data;
   const ht_cuda_bound_conv* bound = (const ht_cuda_bound_conv*)(const void*)call->conv.weight;
@@ -291,6 +309,11 @@ static int launch(const ht_op* op, const ht_plan* plan, const ht_call* call, ht_
   if (ht_cuda_opened(device->ordinal) == NULL && ht_cuda_open(device->ordinal, error) == NULL) return -1; /* forked since */
   if (ht_cuda_enter(device, &scope, error) != 0) return -1;
   int rc, chosen = -1;
+  if (ht_cuda_pack_code.kernels[data->kernels[planned]].direct) {
+    rc = launch_direct(op, data->kernels[planned], call, bound, queue, error);
+    ht_cuda_leave(&scope);
+    return rc;
+  }
   if (lies_as_columns(&data->conv, &call->conv)) {
     ht_error other; /* addresses or strides that no kernel takes: columns are laid out all the same */
     products_of(op, &call->conv, bound, NULL, 0, call->conv.batch, &args, &batch);

@@ -1,0 +1,170 @@
+"""Convolutions without columns in the timing process: what one must compute right, operands to time it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner import judge
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.isolate.answers import Refusal
+from haotuner.microkernels.cuda.direct import sides_of
+from haotuner.microkernels.cuda.fused import CHANNELS, after_of
+from haotuner.words.kernel import MicroKernel
+from haotuner.words.op import Op
+from haotuner.words.shape import Shape
+
+DRAWN = 2  # shapes beside those around a thread's pixels
+MOST_CHANNELS = 6  # of a check
+GAP = 3  # elements between rows of x
+
+
+class DirectWords(ctypes.Structure):
+    """``ht_cuda_direct`` of native/cuda/ht_cuda_args.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("xb", "xc", "xh", "xw", "yb", "yf", "yh", "yw")),
+        *((name, ctypes.c_int32) for name in ("images", "features", "each", "h", "w", "p", "q", "above", "before", "zero")),
+    )
+
+
+def words_of(op: Op, extents: Mapping[str, int], x: NDArray[Any], y: NDArray[Any]) -> DirectWords:
+    """A call on an image and a result as they lie."""
+    tall, wide = sides_of(op)
+    last = op.option("layout") in ("nhwc", "nwc")
+
+    def steps(values: NDArray[Any]) -> tuple[int, ...]:
+        found = [stride // values.itemsize for stride in values.strides]
+        if values.ndim == 3:  # no height
+            found.insert(1 if last else 2, 0)
+        b, *sides = found
+        return (b, sides[2], sides[0], sides[1]) if last else (b, *sides)
+
+    return DirectWords(
+        *steps(x), *steps(y), extents["b"], extents["f"], extents["f"] // extents["c"], extents.get("h", 1), extents["w"],
+        extents.get("p", 1), extents["q"], tall.before, wide.before, 0,
+    )  # fmt: skip
+
+
+def shapes(op: Op, kernel: MicroKernel, rng: np.random.Generator) -> Iterator[Shape]:
+    """The smallest image that leaves something, one of a thread's pixels and more, and some drawn."""
+    tall, wide = sides_of(op)
+    least = {
+        axis: next(extent for extent in range(1, 1 << 21) if side.out(extent) >= 1)
+        for axis, side in (("h", tall), ("w", wide))
+    }
+    more = {"h": kernel["tp"] * tall.stride + 1, "w": kernel["tq"] * wide.stride + 2}
+    known = set(op.dynamic)
+    for count in range(2 + DRAWN):
+        extents = {
+            "b": 1 + count % 2,
+            **{axis: least[axis] + (0, more[axis], *rng.integers(1, 9, DRAWN))[count] for axis in least},
+        }
+        yield Shape.of({axis: int(extent) for axis, extent in extents.items() if axis in known})
+
+
+def small(op: Op) -> Op:
+    """The same window on a few channels: they are all alike."""
+    channels = min(op["c"], MOST_CHANNELS)
+    static = tuple(
+        (axis, channels if axis == "c" else channels * (op["f"] // op["c"]) if axis == "f" else extent)
+        for axis, extent in op.static
+    )
+    options = tuple((name, str(channels) if name == "groups" else value) for name, value in op.options)
+    return Op(kind=op.kind, static=static, dtype=op.dtype, options=options, epilogue=op.epilogue)
+
+
+def verify(op: Op, kernel: MicroKernel, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
+    """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
+    one = small(op)
+    return max(_verified(one, shape, loaded, native, rng) for shape in shapes(one, kernel, rng))
+
+
+def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
+    inputs = judge.draw(op, shape, rng)
+    output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+    held: list[int] = []
+
+    def put(values: NDArray[Any]) -> int:
+        held.append(native.allocate(values.nbytes))
+        native.put(held[-1], np.ascontiguousarray(values))
+        return held[-1]
+
+    try:
+        apart = judge.spaced(inputs["x"], GAP)  # NaN between rows
+        root = apart.base if apart.base is not None else apart
+        beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
+        offset = output.inner.__array_interface__["data"][0] - output.outer.__array_interface__["data"][0]
+        if "residual" in inputs:  # lies as the output does
+            room = output.outer.copy()
+            room[tuple(slice(g, g + n) for n, g in zip(output.inner.shape, _around(output), strict=True))] = inputs[
+                "residual"
+            ]
+            beside["residual"] = put(room) + offset
+        y = put(output.outer)
+        args = ArgsWords(x=put(root), y=y + offset, splits=1, **beside, **after_of(op))
+        words = words_of(op, op.extents(shape), apart, output.inner)
+        native.run(_call(loaded, args, words, np.array([put(inputs["weight"])], np.uint64)))
+        native.get(y, output.outer)
+    finally:
+        for place in held:
+            native.free(place)
+    verdict = judge.check(op, inputs, output.inner)
+    if verdict.wrong or output.touched():
+        raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
+    return verdict.worst
+
+
+def _around(output: judge.Guarded) -> tuple[int, ...]:
+    return tuple((outer - inner) // 2 for outer, inner in zip(output.outer.shape, output.inner.shape, strict=True))
+
+
+def _call(loaded: Loaded, args: ArgsWords, words: DirectWords, weights: NDArray[np.uint64]) -> CallWords:
+    call = call_words([(loaded, 1)], 0, args, weights)
+    call.direct = ctypes.addressof(words)
+    return call
+
+
+class DirectOperands:
+    """Operands of one shape on the device, compact."""
+
+    count = 1  # a weight of so few taps is warm whatever was called before
+
+    def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
+        self._native, self._held = native, []  # type: tuple[TimingLibrary, list[int]]
+        extents = op.extents(shape)
+        x, weight, *_ = op.meaning.inputs
+        sizes = {one.name: op.operand_shape(one, shape) for one in (x, weight, op.meaning.output)}
+        kinds = {one.name: judge.numpy_dtype(op.dtype_of(one)) for one in (x, weight, op.meaning.output)}
+        sizes |= {name: tuple(extents[axis] for axis in axes) for name, axes in op.epilogue_operands.items()}
+        kinds |= {name: judge.numpy_dtype(op.extra_dtype(name)) for name in op.epilogue_operands}
+        try:
+            at = {name: self._drawn(prod(size), kinds[name]) for name, size in sizes.items()}
+        except BaseException:
+            self.free()
+            raise
+        beside = {name: at[name] for name in op.epilogue_operands}
+        self._args = ArgsWords(x=at["x"], y=at[op.meaning.output.name], splits=1, **beside, **after_of(op))
+        self._words = words_of(op, extents, np.empty(sizes["x"], kinds["x"]), np.empty(sizes["y"], kinds["y"]))
+        self._weights = np.array([at["weight"]], np.uint64)
+
+    def _drawn(self, elements: int, dtype: np.dtype[Any]) -> int:
+        values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
+        self._held.append(self._native.allocate(elements * dtype.itemsize))
+        self._native.put(self._held[-1], np.resize(values, elements).astype(dtype))
+        return self._held[-1]
+
+    def call(self, loaded: Loaded) -> CallWords:
+        """One launch; this object must outlive it."""
+        return _call(loaded, self._args, self._words, self._weights)
+
+    def free(self) -> None:
+        """Give all memory back."""
+        held, self._held = self._held, []
+        for place in held:
+            self._native.free(place)

@@ -1,0 +1,85 @@
+"""Which scenarios and programs cover which host code for CUDA: what ``cuda_variants`` runs."""
+
+from __future__ import annotations
+
+from haotuner.backends.cuda import timing_library
+from haotuner.backends.cuda.pack_source import MODEL_SOURCES
+from tests.serving.cuda_packs import (
+    CONV_PICKS,
+    FUSED_FP32,
+    GENERATED_PICKS,
+    GROUPED_FP32,
+    GROUPED_HOPPER,
+    KN_HOPPER,
+    PRODUCT_FP16,
+    PRODUCT_FP32,
+    PRODUCT_TN_FP32,
+)
+from tests.serving.native_builds import DOORS_FLAGS, NATIVE
+
+SCENARIOS = (
+    "refusals", "misuses", "faults", "numbers", "alignment", "looked", "unprepared", "captured", "devices", "context",
+    "counted", "forked", "preparing", "frameworks", "allocating", "settings", "extents", "captures", "lost",
+)  # fmt: skip
+OF_THE_DRIVER = ("early", "crowd", "older_load", "older_maps", "older_still", "other_major", "other_minor", "other_shared",
+                 "other_driver", "threads")  # fmt: skip
+OPENING = ("driver.c", "loaded.c", "launch.c", "placed.c")  # what they are for, beside the rest
+PRODUCTS = ("products", "products_beside", "products_elsewhere", "product_refusals", "product_faults")
+# Picks beside PICKS, which go through all of the above, and what they are for.
+MORE = {
+    KN_HOPPER: ("stored",),
+    GROUPED_HOPPER: ("grouped", "grouped_refusals"),
+    GROUPED_FP32: ("grouped", "grouped_refusals"),
+    FUSED_FP32: ("fused", "fused_refusals"),
+    PRODUCT_FP16: PRODUCTS,
+    PRODUCT_FP32: PRODUCTS,
+    PRODUCT_TN_FP32: ("turned",),
+    **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
+    **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
+}
+# Files that serve one kind alone: who else calls nothing of them.
+KIND = {"cuda_conv.c": CONV_PICKS, "cuda_generated.c": GENERATED_PICKS, "generated.c": GENERATED_PICKS}
+MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
+OF_MODELS = ("numbers", "steady", "refusals", "faults", "captured", "streams", "devices", "many")
+FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
+WATCHED = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)  # what the C program and the pack in it are built with
+SLOWLY = "cuInit:1+=wait:20,cuDevicePrimaryCtxRetain:1+=wait:20,cuModuleLoadData:1+=wait:20"  # so that threads meet there
+SECONDS = 8.0  # of processors, against steps that use one to three
+TIMING = {source.name for source in timing_library.SOURCES}
+PROGRAMS: dict[str, tuple[str, ...]] = {  # and how each is linked
+    "drive_cuda": (),
+    "drive_doors": DOORS_FLAGS,
+    "drive_bound": DOORS_FLAGS,
+    "drive_ffi": ("-rdynamic",),
+    "drive_fused": (),
+    "drive_grouped": (),
+    "drive_products": (),
+}
+DRIVEN = {"threads": "", "together": f"{SLOWLY},cuModuleGetFunction:2=2"}  # modes of drive_cuda.c, and what fails there
+TIMED = ("timing", "unended", "parted")  # scenarios of the library that times
+UNITS = {"check.c": "checks", "workspace.c": "workspace"}  # programs of one file
+SCENES = (
+    "tests.serving.cuda_scenarios",
+    "tests.serving.cuda_models",
+    "tests.work.cuda_timing",
+    "tests.work.cuda_timing_groups",
+    "tests.work.cuda_timing_batches",
+    "tests.work.cuda_timing_generated",
+    "tests.serving.cuda_warm",
+)
+HUNG = "it hung"  # as tests.standin.forking says it
+# What else covers a file that CPUs share: tests that build the library anew from a tree with the change.
+SHARED = {
+    "serve.c": ("test_life.py", "test_results.py", "test_kinds.py", "test_bad_input.py"),
+    "door.c": ("test_c_library.py", "test_cuda_c.py"),
+    "check.c": ("test_bad_input.py", "test_kinds.py", "test_operator.py"),
+    "ffi.c": ("test_bad_input.py", "test_life.py", "test_kinds.py", "test_pack_files.py", "test_results.py"),
+    "gpu.c": ("test_cuda_packs.py", "test_cuda_c.py"),
+    "linear.c": ("test_cuda_c.py", "test_c_library.py"),
+    "open.c": ("test_cuda_c.py", "test_c_library.py"),
+}
+SHARED_SECONDS = 300
+TREE = ("haotuner", "microkernels", "transfer", "hw_profiles", "tests", "pyproject.toml")
