@@ -66,7 +66,8 @@ INLINE int64_t digit(int64_t* rest, int64_t of) {{ /* 64 bits take several times
 def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     """The kernel ``name`` of a graph. ``size`` gives an extent's line in the size table. UsageError: it has none."""
     node, read = ordered_node(graph), _Read(size)
-    halves = [one for one in (*graph.inputs, *graph.outputs) if graph.types[one].dtype in HALVES]
+    every = (*graph.inputs, *(one.output for one in graph.nodes))
+    halves = [one for one in every if graph.types[one].dtype in HALVES]
     if halves:
         raise UsageError(f"{halves[0]}: groups of {graph.types[halves[0]].dtype} have no kernels on a GPU in whole models")
     if node is None:
