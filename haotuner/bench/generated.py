@@ -25,10 +25,11 @@ _OTHERS = ("dense", "grouped", "batch_matmul")
 
 def raceable(op: Op) -> bool:
     """Whether the op is of a kind that programs are generated for, without epilogue, with a dynamic axis."""
+    from haotuner.microkernels.cpu.online import CpuOnline
     from haotuner.microkernels.cuda.generated import CudaGenerated
 
     bare = op.kind not in _OTHERS and not op.epilogue and bool(op.dynamic)
-    return bare and DTYPES[op.dtype].eps > 0 and CudaGenerated.covers(op.meaning)
+    return bare and DTYPES[op.dtype].eps > 0 and (CudaGenerated.covers(op.meaning) or CpuOnline.covers(op.meaning))
 
 
 def draw(op: Op, shape: Shape, seed: int) -> Operands:

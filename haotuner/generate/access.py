@@ -214,7 +214,9 @@ class Accesses:
         axis = node.attributes["axis"] % len(indices)
         start: Extent = 0
         pieces: list[tuple[Expression, Expression]] = []  # the element, and the index before which it is meant
-        for tensor in node.inputs:
+        # Nothing may be read of what has no elements, not even where it is not meant: it would lie beyond a tensor's end.
+        held = [one for one in node.inputs if self.graph.types[one].shape[axis] != 0]
+        for tensor in held or node.inputs[-1:]:
             extent = self.graph.types[tensor].shape[axis]
             moved = arithmetic("sub", indices[axis], sized(start))
             last = arithmetic("sub", sized(extent), index(1))

@@ -14,27 +14,31 @@ import numpy as np
 from haotuner.generate.access import Accesses
 from haotuner.generate.expressions import Apply, Expression, Fold, Load, dtype_of, free_variables, parts
 from haotuner.graph.extents import Extent, evaluate
-from haotuner.graph.graph import Graph
+from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_ordered import ordered_node
 from haotuner.orchestrate.products import Product
 from haotuner.words.op import Op
 
-STEP_US = 3.0  # of a step, whatever it does: the call and waking the pool; of a GPU a launch behind another one
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products."""
+    """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
 
+    ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one.
+    """
+
+    step_us: float
     bytes_moved: float
     simple: float
     hard: float
     flops: float
 
 
-CORE = Rates(bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3)  # one core: streams, vectors
-GPU = Rates(bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7)  # of a server: a launch weighs as much as some megabytes
+CORE = Rates(step_us=0.2, bytes_moved=15e3, simple=12e3, hard=4e3, flops=60e3)  # one core: streams, vectors
+GPU = Rates(
+    step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
+)  # of a server: a launch weighs as much as some megabytes
 HARD = frozenset(
     {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
 )
@@ -82,7 +86,10 @@ class Prices:
         if ordered is not None:  # no plan has another kernel of it
             names = (*ordered.inputs, ordered.output)
             moved = [sum(self._bytes(graph, one, place) for one in names) for place in range(len(self.requests))]
-            return [STEP_US + one / self.rates.bytes_moved for one in moved]
+            return [
+                self.rates.step_us + max(one / self.rates.bytes_moved, self._recurrent_us(graph, ordered, place))
+                for place, one in enumerate(moved)
+            ]
         accesses = Accesses(graph)
         shape = graph.types[graph.outputs[0]].shape
         variables = tuple(accesses.variable("i") for _ in shape)
@@ -94,6 +101,13 @@ class Prices:
                 extents |= {variable.name: extent for variable, extent in part.axes}
         return [self._one(graph, found, extents, place) for place in range(len(self.requests))]
 
+    def _recurrent_us(self, graph: Graph, node: Node, place: int) -> float:
+        """A recurrent layer's products and activations, a token after the other; 0 of other primitives."""
+        if node.primitive != "recurrent":
+            return 0.0
+        gates = prod(self._size(extent, place) for extent in graph.types[node.inputs[0]].shape)  # of all tokens
+        return 2.0 * gates * int(node.attributes["hidden"]) / self.rates.flops + gates / self.rates.hard
+
     def product_us(self, one: Product, graph: Graph) -> float:
         """Microseconds of a tuned kernel, the mean over the requests: of its operands' bytes, or of what it computes."""
         op, found = Op.parse(one.op), []
@@ -103,7 +117,7 @@ class Prices:
             flops = float(op.meaning.flops(sizes))
             powers = flops / (4 * sizes["d"]) if one.kind == "online" else 0.0
             rates = self.rates
-            found.append(STEP_US + max(moved / rates.bytes_moved, flops / rates.flops + powers / rates.hard))
+            found.append(rates.step_us + max(moved / rates.bytes_moved, flops / rates.flops + powers / rates.hard))
         return float(np.mean(found))
 
     def _one(self, graph: Graph, found: Sequence[Expression], extents: Mapping[str, Extent], place: int) -> float:
@@ -122,7 +136,7 @@ class Prices:
                     hard += count
                 else:
                     simple += count
-        return STEP_US + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
+        return self.rates.step_us + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
 
     def _reach(self, tensor: str, found: Sequence[Expression], points: Mapping[str, int]) -> float:
         """Bytes of a tensor that are read at all: a gather touches few rows of a large table."""

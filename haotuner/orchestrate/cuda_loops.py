@@ -14,7 +14,7 @@ from haotuner.generate.expressions import Expression, Fold, Load, Variable, free
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import LEAST_WIDE, Group, LoopsWriter, Scope, element_of
-from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, joined
+from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
 WARP, THREADS = 32, 256  # threads of a block, at most
@@ -66,6 +66,10 @@ INLINE int64_t digit(int64_t* rest, int64_t of) {{ /* 64 bits take several times
 def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     """The kernel ``name`` of a graph. ``size`` gives an extent's line in the size table. UsageError: it has none."""
     node, read = ordered_node(graph), _Read(size)
+    every = (*graph.inputs, *(one.output for one in graph.nodes))
+    halves = [one for one in every if graph.types[one].dtype in HALVES]
+    if halves:
+        raise UsageError(f"{halves[0]}: groups of {graph.types[halves[0]].dtype} have no kernels on a GPU in whole models")
     if node is None:
         return _Writer(graph, name, read).group()
     if node.primitive in NOT_SERVED:

@@ -25,8 +25,10 @@ from haotuner.errors import HaotunerError
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.orchestrate.c_math import PRELUDE
-from haotuner.orchestrate.costs import STEP_US, Prices
+from haotuner.orchestrate.c_ordered import ordered_node
+from haotuner.orchestrate.costs import Prices
 from haotuner.orchestrate.group_records import NAMELESS, GroupRecords, NamedGroup
+from haotuner.orchestrate.group_times import NOTHING
 from haotuner.words.record import Timed, Trial
 
 BOUND = 0.4  # of what an unmeasured kernel is expected to take
@@ -106,7 +108,9 @@ class Measured(Prices):
 
     def _learn(self, one: _Waiting) -> None:
         outcomes = {number: self._records.known(trial) for number, (trial, _) in one.trials.items()}
-        times = {number: STEP_US + found.median_us for number, found in outcomes.items() if isinstance(found, Timed)}
+        times = {
+            number: self.rates.step_us + found.median_us for number, found in outcomes.items() if isinstance(found, Timed)
+        }
         ratios = [us / one.usual[number] for number, us in times.items()]
         scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
         self.ratios += ratios
@@ -139,7 +143,8 @@ class Measured(Prices):
                 one.group.source.replace(f"static void {NAMELESS}", f"void ht_group_{at}", 1)
                 for at, one in enumerate(groups)
             )
-            source.write_text(f"{PRELUDE}\n{text}\n", encoding="utf-8")
+            empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
+            source.write_text(f"{PRELUDE}\n{text}\n{empty}\n", encoding="utf-8")
             values = [[group.sizes.values(one) for one in self.requests] for group in groups]
             try:
                 command = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
@@ -177,7 +182,13 @@ class _Waiting:
 
 
 def _tensors(group: NamedGroup, dims: Mapping[str, int]) -> list[Any] | None:
-    """Element types and shapes of what a call passes; None where it is too large or empty."""
+    """Element types and shapes of what a call passes; None where it is too large or empty.
+
+    None, too, of a recurrent layer: made-up lengths say nothing of it, and no plan has another kernel of it.
+    """
+    ordered = ordered_node(group.graph)
+    if ordered is not None and ordered.primitive == "recurrent":
+        return None
     found, total, values = [], 0, group.sizes.values(dims)
     for name, places in zip(group.group.tensors, group.shapes, strict=True):
         shape = [values[place] for place in places]

@@ -220,10 +220,13 @@ def test_generated_kinds_are_raced_as_they_are_served(tmp_path):
     assert not HOST.raceable(op) and not GPU.raceable(Op.parse("softmax:dtype=int8"))
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values() if CudaGenerated.covers(kind)])
+@pytest.mark.parametrize("kind", [
+    *(kind.example for kind in KINDS.values() if CudaGenerated.covers(kind)),
+    "attention:d=16", "attention:d=16,causal=end,mask=keys", "attention:d=16,causal=start,heads=apart,scale=one",
+])  # fmt: skip
 def test_every_generated_kind_is_written_down_for_torch(kind):
     torch = pytest.importorskip("torch", reason="library: torch")
-    op = Op.parse(KINDS[kind].example)
+    op = Op.parse(kind)
     assert GPU.raceable(op)
     inputs = generated.draw(op, Shape.of(dict.fromkeys(op.dynamic, 6)), 0)
     found = expression(torch, op)(*(torch.from_numpy(value) for value in inputs.values()))

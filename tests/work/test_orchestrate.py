@@ -16,7 +16,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import exact as exact_module
 from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.agreements import unmet
-from haotuner.orchestrate.c_loops import again_and_again
+from haotuner.orchestrate.c_loops import again_and_again, loops_of
 from haotuner.orchestrate.costs import CORE, GPU, Prices
 from haotuner.orchestrate.cuda_loops import device_loops_of
 from haotuner.orchestrate.exact import Candidate, Exact, solve
@@ -326,3 +326,12 @@ def test_a_gpu_computes_again_what_a_core_stores():
     launch = device_loops_of(step.graph, "softmax", SizeTable().place)
     assert (launch.points, launch.lanes) == (1, 32), "a warp a row"
     assert launch.source.count("__shfl_xor_sync") == 2 and "restrict p0" in launch.source
+
+
+def test_what_has_no_elements_is_not_read_by_a_concatenation():
+    g = GraphBuilder()
+    x, y = g.input("x", (B, 4)), g.input("y", (B, 8))
+    none = g.add("slice", y, axes=(1,), starts=(8,), stops=(8,), steps=(1,))
+    graph = g.finish(g.map("neg", g.add("concat", x, none, axis=1)))
+    group = loops_of(graph, "joined", SizeTable().place)
+    assert group.tensors[:-1] == ("x",), "an element behind the last row of y would be read"

@@ -13,6 +13,7 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.orchestrate import measured as measured_module
 from haotuner.orchestrate.exact import Exact
+from haotuner.orchestrate.greedy import Greedy, Loops
 from haotuner.orchestrate.group_records import KERNEL, GroupRecords, NamedGroup
 from haotuner.orchestrate.measured import BOUND, Measured
 from haotuner.orchestrate.tasks import asked_model, priced
@@ -132,3 +133,19 @@ def test_without_time_left_a_kernel_counts_with_what_is_expected_of_it(monkeypat
     settled = plan.windows[0].candidates[0]
     assert settled.us == pytest.approx(settled.usual_us)
     assert plan.told.bound_us < plan.told.chosen_us
+
+
+def test_a_recurrent_layer_is_priced_by_what_it_computes_and_never_timed_on_made_up_lengths():
+    g, wide = GraphBuilder(), 64
+    x = g.input("x", (T, B, wide))
+    r, b, p = (g.constant(np.ones(shape, np.float32)) for shape in ((wide, wide), (wide,), (3 * wide,)))
+    state = g.add("broadcast", g.constant(0, "fp32"), shape=(B, wide))
+    lengths = g.input("lengths", (B,), "int64")
+    activations = (("tanh", 0.0, 0.0),)
+    graph = g.finish(g.add("recurrent", x, r, b, p, state, state, lengths, kind="rnn", hidden=wide, activations=activations))
+    (own,) = (step.graph for step in Greedy(graph).steps if isinstance(step, Loops) and step.output in graph.outputs)
+    small, large = Counting(REQUESTS, 60.0).each_us(own)
+    assert large > 5 * small, "six and a half times as many tokens"
+    Counting.timed = 0
+    Counting(REQUESTS, 60.0).measure([own])
+    assert Counting.timed == 0, "and none of it has a time"

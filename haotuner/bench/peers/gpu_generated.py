@@ -93,7 +93,23 @@ def expression(torch: Any, op: Op) -> Callable[..., Any]:
         scale, bias = rest if affine else (None, None)
         return finish(f.instance_norm(x, weight=scale, bias=bias, eps=eps))
 
+    def attention(q: Any, k: Any, v: Any, *masks: Any) -> Any:
+        t, s = q.shape[-2], k.shape[-2]
+        causal = option("causal", "none")
+        mask = masks[0] if masks else None
+        if mask is not None and mask.dim() != q.dim():  # of keys
+            mask = mask.view(mask.shape[0], *[1] * (q.dim() - 2), s)
+        square = causal == "start" or (causal == "end" and t == s)
+        if causal != "none" and (mask is not None or not square):
+            seen = torch.ones(t, s, dtype=torch.bool, device=q.device).tril(0 if causal == "start" else s - t)
+            lost = torch.zeros(t, s, dtype=q.dtype, device=q.device).masked_fill(~seen, float("-inf"))
+            mask = lost if mask is None else mask + lost
+        known_scale = 1.0 if option("scale") == "one" else None
+        alone = causal != "none" and mask is None
+        return f.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=alone, scale=known_scale)
+
     known: Mapping[str, Callable[..., Any]] = {
+        "attention": attention,
         "softmax": lambda x: f.softmax(x, -1),
         "log_softmax": lambda x: f.log_softmax(x, -1),
         "layer_norm": layer_norm,
