@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -236,6 +238,76 @@ def faults(path: str) -> None:
     assert other.model(NAME).name == NAME
 
 
+def driven(path: str) -> None:
+    """Every other call of the driver fails once and is said; the thread keeps its context; a fork is refused."""
+    server, driver, current = Server(path), Driver(), ctypes.c_void_p(0)
+    server.ask(1, 9)
+    _, tensors = server.inputs(4, 40)
+    out = server.outputs(4, 40)
+    for name, code, words in (
+        ("cuStreamIsCapturing", "2", r"asking whether the stream is captured: .*\(2\)"),
+        ("cuStreamSynchronize", "1", r"working memory of a model: .*\(1\)"),
+        ("cuMemAlloc", "1", r"working memory of a model: .*\(1\)"),
+        ("cuCtxPushCurrent", "2", r"cuCtxPushCurrent: .*\(2\)"),
+    ):
+        driver.fail(name, code)
+        with pytest.raises(HaotunerError, match=words):
+            server.model.run(tensors, out=out, stream=server.stream)
+        driver.fail(name, "")
+        server.device.call("cuCtxGetCurrent", ctypes.byref(current))
+        assert not current.value, f"after {name}"
+    server.ask(4, 40)
+    server.device.call("cuCtxGetCurrent", ctypes.byref(current))
+    assert not current.value, "a thread without a context has none afterwards"
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(HaotunerError, match="a fork cannot use it: start the process with spawn"):
+                server.model.run(tensors, out=out, stream=server.stream)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    server.ask(2, 3)
+
+
+def freed(path: str) -> None:
+    """What a model had on the device is free once it is closed, but for what a graph may replay."""
+    device = Device()
+    for captures in (False, True):
+        gc.collect()
+        before = _free(device)
+        server = Server(path)
+        arrays, tensors = server.inputs(4, 50)
+        out = server.outputs(4, 50)
+        own = before - _free(device)
+        server.model.run(tensors, out=out, stream=server.stream)
+        device.wait(server.stream)
+        taken = before - _free(device) - own
+        assert taken > 0
+        if captures:
+            device.begin(server.stream)
+            server.model.run(tensors, out=out, stream=server.stream)
+            graph = device.end(server.stream)
+        server.model.trim()
+        server.pack.close()
+        del server.model
+        gc.collect()
+        left = before - _free(device) - own
+        assert (left > 0) == captures, (captures, taken, left)
+        if captures:
+            device.replay(graph, server.stream)
+            server.judge(arrays, out, "a graph of a model that is gone")
+
+
+def _free(device: Device) -> int:
+    """Free bytes of a device."""
+    free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+    device.inside("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value
+
+
 def devices(path: str) -> None:
     """The second device serves its own tensors, and refuses those of the first."""
     first, second = Server(path), Server(path, 1)
@@ -246,7 +318,7 @@ def devices(path: str) -> None:
         second.model.run(tensors, out=second.outputs(2, 7), stream=second.stream)
 
 
-ALL = (numbers, loops, steady, captured, streams, many, refusals, faults, devices)
+ALL = (numbers, loops, steady, captured, streams, many, refusals, faults, driven, freed, devices)
 SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
 
 

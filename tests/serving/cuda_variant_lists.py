@@ -51,7 +51,7 @@ KIND = {
 }
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
-OF_MODELS = ("numbers", "steady", "refusals", "faults", "captured", "streams", "devices", "many")
+OF_MODELS = ("numbers", "steady", "refusals", "faults", "driven", "freed", "captured", "streams", "devices", "many")
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",

@@ -100,5 +100,10 @@ def test_memory_that_cannot_be_had_and_launches_that_fail_are_said(folder, apart
     run(folder, apart, "faults")
 
 
+@pytest.mark.parametrize("scenario", ["driven", "freed"])
+def test_a_model_leaves_the_context_and_the_memory_as_they_were(folder, apart, scenario):
+    run(folder, apart, scenario)
+
+
 def test_a_second_device_has_a_model_of_its_own(folder, apart):
     run(folder, apart, "devices", more_devices=(ARCH,))
