@@ -14,7 +14,7 @@ from haotuner.generate.expressions import Expression, Fold, Load, Variable, free
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import LEAST_WIDE, Group, LoopsWriter, Scope, element_of
-from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, joined
+from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined, stored
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
 WARP, THREADS = 32, 256  # threads of a block, at most
@@ -144,7 +144,7 @@ class _Writer(LoopsWriter):
         found = self._value(value, stack)
         target = self._offset(extents, names, stack)
         once = "if (lane == 0) " if self.lanes > 1 and points == len(names) else ""
-        stack[-1].lines.append(f"{once}{self._pointer(out)}[{target}] = {found};")
+        stack[-1].lines.append(f"{once}{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
         self._close(stack, 1)
         tensors, pointers, body = self._parts(out)
         pointers = [line.replace(")t[", ")a.t[") for line in pointers]
@@ -161,6 +161,7 @@ class _Writer(LoopsWriter):
     def _joined(self, name: str, how: str, dtype: str, stack: Sequence[Scope]) -> list[Any]:
         if not self._shared(stack):
             return []
+        dtype = "fp32" if dtype in HALVES else dtype  # what they are summed in
         kind = C_TYPES[dtype]
         passed = kind if dtype in SHUFFLED else "int"
         return [
