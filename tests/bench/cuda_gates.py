@@ -6,8 +6,8 @@ against bf16 alone are a class: their main loops differ in constants. ``--classe
 eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken.
 
 It goes on where it stopped: FOLDER keeps verdicts and code for as long as the kernels' sources are the same. The order is by
-seed, so what is done is a sample of the rest. ``--part I OF``: parts may run side by side. Exit 0: all was looked at and
-nothing broken; 1: a kernel breaks a gate; 3: time ran out. Needs nvcc or NVRTC, and nvdisasm.
+seed and takes families in turn, so what is done is a sample of the rest. ``--part I OF``: parts may run side by side.
+Exit 0: all was looked at and nothing broken; 1: a kernel breaks a gate; 3: time ran out. Needs nvcc or NVRTC, and nvdisasm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ spills.
 
 | architecture | family | proposals | classes | kernels read | classes read |
 |---|---|---|---|---|---|"""
-UNIT = 8  # kernels compiled together: nvcc starts once for them, and a slice of time ends within a minute
+UNIT = 4  # kernels compiled together: nvcc starts once for them, and a slice of time ends in half a minute
 HAOTUNER = Path(__file__).parents[2] / "haotuner"
 COMPILE = (HAOTUNER / "backends" / "cuda" / f"{name}.py" for name in ("unit", "device_code", "compiler", "sass"))
 GENERATE = (*HAOTUNER.glob("microkernels/cuda/**/*"), HAOTUNER / "runtime" / "native" / "cuda" / "ht_cuda_args.h", *COMPILE)
@@ -97,17 +97,17 @@ def unlike(loops: Mapping[tuple[str, str], list[int] | None]) -> list[str]:
 
 
 def units(every: list[tuple[str, str]], seed: int) -> list[tuple[str, list[str]]]:
-    """Kernels of one architecture and family that are compiled together, in an order by seed."""
+    """Kernels of one architecture and family that are compiled together, by seed, each family's first before any second."""
     draw = random.Random(seed)
     groups: dict[tuple[str, str], list[str]] = {}
     for arch, name in every:
         groups.setdefault((arch, MicroKernel.parse(name).family), []).append(name)
-    made: list[tuple[str, list[str]]] = []
-    for (arch, _), names in sorted(groups.items()):
+    made: list[tuple[int, str, list[str]]] = []
+    for (arch, _), names in sorted(groups.items(), reverse=True):
         draw.shuffle(names)
-        made += [(arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
-    draw.shuffle(made)
-    return made
+        made += [(at, arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
+    made.sort(key=lambda unit: unit[0])
+    return [(arch, names) for _, arch, names in made]
 
 
 def seen(folder: Path, sources: str, what: str = "broken") -> dict[tuple[str, str], Any]:
@@ -148,7 +148,6 @@ def main() -> None:
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="from 0")
     parser.add_argument("--classes", action="store_true", help="one of each class, of every eighth all")
     parser.add_argument("--page", type=Path, help="write what was read as a page")
-    parser.add_argument("--first", default="", metavar="WORDS", help="look at families with this in their names first")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
@@ -157,8 +156,7 @@ def main() -> None:
     every = of_classes(proposals, given.seed) if given.classes else proposals
     done = seen(given.folder, sources)
     journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
-    order = sorted(units(every, given.seed), key=lambda unit: given.first not in unit[1][0])
-    for arch, names in order[given.part[0] :: given.part[1]]:
+    for arch, names in units(every, given.seed)[given.part[0] :: given.part[1]]:
         if time.monotonic() > end:
             break
         if all((arch, name) in done for name in names):

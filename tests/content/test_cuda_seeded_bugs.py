@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from haotuner.backends.cuda.unit import device_unit
+from haotuner.microkernels.cuda.fused import steps_text
 from haotuner.microkernels.cuda.pieces import DEVICE
 from tests.content.cuda_examples import (
     EIGHTS,
@@ -34,6 +35,8 @@ MMA_SMALL = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3), "", EIGHT
 MMA_TURNED = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=2, wn=1, st=3), "", EIGHTS)
 MMA_KN = Variant(MMA.kernel(bm=32, bn=64, bk=32, wm=1, wn=2, st=3, kn=1), "", KN_EIGHTS)
 SIMT_SHORT = Variant(SIMT.kernel(bm=8, bn=64, bk=16, tm=2, tn=4, v=2), "", TWOS)
+# Sixteen columns a warp: they go through shared memory in whole pieces.
+MMA_NARROW = Variant(MMA.kernel(bm=32, bn=32, bk=32, wm=1, wn=2, st=3), "", EIGHTS)
 TURING_SMALL = Variant(TURING.turing(bm=32, bn=64, bk=32, wm=1, wn=2), "", EIGHTS)
 GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "", GROUPS)
 # Sums that go through shared memory right behind a step in the ring's first stage.
@@ -133,18 +136,18 @@ EPILOGUE_BUGS: Bugs = {
     "pairs of partial sums one row off": (MMA_SMALL, everywhere(r"a\.m \+ row\) \* a\.n;", "a.m + row + 1) * a.n;")),
     "rows beyond m are written": (SIMT_SMALL, everywhere(r"row >= a\.m \|\| ", "")),
     "columns beyond n are written": (SIMT_SMALL, everywhere(r" \|\| column >= a\.n", "")),
-    "16-byte stores to rows off 16 bytes": (SIMT_SMALL, everywhere(r"return pointers % 16 == 0 && .*;", "return true;")),
+    "16-byte stores to rows off 16 bytes": (SIMT_SMALL, everywhere(r"return \(results [^;]*;", "return true;")),
     "a stage is read before the warp has written it": (
         MMA_SMALL,
         everywhere(r"__syncwarp\(\);\n\s*(?=for|const|#|\S+ int)", ""),
     ),
-    "bias of the first columns everywhere": (SIMT_SMALL, everywhere(r"\(const T\*\)a\.bias \+ column", "(const T*)a.bias")),
+    "bias of the first columns everywhere": (SIMT_SMALL, everywhere(r"\(const T\*\)from \+ column", "(const T*)from")),
     "the residual read with another stride": (SIMT_SMALL, everywhere(r"a\.residual \+ at", "a.residual + at - row")),
     "one GELU for the other": (SIMT_SMALL, everywhere(r"0\.044715f", "0.035677f")),
-    "erf of another argument": (WGMMA_SMALL, everywhere(r"0\.70710678f", "0.7f")),
+    "erf of another argument": (WGMMA_SMALL, everywhere(r"0\.7071067811865476f", "0.7f")),
     "all shares into one partial sum": (WGMMA_SMALL, everywhere(r"\(int64_t\)blockIdx\.y \* a\.m", "(int64_t)0")),
     "partial sums with Y's stride": (MMA_SMALL, everywhere(r"\+ row\) \* a\.n \+ column", "+ row) * a.ldy + column")),
-    "halves of a piece not turned back": (WGMMA_SMALL, everywhere(r"v\[i\] = turned \? high : low", "v[i] = low")),
+    "halves of a piece not turned back": (MMA_NARROW, everywhere(r"v\[i\] = turned \? high : low", "v[i] = low")),
 }
 
 # In the function that finds a block's group: likewise.
@@ -153,9 +156,7 @@ GROUP_BUGS: dict[str, Callable[[str], str]] = {
         r"\(const T\*\)a\.x \+ \(int64_t\)at\.x_row", "(const T*)a.x + (int64_t)0"
     ),
     "groups: the first matrix for all": everywhere(r"\(const T\*\)a\.w \+ \(int64_t\)group", "(const T*)a.w + (int64_t)0"),
-    "groups: the first bias for all": everywhere(
-        r"\(const T\*\)a\.bias \+ \(int64_t\)group", "(const T*)a.bias + (int64_t)0"
-    ),
+    "groups: the first bias for all": everywhere(r"ht_move_channels<T>\(a, .*\);", "ht_move_channels<T>(a, 0);"),
     "groups: a block's number among all groups": everywhere(
         r"left - __shfl_sync\(0xffffffffu, upto - blocks, mine\)", "left"
     ),
@@ -176,8 +177,9 @@ def broken(text: str, breaks: Callable[[str], str], bug: str) -> str:
 
 def broken_epilogue(symbol: str, breaks: Callable[[str], str], bug: str) -> str:
     """The shared functions under other names, broken."""
-    text = broken((DEVICE / "epilogue.cuh").read_text(), breaks, bug)
-    names = re.findall(r"^(?:HT_DEVICE \w+|struct) (ht_\w+)", text, re.MULTILINE)
+    text = broken(f"{steps_text()}\n{(DEVICE / 'epilogue.cuh').read_text()}", breaks, bug)
+    found = re.findall(r"^HT_DEVICE [\w *]*?\b(ht_\w+)\(|^struct (ht_\w+)", text, re.MULTILINE)
+    names = dict.fromkeys(function or struct for function, struct in found)
     return re.sub(rf"\b({'|'.join(names)})\b", rf"{symbol}_\1", text)
 
 
