@@ -14,7 +14,7 @@ from haotuner.generate.expressions import Expression, Fold, Load, Variable, free
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 from haotuner.orchestrate.c_loops import LEAST_WIDE, Group, LoopsWriter, Scope, element_of
-from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined
+from haotuner.orchestrate.c_math import C_TYPES, FUNCTIONS, HALVES, joined, stored
 from haotuner.orchestrate.c_ordered import ordered_node, ordered_source
 
 WARP, THREADS = 32, 256  # threads of a block, at most
@@ -66,10 +66,6 @@ INLINE int64_t digit(int64_t* rest, int64_t of) {{ /* 64 bits take several times
 def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
     """The kernel ``name`` of a graph. ``size`` gives an extent's line in the size table. UsageError: it has none."""
     node, read = ordered_node(graph), _Read(size)
-    every = (*graph.inputs, *(one.output for one in graph.nodes))
-    halves = [one for one in every if graph.types[one].dtype in HALVES]
-    if halves:
-        raise UsageError(f"{halves[0]}: groups of {graph.types[halves[0]].dtype} have no kernels on a GPU in whole models")
     if node is None:
         return _Writer(graph, name, read).group()
     if node.primitive in NOT_SERVED:
@@ -148,7 +144,7 @@ class _Writer(LoopsWriter):
         found = self._value(value, stack)
         target = self._offset(extents, names, stack)
         once = "if (lane == 0) " if self.lanes > 1 and points == len(names) else ""
-        stack[-1].lines.append(f"{once}{self._pointer(out)}[{target}] = {found};")
+        stack[-1].lines.append(f"{once}{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
         self._close(stack, 1)
         tensors, pointers, body = self._parts(out)
         pointers = [line.replace(")t[", ")a.t[") for line in pointers]
@@ -165,6 +161,7 @@ class _Writer(LoopsWriter):
     def _joined(self, name: str, how: str, dtype: str, stack: Sequence[Scope]) -> list[Any]:
         if not self._shared(stack):
             return []
+        dtype = "fp32" if dtype in HALVES else dtype  # what they are summed in
         kind = C_TYPES[dtype]
         passed = kind if dtype in SHUFFLED else "int"
         return [

@@ -83,7 +83,7 @@ class DeviceMemory:
 
     def like(self, address: int, values: NDArray[Any]) -> Any:
         """A contiguous tensor of the shape and type of an array."""
-        code = {"f": 2, "i": 0, "u": 1, "b": 6}[values.dtype.kind]
+        code = 4 if values.dtype.name == "bfloat16" else {"f": 2, "i": 0, "u": 1, "b": 6}[values.dtype.kind]
         return self._handed(address, values.shape, None, code, values.itemsize * 8)
 
     def _handed(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, code: int, bits: int) -> Any:
