@@ -261,13 +261,13 @@ def driven(path: str) -> None:
     assert not current.value, "a thread without a context has none afterwards"
     child = os.fork()
     if child == 0:
-        code = 1
+        ended = 1
         try:
             with pytest.raises(HaotunerError, match="a fork cannot use it: start the process with spawn"):
                 server.model.run(tensors, out=out, stream=server.stream)
-            code = 0
+            ended = 0
         finally:
-            os._exit(code)
+            os._exit(ended)
     assert os.waitpid(child, 0)[1] == 0
     server.ask(2, 3)
 
