@@ -128,6 +128,19 @@ def types() -> Graph:
     return g.finish(most, least, some, double, whole, chosen, place, everything)
 
 
+def halves() -> Graph:
+    """Both halves, computed as floats and rounded after every step, read and written as outputs."""
+    g = GraphBuilder()
+    x = g.input("x", (B, 3, T))
+    half, brain = g.add("cast", x, dtype="fp16"), g.add("cast", x, dtype="bf16")
+    rest = g.map("mod", g.map("mul", half, 3.0), 0.7)
+    grown = g.map("mul", g.map("exp", brain), brain)
+    most = g.add("reduce", grown, how="max", axes=(2,), keepdims=True)
+    under = g.map("sub", grown, most)
+    wide = g.add("cast", g.map("add", half, rest), dtype="fp32")
+    return g.finish(rest, most, under, wide)
+
+
 def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     """Inputs of a request; the last tokens of a mask are hidden."""
     draw, found = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
@@ -144,7 +157,7 @@ def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     return found
 
 
-GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "image": GRAPHS_OF_LOOPS["image"],
+GRAPHS = {"encoder": encoder(), "images": images(), "types": types(), "halves": halves(), "image": GRAPHS_OF_LOOPS["image"],
           "sums": GRAPHS_OF_LOOPS["sums"], "sorts": ORDERED["sorts"], "scatters": ORDERED["scatters"]}  # fmt: skip
 
 
