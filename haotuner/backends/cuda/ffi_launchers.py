@@ -46,7 +46,8 @@ ht_cuda_args ht_arguments(TensorView x, TensorView w, TensorView y, bool kn, DLD
     TVM_FFI_THROW(ValueError) << "k, X's row stride and the addresses of X and W must be multiples of " << vector
                               << " elements";
   return {{x.data_ptr(), w.data_ptr(), nullptr, nullptr, y.data_ptr(), nullptr, (int32_t)m, (int32_t)n, (int32_t)k,
-          (int32_t)(m > 1 ? x.stride(0) : k), (int32_t)(m > 1 ? y.stride(0) : n), 1, HT_ACT_NONE, 0}};
+          (int32_t)(m > 1 ? x.stride(0) : k), (int32_t)(m > 1 ? y.stride(0) : n), 1, HT_Y_OWN, 0, nullptr, nullptr,
+          nullptr, 0}};
 }}
 ht_tensor_map ht_encoded(CUtensorMapDataType type, const void* base, int64_t rows, int64_t columns, int64_t pitch,
                          unsigned box_rows, unsigned box_columns, CUtensorMapSwizzle swizzle) {{
