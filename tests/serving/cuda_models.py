@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 import haotuner
 from haotuner.errors import HaotunerError, PackClosed, PackInvalid, UsageError
@@ -272,6 +273,42 @@ def driven(path: str) -> None:
     server.ask(2, 3)
 
 
+def doors(path: str) -> None:
+    """The native functions take what they say and nothing else; no stream is the one that tvm-ffi was told."""
+    server = Server(path)
+    arrays, tensors = server.inputs(2, 7)
+    out, address = server.outputs(2, 7), server.model._native.address
+    queue, shapes = server.model._queue, server.model._shaping
+    ranks = sum(len(one.shape) for one in out.values())
+    room, ends = np.zeros(ranks, np.int64), (*tensors.values(), *out.values())
+    shapes(address, room, *tensors.values())
+    assert room.tolist() == [extent for one in out.values() for extent in one.shape]
+    first = next(iter(tensors.values()))
+    for wrong in (
+        (), (None, room, *tensors.values()), (address, room), (address, room, *ends), (address, None, *tensors.values()),
+        (address, room[:-1], *tensors.values()), (address, room.reshape(1, -1), *tensors.values()),
+        (address, np.zeros(2 * ranks, np.int32), *tensors.values()), (address, first, *tensors.values()),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"model_shapes: expected \(model, int64 array, inputs\)"):
+            shapes(*wrong)
+    for wrong in ((), (None, 0, *ends), (address, 0, *ends[:-1]), (address, 0, *ends, first), (address, "0", *ends),
+                  (address, 1.5, *ends)):  # fmt: skip
+        with pytest.raises(TypeError, match=r"model_queue: expected \(model, stream, inputs, outputs\)"):
+            queue(*wrong)
+    names = [*(f"input {name}" for name in tensors), *(f"out {name}" for name in out)]
+    for place, name in enumerate(names):
+        with pytest.raises(TypeError, match=f"{name} is not a tensor: pass a tensor of the pack's device"):
+            queue(address, server.stream, *ends[:place], 3, *ends[place + 1 :])
+    server.ask(2, 7)
+    with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), server.stream):
+        server.device.begin(server.stream)
+        queue(address, None, *ends)
+        graph = server.device.end(server.stream)
+    server.device.put(out[next(iter(out))], np.zeros(out[next(iter(out))].shape, np.float32))
+    server.device.replay(graph, server.stream)
+    server.judge(arrays, out, "tvm-ffi's stream")
+
+
 def freed(path: str) -> None:
     """What a model had on the device is free once it is closed, but for what a graph may replay."""
     device = Device()
@@ -318,7 +355,7 @@ def devices(path: str) -> None:
         second.model.run(tensors, out=second.outputs(2, 7), stream=second.stream)
 
 
-ALL = (numbers, loops, steady, captured, streams, many, refusals, faults, driven, freed, devices)
+ALL = (numbers, loops, steady, captured, streams, many, refusals, faults, doors, driven, freed, devices)
 SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
 
 

@@ -51,7 +51,7 @@ from tests.serving.cuda_products import (
 )
 from tests.serving.cuda_refusals import cannot, failing, faults, forked, loading, mismatch, preparing, refusals, too_old
 from tests.serving.cuda_served import Served, counts
-from tests.serving.cuda_steps import stepped, stepped_products
+from tests.serving.cuda_steps import stepped, stepped_faults, stepped_products
 from tests.serving.cuda_torch import torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products
 from tests.standin.client import Driver
 
@@ -360,7 +360,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         cannot, forked, grouped, grouped_refusals,
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,
         failing, preparing,
-        fused, fused_refusals, torch_fused, stepped, stepped_products,
+        fused, fused_refusals, torch_fused, stepped, stepped_faults, stepped_products,
         convolutions, convolution_faults, convolution_refusals, generated, generated_faults, generated_refusals,
         torch_convolutions, torch_fakes, torch_generated, torch_groups, torch_products,
         several, faults, allocating, too_old, early, crowd,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from typing import Any
 
@@ -99,6 +100,24 @@ def stepped(path: str) -> None:
             served.judge(drawn, y)
     with pytest.raises(TypeError, match=f"^{name}: out has dtype"):
         served.call(drawn, served.device.empty(want.shape, "float32" if served.written != "fp32" else "float16"))
+
+
+def stepped_faults(path: str) -> None:
+    """Each launch of a call fails once and is said; the thread keeps its context, and the next call is right."""
+    served, driver, current = Stepped(path), Driver(), ctypes.c_void_p(0)
+    drawn = served.drawn(SHAPES["image" if served.image else "m"][1])
+    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    driver.library.standin_counts_reset()
+    served.call(drawn, y)
+    for nth in range(1, counts(driver)["cuLaunchKernel"] + 1):
+        driver.fail("cuLaunchKernel", "2", nth)
+        with pytest.raises(RuntimeError, match=r"\(2\)"):
+            served.call(drawn, y)
+        driver.fail("cuLaunchKernel", "")
+        served.device.call("cuCtxGetCurrent", ctypes.byref(current))
+        assert not current.value, f"after launch {nth}"
+    served.call(drawn, y)
+    served.judge(drawn, y)
 
 
 def stepped_products(path: str) -> None:

@@ -37,9 +37,9 @@ MORE = {
     PRODUCT_FP16: PRODUCTS,
     PRODUCT_FP32: PRODUCTS,
     PRODUCT_TN_FP32: ("turned",),
-    **dict.fromkeys((*STEPPED_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS), ("stepped",)),
+    **dict.fromkeys((*STEPPED_PICKS, *DIRECT_PICKS, *TRANSPOSED_PICKS), ("stepped", "stepped_faults")),
     **dict.fromkeys(CONV_PICKS, ("convolutions", "convolution_refusals", "convolution_faults")),
-    TRANSPOSED_PICKS[0]: ("stepped", "convolution_refusals", "convolution_faults"),
+    TRANSPOSED_PICKS[0]: ("stepped", "stepped_faults", "convolution_refusals", "convolution_faults"),
     **dict.fromkeys(GENERATED_PICKS, ("generated", "generated_refusals", "generated_faults")),
 }
 # Files that serve one kind alone: who else calls nothing of them.
@@ -51,7 +51,7 @@ KIND = {
 }
 MODELS = {NATIVE / name for name in MODEL_SOURCES if name.startswith("cuda/")}  # of packs with whole models alone
 WITH_MODELS = ("loaded.c",)  # what packs with whole models have beside the rest
-OF_MODELS = ("numbers", "steady", "refusals", "faults", "driven", "freed", "captured", "streams", "devices", "many")
+OF_MODELS = ("numbers", "steady", "refusals", "faults", "doors", "driven", "freed", "captured", "streams", "devices", "many")
 FLAGS = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w")
 WATCHED = (
     "-fsanitize=address,undefined",

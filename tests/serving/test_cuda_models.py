@@ -100,7 +100,7 @@ def test_memory_that_cannot_be_had_and_launches_that_fail_are_said(folder, apart
     run(folder, apart, "faults")
 
 
-@pytest.mark.parametrize("scenario", ["driven", "freed"])
+@pytest.mark.parametrize("scenario", ["doors", "driven", "freed"])
 def test_a_model_leaves_the_context_and_the_memory_as_they_were(folder, apart, scenario):
     run(folder, apart, scenario)
 

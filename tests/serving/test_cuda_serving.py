@@ -134,7 +134,7 @@ def test_an_epilogue_is_computed_in_the_launches_of_its_product(folder, pick):
 
 @pytest.mark.parametrize("pick", (*STEPPED_PICKS, *TRANSPOSED_PICKS, *DIRECT_PICKS), ids=lambda pick: pick.op)
 def test_any_epilogue_and_type_of_result_is_served(folder, pick):
-    run(folder, pick, "stepped")
+    run(folder, pick, "several", "stepped", "stepped_faults")
 
 
 def test_steps_follow_what_a_call_of_products_brings(folder):
