@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 import pytest
+import tvm_ffi
 
 import haotuner
 from haotuner import judge
@@ -18,7 +19,7 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
-from tests.serving.cuda_memory import Device
+from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 
@@ -116,8 +117,33 @@ def stepped_faults(path: str) -> None:
         driver.fail("cuLaunchKernel", "")
         served.device.call("cuCtxGetCurrent", ctypes.byref(current))
         assert not current.value, f"after launch {nth}"
+    if served.image and "residual" in drawn:
+        _residuals(served, drawn, y)
+    if len(served.constants) > 2:  # the weight, and two values of a channel or more
+        bind, record = served.pack.library().function("ht_bind"), served.bound._state[1]
+        with pytest.raises(ValueError, match="its epilogue (reads|adds a)"):
+            first = served.placed[served.meaning.channel_operands[0]]
+            bind(served.pack.place(served.op.entry), served.placed["weight"], first, record)
+        served.bound = served.op.bind(**served.placed)
     served.call(drawn, y)
     served.judge(drawn, y)
+
+
+def _residuals(served: Stepped, drawn: Any, y: Any) -> None:
+    """What is added comes as the output lies, and shares all of its memory or none."""
+    shape, dtype = drawn["residual"].shape, DTYPES[served.written].numpy
+    steps = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    wide = [2 * step for step in steps[:-1]] + [1]
+    behind = y.data_ptr() + np.dtype(dtype).itemsize
+    for wrong, words in (
+        (served.device.empty((*shape[:-1], shape[-1] + 1), dtype), "residual"),
+        (served.device.empty((*shape[:-2], shape[-2] + 1, shape[-1]), dtype), "residual"),
+        (served.device.empty(shape, dtype, strides=wide), "residual is .* with the strides of out"),
+        (tvm_ffi.from_dlpack(Capsule(0, shape, dtype, 0)), "residual has no data"),
+        (tvm_ffi.from_dlpack(Capsule(behind, shape, dtype, 0)), "out shares some of its memory with residual"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            served.call(drawn, y, residual=wrong)
 
 
 def stepped_products(path: str) -> None:
