@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 from haotuner.graph.extents import evaluate
 from haotuner.orchestrate.greedy import Loops
@@ -16,7 +17,10 @@ from haotuner.words.shape import Shape
 
 
 def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
-    """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all."""
+    """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all.
+
+    A request of which some product has no expected time, as on a GPU that nobody measured, is left out.
+    """
     sizes = model.prices.requests
     by_name = {one.task.op.name: one for one in tuned}
     products, groups = [0.0] * len(sizes), [0.0] * len(sizes)
@@ -37,4 +41,5 @@ def predicted_us(model: AskedModel, tuned: Iterable[Tuned], device: Device, thre
     return {
         ";".join(f"{name}={size}" for name, size in one.items()): {"products": p, "groups": g, "all": p + g}
         for one, p, g in zip(sizes, products, groups, strict=True)
+        if isfinite(p + g)
     }
