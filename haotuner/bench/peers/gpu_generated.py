@@ -7,69 +7,24 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.peers.gpu_clock import GraphClock
-from haotuner.bench.peers.gpu_driver import Driver, Memory
-from haotuner.bench.peers.gpu_torch import TorchEngine
+from haotuner.bench.peers.gpu_ours import GpuOurOperator
+from haotuner.bench.peers.gpu_torch import OnTorch
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 
 
-class GpuOurGenerated:
+class GpuOurGenerated(GpuOurOperator):
     """``op.run(*inputs, out=y, stream=…)`` of a pack."""
-
-    width = 1
-    alone = False
-
-    def __init__(self, setting: Setting) -> None:
-        import haotuner
-
-        if setting.pack is None or setting.ordinal is None:
-            raise ValueError("no pack or no GPU was named")
-        self.version = haotuner.__version__
-        self._driver = Driver(setting.ordinal)
-        self._pack = haotuner.load(setting.pack, device=f"cuda:{setting.ordinal}")
-        self._named: Op | None = None
-        self._held: list[Memory] = []
-        self._run: Call | None = None
-
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Nothing is bound."""
-        self._named = op
 
     def aim(self, operands: Mapping[str, Array], count: int) -> Sequence[Call]:
         """The same call as often as asked."""
-        op, held = self._named, self._held
+        op = self._named
         assert op is not None
-        self._held = []
-        self._driver.free(held)
         extents = {
             axis: size for o in op.meaning.inputs for axis, size in zip(o.axes({}), operands[o.name].shape, strict=True)
         }
         size = op.operand_shape(op.meaning.output, Shape.of({axis: extents[axis] for axis in op.dynamic}))
-        self._held = [self._driver.upload(one, op.dtype) for one in operands.values()]
-        self._held.append(self._driver.empty(size, op.dtype))
-        *inputs, out = (memory.tensor() for memory in self._held)
-        self._run = partial(self._pack.op(op.name).run, *inputs, out=out, stream=self._driver.stream)
-        return [self._run] * count
-
-    def result(self, index: int) -> Array:
-        """Into a poisoned output, so that an element nobody writes shows."""
-        assert self._run is not None
-        self._driver.poison(self._held[-1])
-        self._run()
-        return self._driver.download(self._held[-1])
-
-    def clock(self, calls: Sequence[Call]) -> GraphClock:
-        """Graphs of the served calls."""
-        return GraphClock(self._driver, calls)
-
-    def plan(self, shape: Mapping[str, int]) -> str:
-        """What is served at this shape; which kernel, ``haotuner explain`` says."""
-        return "one launch"
-
-    def overhead_ns(self, seconds: float) -> float | None:
-        """None: a call is queued, so that its cost to the host is no part of these times."""
-        return None
+        return self._placed(op, operands.values(), size, count)
 
 
 def expression(torch: Any, op: Op) -> Callable[..., Any]:
@@ -136,15 +91,11 @@ def expression(torch: Any, op: Op) -> Callable[..., Any]:
     return known[op.kind]
 
 
-class GpuTorchGenerated:
+class GpuTorchGenerated(OnTorch):
     """torch eager under inference mode; each call makes its output."""
 
-    width = 1
-    alone = False
-
     def __init__(self, setting: Setting) -> None:
-        self._engine = TorchEngine(setting.ordinal)
-        self.version = self._engine.version
+        super().__init__(setting)
         self._dtype = "fp32"
         self._function: Any = None
         self._run: Any = None
@@ -163,10 +114,6 @@ class GpuTorchGenerated:
         """Of one call, as it is timed."""
         found: Array = self._run().float().cpu().numpy()
         return found
-
-    def clock(self, calls: Sequence[Call]) -> GraphClock:
-        """Graphs of torch."""
-        return GraphClock(self._engine, calls)
 
 
 class GpuInductorGenerated(GpuTorchGenerated):

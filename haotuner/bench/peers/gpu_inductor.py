@@ -7,26 +7,23 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.peers.gpu_clock import GraphClock
-from haotuner.bench.peers.gpu_torch import TorchEngine
+from haotuner.bench.peers.gpu_torch import OnTorch
 from haotuner.words.op import Op
 
 SEEN_ROWS = 37  # rows when the dynamic graph is compiled: neither 0 nor 1, which torch always specialises
 
 
-class GpuInductor:
+class GpuInductor(OnTorch):
     """The weight is an argument, so that one graph serves them all; each call makes its output, as compiled code does.
 
     Inductor's own CUDA graphs are off: every contender is timed in a graph of the race.
     """
 
-    width = 1
     alone = True  # it times candidates while it compiles
 
     def __init__(self, setting: Setting) -> None:
-        self._engine = TorchEngine(setting.ordinal)
+        super().__init__(setting)
         torch = self._engine.torch
-        self.version = self._engine.version
         options = {"max_autotune": True, "triton.cudagraphs": False}
         self._layer = torch.compile(torch.nn.functional.linear, dynamic=True, fullgraph=True, options=options)
         self._dtype = "fp32"
@@ -53,7 +50,3 @@ class GpuInductor:
         """Result of one call with the weight of that index, as it is timed."""
         found: Array = self._layer(self._x, self._weights[index]).float().cpu().numpy()
         return found
-
-    def clock(self, calls: Sequence[Call]) -> GraphClock:
-        """Graphs of torch."""
-        return GraphClock(self._engine, calls)

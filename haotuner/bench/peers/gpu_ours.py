@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,8 @@ from haotuner.bench.peers.gpu_driver import Driver, Memory
 from haotuner.words.op import Op
 
 
-class GpuOurs:
-    """``linear(x, out=y, stream=…)`` of a pack."""
+class OnDevice:
+    """A pack that was loaded for the race's GPU; what it serves is timed in graphs."""
 
     width = 1
     alone = False
@@ -26,6 +26,55 @@ class GpuOurs:
         self.version = haotuner.__version__
         self._driver = Driver(setting.ordinal)
         self._pack = haotuner.load(setting.pack, device=f"cuda:{setting.ordinal}")
+
+    def clock(self, calls: Sequence[Call]) -> GraphClock:
+        """Graphs of the served calls."""
+        return GraphClock(self._driver, calls)
+
+    def overhead_ns(self, seconds: float) -> float | None:
+        """None: a call is queued, so that its cost to the host is no part of these times."""
+        return None
+
+
+class GpuOurOperator(OnDevice):
+    """``op.run(*inputs, out=y, stream=…)`` of a pack: operands lie where the call before left them."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._named: Op | None = None
+        self._held: list[Memory] = []
+        self._run: Call | None = None
+
+    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+        """Nothing is bound."""
+        self._named = op
+
+    def result(self, index: int) -> Array:
+        """Into a poisoned output, so that an element nobody writes shows."""
+        assert self._run is not None
+        self._driver.poison(self._held[-1])
+        self._run()
+        return self._driver.download(self._held[-1])
+
+    def plan(self, shape: Mapping[str, int]) -> str:
+        """What is served at this shape; which kernel, ``haotuner explain`` says."""
+        return "one launch"
+
+    def _placed(self, op: Op, inputs: Iterable[Array], size: tuple[int, ...], count: int) -> Sequence[Call]:
+        """The same call on these inputs as often as asked, into an output of this size."""
+        self._driver.free(self._held)
+        self._held = []
+        self._held = [*(self._driver.upload(one, op.dtype) for one in inputs), self._driver.empty(size, op.dtype)]
+        *given, out = (memory.tensor() for memory in self._held)
+        self._run = partial(self._pack.op(op.name).run, *given, out=out, stream=self._driver.stream)
+        return [self._run] * count
+
+
+class GpuOurs(OnDevice):
+    """``linear(x, out=y, stream=…)`` of a pack."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
         self._op: Any = None
         self._dtype, self._n = "fp32", 0
         self._linears: list[Any] = []
@@ -59,17 +108,9 @@ class GpuOurs:
         self._linears[index](x.tensor(), out=y.tensor(), stream=self._driver.stream)
         return self._driver.download(y)
 
-    def clock(self, calls: Sequence[Call]) -> GraphClock:
-        """Graphs of the served calls."""
-        return GraphClock(self._driver, calls)
-
     def plan(self, m: int) -> str:
         """What is served at this m, as text: it goes into a line of JSON."""
         return str(self._op.composition(m).label)
-
-    def overhead_ns(self, seconds: float) -> float | None:
-        """None: a call is queued, so that its cost to the host is no part of these times."""
-        return None
 
     def _leave(self) -> None:
         """Give the last aim's operands back; whoever asks has let go of the clock that replays them."""

@@ -70,8 +70,8 @@ class TorchEngine:
         return float(first.elapsed_time(last)) * 1e3
 
 
-class GpuTorch:
-    """``torch.mm(x, w.t(), out=y)`` under inference mode."""
+class OnTorch:
+    """torch on the race's GPU; what it computes is timed in its graphs."""
 
     width = 1
     alone = False
@@ -79,6 +79,17 @@ class GpuTorch:
     def __init__(self, setting: Setting) -> None:
         self._engine = TorchEngine(setting.ordinal)
         self.version = self._engine.version
+
+    def clock(self, calls: Sequence[Call]) -> GraphClock:
+        """Graphs of torch."""
+        return GraphClock(self._engine, calls)
+
+
+class GpuTorch(OnTorch):
+    """``torch.mm(x, w.t(), out=y)`` under inference mode."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
         self._dtype = "fp32"
         self._weights: list[Any] = []
         self._x: Any = None
@@ -103,10 +114,6 @@ class GpuTorch:
         self._multiply(self._x, self._weights[index], self._y)
         found: Array = self._y.float().cpu().numpy()
         return found
-
-    def clock(self, calls: Sequence[Call]) -> GraphClock:
-        """Graphs of torch."""
-        return GraphClock(self._engine, calls)
 
     def _multiply(self, x: Any, w: Any, y: Any) -> None:
         """Queue y = x · w^T."""
