@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from haotuner.words.shape import Shape
 from tests.serving.cuda_convolutions import Convolved
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import KDL_CPU, Capsule, Device
+from tests.standin.apart import failure_of
 from tests.standin.client import Driver
 
 FAR = 1 << 50  # an address that nobody has
@@ -272,15 +272,11 @@ def _driver(one: Convolved, x: Any, want: Any) -> None:
 def _forked(one: Convolved, placed: Any, want: Any) -> None:
     """A child that was forked after CUDA began is refused in words."""
     out = _out(one, want)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(RuntimeError, match="a fork cannot use it: start the process with spawn"):
-                one.served(placed, out=out, stream=one.stream)
-            with pytest.raises(RuntimeError, match="a fork cannot use it"):
-                one.served.prepare(one.stream)
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def refused() -> None:
+        with pytest.raises(RuntimeError, match="a fork cannot use it: start the process with spawn"):
+            one.served(placed, out=out, stream=one.stream)
+        with pytest.raises(RuntimeError, match="a fork cannot use it"):
+            one.served.prepare(one.stream)
+
+    assert not failure_of(refused)

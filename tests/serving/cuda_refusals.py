@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import as_json, sealed
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import Served
+from tests.standin.apart import failure_of
 from tests.standin.client import Driver
 
 
@@ -138,22 +138,18 @@ def forked(path: str) -> None:
     """A child that was forked after CUDA began is refused in words, at every door; the parent goes on."""
     served = Served(path)
     x, y = served.device.upload(served.rows(4)), served.out(4)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with pytest.raises(RuntimeError, match="a fork cannot use it: start the process with spawn"):
-                served.linear(x, out=y, stream=served.stream)
-            with pytest.raises(RuntimeError, match="a fork cannot use it"):
-                served.linear.prepare(served.stream)
-            with pytest.raises(RuntimeError, match="a fork cannot use it"):
-                served.op.bind(served.linear.bound.weight)
-            with pytest.raises((PackMismatch, EnvironmentMissing), match="forked"):
-                haotuner.load(path, device="cuda:0")
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def refused() -> None:
+        with pytest.raises(RuntimeError, match="a fork cannot use it: start the process with spawn"):
+            served.linear(x, out=y, stream=served.stream)
+        with pytest.raises(RuntimeError, match="a fork cannot use it"):
+            served.linear.prepare(served.stream)
+        with pytest.raises(RuntimeError, match="a fork cannot use it"):
+            served.op.bind(served.linear.bound.weight)
+        with pytest.raises((PackMismatch, EnvironmentMissing), match="forked"):
+            haotuner.load(path, device="cuda:0")
+
+    assert not failure_of(refused)
     served.call(x, y)
     served.judge(y, served.rows(4))
 

@@ -1,4 +1,4 @@
-"""A function in a forked process, before any driver is initialised: a sticky error, a crash or a hang ends with it."""
+"""A function in a forked process: a sticky error, a crash or a hang ends with it. Before CUDA begins it may use a driver."""
 
 from __future__ import annotations
 

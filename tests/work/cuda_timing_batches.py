@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from haotuner.backends.cuda import batches, timing_library
-from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_words
+from haotuner.backends.cuda.timing_library import CallWords, Loaded, TimingLibrary, kernel_words
 from haotuner.isolate.answers import Refusal
 from haotuner.words.op import Op
 from tests.serving.cuda_packs import PRODUCT_PICKS, family
@@ -36,19 +36,24 @@ def timing_batches(cubin: str, op: str, library: str = "") -> None:
         )
         assert batches.verify(parsed, loaded, launch, depth, timed, np.random.default_rng(3)) <= 1
         operands = batches.BatchOperands(timed, parsed, EXTENTS)
-        call, before = operands.call(loaded), driver.count("cuLaunchKernel")
-        timed.run(call)
-        assert driver.count("cuLaunchKernel") == before + 1
-        assert timed.once_us(call) > 0
-        timed.prepare(call, LAUNCHES)
-        assert timed.replay_us() > 0
-        for act in (partial(timed.run, call), partial(timed.prepare, call, LAUNCHES)):
-            driver.fail("cuLaunchKernel", "2", 1)
-            with pytest.raises(Refusal, match=r"\(2\)"):
-                act()
-            driver.fail("cuLaunchKernel", "")
-            timed.run(call)
+        one_launch(driver, timed, operands.call(loaded))
         operands.free()
+
+
+def one_launch(driver: Driver, timed: TimingLibrary, call: CallWords) -> None:
+    """A call is one launch and is timed; one that the driver refuses is said, and the next goes through."""
+    before = driver.count("cuLaunchKernel")
+    timed.run(call)
+    assert driver.count("cuLaunchKernel") == before + 1
+    assert timed.once_us(call) > 0
+    timed.prepare(call, LAUNCHES)
+    assert timed.replay_us() > 0
+    for act in (partial(timed.run, call), partial(timed.prepare, call, LAUNCHES)):
+        driver.fail("cuLaunchKernel", "2", 1)
+        with pytest.raises(Refusal, match=r"\(2\)"):
+            act()
+        driver.fail("cuLaunchKernel", "")
+        timed.run(call)
 
 
 if __name__ == "__main__":

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import Loaded, TimingLibrary, kernel_words
-from haotuner.isolate.answers import Refusal
 from haotuner.words.op import Op
 from haotuner.words.shape import Shape
 from tests.serving.cuda_packs import GENERATED_PICKS, family
 from tests.standin.client import Driver
-
-LAUNCHES = 3
+from tests.work.cuda_timing_batches import one_launch
 
 
 def timing_generated(cubin: str, op: str, library: str = "") -> None:
@@ -38,18 +34,7 @@ def timing_generated(cubin: str, op: str, library: str = "") -> None:
         )
         assert verify_generated(parsed, kernel, of, loaded, timed, np.random.default_rng(3)) <= 1
         operands = GeneratedOperands(timed, parsed, Shape.of(m=9, n=70))
-        call, before = operands.call(loaded, of, kernel), driver.count("cuLaunchKernel")
-        timed.run(call)
-        assert driver.count("cuLaunchKernel") == before + 1
-        assert timed.once_us(call) > 0
-        timed.prepare(call, LAUNCHES)
-        assert timed.replay_us() > 0
-        for act in (partial(timed.run, call), partial(timed.prepare, call, LAUNCHES)):
-            driver.fail("cuLaunchKernel", "2", 1)
-            with pytest.raises(Refusal, match=r"\(2\)"):
-                act()
-            driver.fail("cuLaunchKernel", "")
-            timed.run(call)
+        one_launch(driver, timed, operands.call(loaded, of, kernel))
         operands.free()
 
 
