@@ -18,7 +18,7 @@ from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, 
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
-from haotuner.microkernels.cuda.direct import direct_family
+from haotuner.microkernels.cuda.direct import CudaDirect, direct_family
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.microkernels.cuda.generated import CudaGenerated
@@ -53,24 +53,20 @@ class TimerProcess:
 
     def _generated(self, name: str, library: str) -> tuple[Loaded, CudaGenerated]:
         """A kernel of an op that generated programs compute."""
-        kernel = MicroKernel.parse(name)
-        family = family_named(kernel.family)
+        family = family_named(MicroKernel.parse(name).family)
         assert isinstance(family, CudaGenerated)
-        if (library, name) not in self._loaded:
-            words = kernel_words(name, family.launch(kernel), family.dtype, kn=False)
-            function, (registers, local, shared) = self._library.function(self._module(library), name)
-            self._loaded[library, name] = Loaded(
-                words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared
-            )
-        return self._loaded[library, name], family
+        return self._whole(name, library, family), family
 
     def _direct(self, name: str, library: str) -> Loaded:
         """A kernel of a convolution without columns."""
-        kernel = MicroKernel.parse(name)
-        family = direct_family(kernel.family)
+        family = direct_family(MicroKernel.parse(name).family)
         assert family is not None
+        return self._whole(name, library, family)
+
+    def _whole(self, name: str, library: str, family: CudaGenerated | CudaDirect) -> Loaded:
+        """A kernel that is launched with words of its own, not with tiles of a product."""
         if (library, name) not in self._loaded:
-            words = kernel_words(name, family.launch(kernel), family.dtype, kn=False)
+            words = kernel_words(name, family.launch(MicroKernel.parse(name)), family.dtype, kn=False)
             function, (registers, local, shared) = self._library.function(self._module(library), name)
             self._loaded[library, name] = Loaded(
                 words=words, function=function, registers=registers, local_bytes=local, shared_bytes=shared
