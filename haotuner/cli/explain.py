@@ -52,17 +52,17 @@ def explain(
     manifest = read_manifest(pack)
     if expected and (not only or shape):
         raise UsageError("--predicted goes with --only MODEL and without --shape: its requests are those of tuning")
+    if only and (shape or expected) and manifest.placed:
+        raise UsageError(
+            f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape and --predicted out to see "
+            f"the plan of {only}; a profiler of the GPU shows its launches by name"
+        )
     if expected:
         with facts_of(pack):
             held = predicted_document(manifest, pack, only, given, threads)
         say(json.dumps(held, indent=1)) if json_output else print_predicted(held)
         return
     if only and shape:
-        if manifest.placed:
-            raise UsageError(
-                f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape out to see the plan of "
-                f"{only}; a profiler of the GPU shows its launches by name"
-            )
         with facts_of(pack):
             seen = steps_document(pack, only, shape, given, threads)
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)

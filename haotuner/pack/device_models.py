@@ -22,7 +22,8 @@ def answered(model: PlacedModel, given: Mapping[str, NDArray[Any]]) -> dict[str,
         found = {end.name: np.empty(shapes[end.name], end.dtype) for end in model.outputs}
         places: dict[str, int] = {}
         for name, one in found.items():
-            one.view(np.uint8).fill(0xFF) if one.size and one.ndim else None
+            if one.size and one.ndim:
+                one.view(np.uint8).fill(0xFF)
             places[name] = memory.put(one)
         out = {name: memory.like(places[name], one) for name, one in found.items()}
         model.run(tensors, out=out, stream=memory.stream)

@@ -119,7 +119,7 @@ def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path:
     assert told["verify"][0] == 0 and "no device of this host runs sm_90a" in told["verify"][1]
     assert "model net" in told["inspect"][1]
     assert told["bench"][0] == 2 and "pack is for sm_90a: whole models are raced on CPUs" in told["bench"][1]
-    assert told["explain"][0] == 2 and "leave --shape out to see the plan of net" in told["explain"][1]
+    assert told["explain"][0] == 2 and "leave --shape and --predicted out to see the plan of net" in told["explain"][1]
 
 
 @pytest.mark.slow
