@@ -14,7 +14,6 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
     elements *= shape[a];
     if (a == kernel->lane_axis) along = shape[a];
   }
-  if (elements == 0) return 0;
   /* Shares of the work, at most: a point of the axes that are not along the lanes, in pieces along them where nothing is folded. */
   const int64_t lanes = kernel->lanes, pieces = elements / along * up(along, lanes * kernel->vectors);
   int64_t threads = lanes > WARP ? lanes : MOST_THREADS;
