@@ -1,7 +1,6 @@
 """One plan for a range, or plans by region: ``python -m tests.bench.plan_regions MODEL.onnx SHAPES [--page FILE]``.
 
-Generated groups are priced by measured times at some requests of the range, then those that plans of single requests want, too.
-Of each request: what its groups take by the one plan, by the cheapest of all plans there, and by the plan of its region, as
+Generated groups are priced by measured times at some requests of the range, those that plans of single requests want, too. Of each request: what its groups take by the one plan, by the cheapest of all plans there, and by the plan of its region, as
 tuning would have it. Where there are regions both plans are timed once more afterwards, for a choice among many times is too
 hopeful about what it chose. ``--page`` appends the rows.
 """
@@ -50,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         again = [timed_us(graph, one.steps, [dims]) for one in (whole, way)] if len(ways) > 1 else []
         one_us, way_us = us(whole.steps, place), us(way.steps, place)
         rows.append(
-            f"| {asked.model.stem} | {_said(dims)} | {one_us:,.1f} | {least[place]:,.1f} | {one_us / least[place] - 1:.1%} | "
-            f"{way_us:,.1f} ({ways.index(way) + 1} of {len(ways)}) | {' / '.join(f'{one:,.0f}' for one in again) or '-'} |"
+            f"| {asked.model.stem} | {_said(dims)} | {one_us:,.1f} | {least[place]:,.1f} | {one_us / least[place] - 1:.1%} "
+            f"| {way_us:,.1f} ({ways.index(way) + 1} of {len(ways)}) | {' / '.join(f'{one:,.0f}' for one in again) or '-'} |"
         )
     text = "\n".join(rows)
     told = [f"{one['where']}: {one['own_kernels']} kernels of its own" for one in plan.told.ways]
