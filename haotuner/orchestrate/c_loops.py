@@ -248,7 +248,11 @@ class LoopsWriter:
         if isinstance(e, Load):
             indices = [self._value(one, stack) for one in e.indices]
             place = self._offset(self.graph.types[e.tensor].shape, indices, stack, e.indices)
-            return self._once(loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype), C_TYPES[e.dtype], scope)
+            found = loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype)
+            if e.held:
+                some = " && ".join(f"{self._wide(one, stack)} > 0" for one in e.held)
+                found = f"{some} ? {found} : {number(0, e.dtype)}"
+            return self._once(found, C_TYPES[e.dtype], scope)
         assert isinstance(e, Apply)
         arguments = [self._value(one, stack) for one in e.arguments]
         try:
