@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
-from haotuner.generate.digits import Digits, apart
+from haotuner.generate.digits import Digits, apart, divisor_of
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
@@ -38,9 +38,10 @@ class Accesses:
 
     graph: Graph
     stored: Mapping[str, str] = field(default_factory=dict)  # tensors that lie in another one's memory, at the same indices
-    _known: dict[tuple[str, Indices], Expression] = field(default_factory=dict)
+    _known: dict[tuple[str, Indices, tuple[Extent, ...]], Expression] = field(default_factory=dict)
     _digits: Digits = field(default_factory=Digits)
     _variables: int = 0
+    _held: tuple[Extent, ...] = ()  # where one of these is 0, nothing may be read
 
     def variable(self, stem: str) -> Variable:
         """A new loop variable."""
@@ -50,12 +51,12 @@ class Accesses:
     def element(self, tensor: str, indices: Indices) -> Expression:
         """The element of a tensor at these indices. UsageError for a primitive that programs cannot be made of."""
         if tensor in self.stored:
-            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype)
+            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype, self._held)
         return self.computed(tensor, indices)
 
     def computed(self, tensor: str, indices: Indices) -> Expression:
         """The same, computed even where the tensor is stored."""
-        key = (tensor, indices)
+        key = (tensor, indices, self._held)
         if key not in self._known:
             self._known[key] = self._made(tensor, indices)
         return self._known[key]
@@ -70,7 +71,7 @@ class Accesses:
                 f"tensor {tensor}: a group's constants are single numbers, got {graph.types[tensor]}; make it an input"
             )
         if tensor in graph.inputs:
-            return Load(tensor, indices, dtype)
+            return Load(tensor, indices, dtype, self._held)
         node = graph.producer(tensor)
         assert node is not None
         rule = getattr(self, f"_{node.primitive}", None)
@@ -78,6 +79,15 @@ class Accesses:
             raise UsageError(f"programs cannot be generated from the primitive {node.primitive!r} ({tensor})")
         made: Expression = rule(node, indices)
         return made
+
+    def _clamped(self, tensor: str, indices: Indices, *extents: Extent) -> Expression:
+        """An element at indices that were moved into these extents of the tensor, which hold none where one is 0."""
+        before = self._held
+        empty = [one for one in extents if not isinstance(one, int) and not one.is_positive]
+        self._held = tuple(dict.fromkeys((*before, *empty)))
+        found = self.element(tensor, indices)
+        self._held = before
+        return found
 
     # What computes
 
@@ -188,7 +198,8 @@ class Accesses:
 
     def _reshape(self, node: Node, indices: Indices) -> Expression:
         before, after = self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape
-        return self.element(node.inputs[0], tuple(self._digits.reshaped(before, after, indices)))
+        found = self._digits.reshaped(before, after, indices, empty=bool(self._held))
+        return self.element(node.inputs[0], tuple(found))
 
     def _slice(self, node: Node, indices: Indices) -> Expression:
         found = list(indices)
@@ -211,13 +222,14 @@ class Accesses:
                 turned = arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX))
                 found.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
             elif mode == "wrap":
-                found.append(Apply("mod", (moved, sized(extent)), INDEX))
+                found.append(Apply("mod", (moved, divisor_of(extent)), INDEX))
             else:
                 found.append(arithmetic("max", arithmetic("min", moved, last), index(0)))
                 if mode == "constant":
                     inside.append(Apply("less_equal", (index(0), moved), "bool"))
                     inside.append(Apply("less_equal", (moved, last), "bool"))
-        value = self.element(node.inputs[0], tuple(found))
+        padded = [extent for extent, own, place in zip(shape, found, indices, strict=True) if own is not place]
+        value = self._clamped(node.inputs[0], tuple(found), *padded)
         if not inside:
             return value
         condition = inside[0]
@@ -237,7 +249,7 @@ class Accesses:
             last = arithmetic("sub", sized(extent), index(1))
             safe = arithmetic("max", arithmetic("min", moved, last), index(0))
             start = canonical(start + extent)
-            pieces.append((self.element(tensor, (*indices[:axis], safe, *indices[axis + 1 :])), sized(start)))
+            pieces.append((self._clamped(tensor, (*indices[:axis], safe, *indices[axis + 1 :]), extent), sized(start)))
         value = pieces[-1][0]
         for piece, stop in reversed(pieces[:-1]):
             value = Apply("select", (Apply("less", (indices[axis], stop), "bool"), piece, value), dtype_of(value))
@@ -252,7 +264,7 @@ class Accesses:
         chosen = Apply("select", (Apply("less", (chosen, index(0)), "bool"), behind, chosen), INDEX)
         last = arithmetic("sub", sized(extent), index(1))  # an index that no row has must not reach other memory
         chosen = arithmetic("max", arithmetic("min", chosen, last), index(0))
-        return self.element(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]))
+        return self._clamped(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]), extent)
 
     def _window(self, node: Node, indices: Indices) -> Expression:
         rank = self.graph.types[node.inputs[0]].rank

@@ -1,19 +1,20 @@
 """Indices as numbers of mixed radix: a reshape groups the digits of an element's place anew.
 
-A digit is an index and the extent under which it stays. Where the parts of a reshape fall on digits, nothing is divided; where
-one must be cut, it alone is divided, not the whole place.
+A digit is an index and the extent under which it stays. Where the parts of a reshape fall on digits, nothing is divided;
+where one must be cut, it alone is divided, not the whole place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from haotuner.generate.expressions import Apply, Expression, arithmetic, index, sized
-from haotuner.graph.extents import Extent, product, quotient, same
+from haotuner.graph.extents import Extent, largest, product, quotient, same
 
 Digit: TypeAlias = tuple[Expression, Extent | None]  # None: the extent is not known
+Divisor: TypeAlias = Callable[[Extent], Expression]
 
 
 @dataclass(slots=True)
@@ -22,13 +23,19 @@ class Digits:
 
     _made_of: dict[Expression, tuple[Digit, ...]] = field(default_factory=dict)
 
-    def reshaped(self, before: Sequence[Extent], after: Sequence[Extent], indices: Sequence[Expression]) -> list[Expression]:
-        """Indices into ``before`` of the element at ``indices`` in ``after``: axis by axis where both agree."""
+    def reshaped(
+        self, before: Sequence[Extent], after: Sequence[Extent], indices: Sequence[Expression], *, empty: bool = False
+    ) -> list[Expression]:
+        """Indices into ``before`` of the element at ``indices`` in ``after``: axis by axis where both agree.
+
+        ``empty``: they are computed even where there are no elements, so that no extent may divide as it is.
+        """
         found: list[Expression] = []
         i = j = 0
         while i < len(before) or j < len(after):
             i2, j2 = _group(before, after, i, j)
-            found += self._cut(before[i:i2], merged(self._known(zip(indices[j:j2], after[j:j2], strict=True))))
+            digits = merged(self._known(zip(indices[j:j2], after[j:j2], strict=True)))
+            found += self._cut(before[i:i2], digits, divisor_of if empty else sized)
             i, j = i2, j2
         return found
 
@@ -51,7 +58,7 @@ class Digits:
                 found += parts if parts is not None and whole else [(one, extent)]
         return found
 
-    def _cut(self, shape: Sequence[Extent], digits: list[Digit]) -> list[Expression]:
+    def _cut(self, shape: Sequence[Extent], digits: list[Digit], divisor: Divisor) -> list[Expression]:
         """The indices of a shape of as many elements as the digits count."""
         found: list[Expression] = []
         for place in reversed(range(len(shape))):
@@ -60,11 +67,11 @@ class Digits:
             elif same(shape[place], 1):
                 found.append(index(0))
             else:
-                low, digits = self._last(shape[place], digits)
+                low, digits = self._last(shape[place], digits, divisor)
                 found.append(low)
         return found[::-1]
 
-    def _last(self, extent: Extent, digits: list[Digit]) -> tuple[Expression, list[Digit]]:
+    def _last(self, extent: Extent, digits: list[Digit], divisor: Divisor) -> tuple[Expression, list[Digit]]:
         """The index under ``extent`` that the last digits make, and the digits that are left."""
         factor: Extent | None = extent  # what lacks to the last ``count`` digits
         for count in range(len(digits)):
@@ -75,13 +82,18 @@ class Digits:
             if same(factor, 1):
                 return self.place(low), digits[: len(digits) - count]
             if (high := quotient(width, factor)) is not None and not same(high, 1):
-                rest: Digit = (arithmetic("mod", one, sized(factor)), factor)
-                return self.place([rest, *low]), [*above, (arithmetic("floordiv", one, sized(factor)), high)]
+                rest: Digit = (arithmetic("mod", one, divisor(factor)), factor)
+                return self.place([rest, *low]), [*above, (arithmetic("floordiv", one, divisor(factor)), high)]
             factor = quotient(factor, width)
         if factor is not None and same(factor, 1):
             return self.place(digits), []
         flat = self.place(digits)  # the extents have nothing in common that shows
-        return arithmetic("mod", flat, sized(extent)), [(arithmetic("floordiv", flat, sized(extent)), None)]
+        return arithmetic("mod", flat, divisor(extent)), [(arithmetic("floordiv", flat, divisor(extent)), None)]
+
+
+def divisor_of(extent: Extent) -> Expression:
+    """An extent, or 1 where it is 0."""
+    return sized(extent if isinstance(extent, int) else largest((extent, 1)))
 
 
 def apart(before: Sequence[Extent], after: Sequence[Extent], axis: int) -> list[Extent]:

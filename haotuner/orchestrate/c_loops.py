@@ -259,7 +259,11 @@ class LoopsWriter:
         if isinstance(e, Load):
             digits = merged(list(zip(e.indices, self.graph.types[e.tensor].shape, strict=True)))
             place = self._offset([extent for _, extent in digits], [self._value(one, stack) for one, _ in digits], stack)
-            return self._once(loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype), C_TYPES[e.dtype], scope)
+            found = loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype)
+            if e.held:
+                some = " && ".join(f"{self._wide(one, stack)} > 0" for one in e.held)
+                found = f"{some} ? {found} : {number(0, e.dtype)}"
+            return self._once(found, C_TYPES[e.dtype], scope)
         assert isinstance(e, Apply)
         arguments = [self._value(one, stack) for one in e.arguments]
         try:
