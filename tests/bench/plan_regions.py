@@ -1,6 +1,7 @@
 """One plan for a range, or plans by region: ``python -m tests.bench.plan_regions MODEL.onnx SHAPES [--page FILE]``.
 
-Generated groups are priced by measured times at some requests of the range, those that plans of single requests want, too. Of each request: what its groups take by the one plan, by the cheapest of all plans there, and by the plan of its region, as
+Generated groups are priced by measured times at some requests of the range, those that plans of single requests want, too.
+Of each request: what its groups take by the one plan, by the cheapest of all plans there, and by the plan of its region, as
 tuning would have it. Where there are regions both plans are timed once more afterwards, for a choice among many times is too
 hopeful about what it chose. ``--page`` appends the rows.
 """
