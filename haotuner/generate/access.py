@@ -5,11 +5,12 @@ Layout primitives vanish into indices here. A tensor that is *stored* is loaded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
+from haotuner.generate.digits import Digits, apart, divisor_of
 from haotuner.generate.expressions import (
     INDEX,
     Apply,
@@ -23,11 +24,12 @@ from haotuner.generate.expressions import (
     index,
     sized,
 )
-from haotuner.graph.extents import Extent, canonical, largest, product, same
+from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.graph import Graph, Node
 from haotuner.ops.functions import COMPARISONS
 
 Indices: TypeAlias = tuple[Expression, ...]
+LEAST_INSIDE = 16  # elements of an innermost loop: shorter ones cost more than a division of the index
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class Accesses:
     graph: Graph
     stored: Mapping[str, str] = field(default_factory=dict)  # tensors that lie in another one's memory, at the same indices
     _known: dict[tuple[str, Indices, tuple[Extent, ...]], Expression] = field(default_factory=dict)
+    _digits: Digits = field(default_factory=Digits)
     _variables: int = 0
     _held: tuple[Extent, ...] = ()  # where one of these is 0, nothing may be read
 
@@ -122,12 +125,24 @@ class Accesses:
         full: list[Expression] = []
         for place, extent in enumerate(shape):
             if place in axes:
-                variable = self.variable("k")
-                variables.append((variable, extent))
-                full.append(variable)
+                own = [(self.variable("k"), one) for one in self._apart(node.inputs[0], place, extent)]
+                variables += own
+                full.append(self._digits.place(own))
             else:
                 full.append(kept.pop(0))
         return variables, tuple(full)
+
+    def _apart(self, tensor: str, axis: int, extent: Extent) -> list[Extent]:
+        """Extents of the loops over an axis: where it is made by a reshape, of the parts that this puts together."""
+        node = None if tensor in self.stored else self.graph.producer(tensor)
+        while node is not None and node.primitive in ("map", "cast"):
+            shape = self.graph.types[node.output].shape
+            wide = [one for one in node.inputs if self.graph.types[one].shape == shape and one not in self.stored]
+            node = self.graph.producer(wide[0]) if wide else None
+        if node is None or node.primitive != "reshape":
+            return [extent]
+        found = apart(self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape, axis)
+        return found if not isinstance(found[-1], int) or found[-1] >= LEAST_INSIDE else [extent]
 
     def _reduce(self, node: Node, indices: Indices) -> Expression:
         rank = self.graph.types[node.inputs[0]].rank
@@ -183,7 +198,8 @@ class Accesses:
 
     def _reshape(self, node: Node, indices: Indices) -> Expression:
         before, after = self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape
-        return self.element(node.inputs[0], reshaped(before, after, indices, empty=bool(self._held)))
+        found = self._digits.reshaped(before, after, indices, empty=bool(self._held))
+        return self.element(node.inputs[0], tuple(found))
 
     def _slice(self, node: Node, indices: Indices) -> Expression:
         found = list(indices)
@@ -206,7 +222,7 @@ class Accesses:
                 turned = arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX))
                 found.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
             elif mode == "wrap":
-                found.append(Apply("mod", (moved, _divisor(extent)), INDEX))
+                found.append(Apply("mod", (moved, divisor_of(extent)), INDEX))
             else:
                 found.append(arithmetic("max", arithmetic("min", moved, last), index(0)))
                 if mode == "constant":
@@ -258,49 +274,3 @@ class Accesses:
             moved = arithmetic("mul", indices[axis % rank], index(stride))
             found[axis % rank] = arithmetic("add", moved, arithmetic("mul", indices[rank + place], index(dilation)))
         return self.element(node.inputs[0], tuple(found))
-
-
-def reshaped(before: Sequence[Extent], after: Sequence[Extent], indices: Indices, *, empty: bool = False) -> Indices:
-    """Indices into ``before`` of the element that lies at ``indices`` in ``after``: axis by axis where both agree.
-
-    ``empty``: they are computed even where there are no elements, so that no extent may divide as it is.
-    """
-    found: list[Expression] = []
-    i = j = 0
-    while i < len(before) or j < len(after):
-        i2, j2 = _group(before, after, i, j)
-        found += _unflattened(before[i:i2], _flattened(after[j:j2], indices[j:j2]), _divisor if empty else sized)
-        i, j = i2, j2
-    return tuple(found)
-
-
-def _group(before: Sequence[Extent], after: Sequence[Extent], i: int, j: int) -> tuple[int, int]:
-    """The fewest axes from ``i`` and ``j`` on that hold as many elements; all that are left where none do."""
-    for total in range(1, len(before) - i + len(after) - j + 1):
-        for own in range(max(0, total - (len(after) - j)), min(total, len(before) - i) + 1):
-            if same(product(before[i : i + own]), product(after[j : j + total - own])):
-                return i + own, j + total - own
-    return len(before), len(after)
-
-
-def _flattened(shape: Sequence[Extent], indices: Indices) -> Expression:
-    flat: Expression = index(0)
-    for extent, one in zip(shape, indices, strict=True):
-        flat = arithmetic("add", arithmetic("mul", flat, sized(extent)), one)
-    return flat
-
-
-def _unflattened(shape: Sequence[Extent], flat: Expression, divisor: Callable[[Extent], Expression]) -> list[Expression]:
-    found: list[Expression] = []
-    for place in reversed(range(len(shape))):
-        if place == 0:
-            found.append(flat)
-        else:
-            found.append(index(0) if shape[place] == 1 else arithmetic("mod", flat, divisor(shape[place])))
-            flat = arithmetic("floordiv", flat, divisor(shape[place]))
-    return found[::-1]
-
-
-def _divisor(extent: Extent) -> Expression:
-    """An extent, or 1 where it is 0."""
-    return sized(extent if isinstance(extent, int) else largest((extent, 1)))

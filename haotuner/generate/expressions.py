@@ -137,6 +137,11 @@ def arithmetic(function: str, one: Expression, other: Expression) -> Expression:
     if isinstance(one, Size) and isinstance(other, (Size, Number)) and function in ("add", "sub", "mul"):
         right = other.extent if isinstance(other, Size) else int(other.value)
         return sized({"add": one.extent + right, "sub": one.extent - right, "mul": one.extent * right}[function])
+    if function == "floordiv" and isinstance(one, Apply) and one.function == "floordiv":
+        first = one.arguments[1]
+        if isinstance(first, (Size, Number)) and isinstance(other, (Size, Number)):  # extents, none of them under 0
+            both = (first, other) if isinstance(first, Size) else (other, first)
+            return arithmetic("floordiv", one.arguments[0], arithmetic("mul", *both))
     return Apply(function, (one, other), INDEX)
 
 
