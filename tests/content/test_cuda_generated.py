@@ -100,15 +100,14 @@ def test_attention_is_one_program_whose_memory_is_a_warps(dtype):
 
 def test_few_long_rows_are_expected_to_be_shared_by_blocks():
     op, device = Op.parse("reduce_sum:"), find_device("h200")
-    (family,) = families_for(op, "cuda")
+    family, softmax = CudaGenerated(op.meaning), Op.parse("softmax:")
     points = list(family.points(op, device))
     assert {family.cut(point).parts for point in points} == set(PARTS) == {1, 8, 32, 128}
-    assert {dict(point.params).get("pt", 1) for point in family.points(Op.parse("softmax:"), device)} == {1}
+    assert {dict(point.params).get("pt", 1) for point in CudaGenerated(softmax.meaning).points(softmax, device)} == {1}
 
     def best(m: int, n: int) -> MicroKernel:
-        us = expected_us(
-            device, demand(device, family, op, [(point, Shape.of(m=m, n=n)) for point in points], weights="hot")
-        )
+        pairs = [(point, Shape.of(m=m, n=n)) for point in points]
+        us = expected_us(device, demand(device, family, op, pairs, weights="hot"))
         return points[int(np.argmin(us))]
 
     assert all(shares_terms(best(m, n)) for m, n in ((1, 65536), (8, 65536), (1, 10**6)))

@@ -19,7 +19,7 @@ from tests.work.cuda_timing_batches import one_launch
 
 
 def timing_generated(cubin: str, op: str, library: str = "") -> None:
-    """Every program is right, a call is one launch (two where blocks share a fold), and the next after a refused one is right."""
+    """Every program is right, a call is one launch, two where blocks share a fold; after a refused one the next is right."""
     if library:
         timing_library.built = lambda folder: Path(library)
     driver, timed = Driver(), TimingLibrary(0)

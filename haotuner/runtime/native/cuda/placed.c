@@ -178,7 +178,7 @@ HT_EXPORT int __tvm_ffi_ht_prepare(void* self, const TVMFFIAny* args, int32_t co
   int device = op != NULL && count_args > 1 && args[1].type_index == kTVMFFIInt && op->kind->placed->bound_bytes(op) == 0 ? (int)args[1].v_int64 : -1;
   void *bound = op == NULL ? NULL : device >= 0 ? (void*)&device : bound_of(op, args, count_args, 1), *stream = NULL;
   if (bound == NULL || !stream_of(args, count_args, 2, &stream))
-    return ht_ffi_raise("TypeError", "prepare", "expected (op, bytes of a bound weight or a device, stream)");
+    return ht_ffi_raise("TypeError", "prepare", "expected (op, bytes of a bound weight, stream)");
   ht_error error;
   if (op->kind->placed->prepare(op, bound, stream, &error) != 0) return ht_ffi_raise(error.kind, op->name, error.text);
   result->type_index = kTVMFFINone;
