@@ -74,7 +74,7 @@ def beside(g: GraphBuilder, x: str) -> str:
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
     one.__name__: one for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside)
 }
-ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored")
+ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64))
 
 
