@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from haotuner.words.op import Op
 from tests.content import cuda_examples as examples
 from tests.emulator import build, run
 from tests.emulator.run import Call
-from tests.serving.cuda_packs import PRODUCT_FP16, packed
+from tests.serving.cuda_packs import PRODUCT_FP16, packed_product
 
 KERNELS = tuple(map(stepped, (
     examples.SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4),
@@ -107,7 +106,6 @@ def test_kernels_are_built_for_steps_where_the_op_has_some(op, steps):
 
 
 def test_a_kernel_without_steps_is_not_packed_for_an_op_with_some():
-    op = packed(replace(PRODUCT_FP16, op="batch_matmul_k16_fp16_nt"))
     asked = Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,epilogue=gelu").name
     with pytest.raises(ValueError, match="built without steps"):
-        pack_data([replace(op, name=asked)], Path("never-read.cubin"), "sm_80")
+        pack_data([packed_product(asked, PRODUCT_FP16.kernels)], Path("never-read.cubin"), "sm_80")
