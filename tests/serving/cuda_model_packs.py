@@ -19,6 +19,7 @@ from haotuner.graph import composites
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
+from haotuner.microkernels.cuda.fused import has_steps, stepped
 from haotuner.orchestrate.costs import GPU, Prices
 from haotuner.orchestrate.exact import Exact
 from haotuner.orchestrate.greedy import Greedy, Step
@@ -175,20 +176,20 @@ def packed(name: str) -> PackedOnDevice:
     """A product with one kernel everywhere; layers of few rows sum k in two parts."""
     op = Op.parse(name)
     if op.kind in ("conv1d", "conv2d"):
-        return packed_conv(op.name, (one_of("cuda_batched_simt_fp32", kn=0),))
+        return packed_conv(op.name, (one_of(op, "cuda_batched_simt_fp32", kn=0),))
     if op.kind == "batch_matmul":
         kn = {"nt": 0, "nn": 1, "tn": 2}["".join(op.option("layout")) or "nn"]
-        return packed_product(op.name, (one_of("cuda_batched_simt_fp32", kn=kn),))
+        return packed_product(op.name, (one_of(op, "cuda_batched_simt_fp32", kn=kn),))
     one = CudaEntry(regions=((0, 0),))
     split = CudaEntry(regions=((0, 0),), splits=2)
-    return packed_op(op.name, (one_of("cuda_simt_fp32"),), ((4, split), (200, one)))
+    return packed_op(op.name, (one_of(op, "cuda_simt_fp32"),), ((4, split), (200, one)))
 
 
-def one_of(name: str, **more: int) -> MicroKernel:
-    """A kernel of the family that takes any alignment."""
+def one_of(op: Op, name: str, **more: int) -> MicroKernel:
+    """A kernel of the family that takes any alignment, built for the op's steps."""
     found: Any = next(one for one in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if one.name == name)
     kernel: MicroKernel = found.kernel(**TILE, **more)
-    return kernel
+    return stepped(kernel) if has_steps(op) else kernel
 
 
 def planned(name: str, graph: Graph, first: int = 0, *, tuned: bool = True) -> tuple[WrittenModel, Sequence[Step]]:
