@@ -49,7 +49,7 @@ class CudaMma(CudaDense):
 
     oldest_sm = 80
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every grid of warps, warp tile, k step and ring length."""
         v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
         for (wm, wn), rows, columns, bk, st in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS, STAGES):
@@ -116,7 +116,7 @@ class CudaMma(CudaDense):
 def _program(kernel: MicroKernel, dtype: str, blocks: int, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, bk, wm, wn, st, v, _ = (value for _, value in kernel.params)
+    bm, bn, bk, wm, wn, st, v, *_ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     x_kn = kernel["kn"] == 2  # X is stored (k, m)
     threads = wm * wn * WARP

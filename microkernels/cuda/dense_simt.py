@@ -54,7 +54,7 @@ class CudaSimt(CudaDense):
 
     device = (*CudaDense.device, "staged")
 
-    def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
+    def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Every thread tile, grid of 2, 4 or 8 warps, and k step, as long as a thread has the registers."""
         v, kn = vector_elements(op, WIDEST_VECTOR), stored_kn(op)
         for tm, tn, down, across, bk in product(THREAD_ROWS, THREAD_COLUMNS, WARPS_DOWN, WARPS_ACROSS, K_STEPS):
@@ -92,7 +92,7 @@ class CudaSimt(CudaDense):
     @staticmethod
     def _pieces(kernel: MicroKernel) -> int:
         """Loads of a thread for one step of k."""
-        bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
+        bm, bn, bk, tm, tn, v, *_ = (value for _, value in kernel.params)
         threads = bm // tm * (bn // tn)
         return -(-bm * bk // (threads * v)) + -(-bn * bk // (threads * v))
 
@@ -122,7 +122,7 @@ class CudaSimt(CudaDense):
 def _program(kernel: MicroKernel, threads: int, blocks: int, twice: bool, *, strided: bool) -> Any:
     from tvm.script import tirx as T
 
-    bm, bn, bk, tm, tn, v, _ = (value for _, value in kernel.params)
+    bm, bn, bk, tm, tn, v, *_ = (value for _, value in kernel.params)
     kn = bool(kernel["kn"])  # the script language takes no number for a condition
     x_kn = kernel["kn"] == 2  # X is stored (k, m)
     across = bn // (LANE_COLUMNS * tn)

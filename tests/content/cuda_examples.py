@@ -13,6 +13,7 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
+from haotuner.microkernels.cuda.fused import is_stepped, stepped
 from haotuner.words.device import Device
 from haotuner.words.kernel import MicroKernel
 from tests.emulator.run import Call, Case
@@ -65,6 +66,7 @@ KN_SHORT = (
     Call(m=19, n=136, k=1200, y_gap=3, splits=3, steps=("residual", "silu")),
 )
 KN_FOURS = (Call(m=3, n=8, k=4), Call(m=67, n=72, k=52, x_gap=4, y_gap=1), Call(m=20, n=72, k=52, splits=2))
+ADDED = ("bias", "residual")  # by every build
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,10 @@ class Variant:
 
 
 def case_of(symbol: str, family: CudaDense, kernel: MicroKernel, calls: Sequence[Call]) -> Case:
-    """A micro-kernel under a symbol as a case of the emulator."""
+    """A micro-kernel under a symbol as a case of the emulator; built without steps it is asked for what is added alone."""
     launch = asdict(family.launch(kernel))
+    if not is_stepped(kernel):
+        calls = [replace(call, steps=[step for step in call.steps if step in ADDED]) for call in calls]
     return Case(symbol=symbol, dtype=family.dtype, launch=launch, calls=calls, kn=family.reads_kn(kernel))
 
 
@@ -102,7 +106,7 @@ def grouped(kernel: MicroKernel) -> MicroKernel:
     return MicroKernel(kernel.family.replace("cuda_", "cuda_grouped_", 1), kernel.params)
 
 
-VARIANTS = {
+_VARIANTS = {
     "grouped": (
         Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), "fp32", GROUPS),
         Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=16, tm=4, tn=8, kn=1)), "fp32, W rows along n", KN_GROUPS),
@@ -161,6 +165,10 @@ VARIANTS = {
         Variant(SHORT_BF16.kernel(bm=24, bn=256, st=3, wr=2, kn=1), "few rows, two panels a consumer", KN_SHORT),
         Variant(WGMMA_BF16.kernel(bm=128, bn=16, st=2, wr=2), "sixteen columns, two slabs", EIGHTS),
     ),
+}
+VARIANTS = {  # every second one is built for steps
+    way: tuple(replace(one, kernel=stepped(one.kernel)) if place % 2 else one for place, one in enumerate(found))
+    for way, found in _VARIANTS.items()
 }
 
 

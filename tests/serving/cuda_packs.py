@@ -28,6 +28,7 @@ from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, GROUPED_FAMILIES
+from haotuner.microkernels.cuda.fused import has_steps, stepped
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
 from haotuner.ops.convolution import is_convolution
@@ -39,6 +40,7 @@ from haotuner.words.op import Op
 from tests.run_folder import in_a_run, once, toolchain
 from tests.standin.cubins import cubin_of
 
+_TILES = {one.name for one in CUDA_FAMILIES}
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
 
 
@@ -50,6 +52,12 @@ class Pick:
     op: str
     kernels: tuple[MicroKernel, ...]
     dtype: str  # numpy's name
+
+    def __post_init__(self) -> None:
+        """Kernels are built for the op's steps."""
+        if has_steps(Op.parse(self.op)):
+            found = tuple(stepped(one) if one.family in _TILES else one for one in self.kernels)
+            object.__setattr__(self, "kernels", found)
 
     @property
     def cells(self) -> tuple[tuple[int, CudaEntry], ...]:
@@ -253,6 +261,12 @@ GENERATED_PICKS = (  # groups of part of a warp, a warp and a block; one without
         _GELU.kernel_of(Schedule(lane_axis=1, lanes=32, unroll=8, packed=4), Op.parse("gelu:")),
     )),
 )  # fmt: skip
+_SUM = CudaGenerated(KINDS["reduce_sum"], "bf16")
+PARTS_PICK = Pick(arch="sm_90a", op=Op.parse("reduce_sum:dtype=bf16").name, dtype="bfloat16", kernels=tuple(
+    _SUM.kernel_of(Schedule(lane_axis=-1, lanes=32, unroll=2, folds=(2,), packed=2, held=True, parts=parts),
+                   Op.parse("reduce_sum:dtype=bf16"))
+    for parts in (1, 4)
+))  # fmt: skip
 TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 
@@ -280,7 +294,7 @@ def packed(pick: Pick) -> PackedOnDevice:
         return packed_product(pick.op, pick.kernels)
     if is_convolution(Op.parse(pick.op).kind):
         return packed_conv(pick.op, pick.kernels)
-    if pick in GENERATED_PICKS:
+    if pick in (*GENERATED_PICKS, PARTS_PICK):
         return packed_generated(pick.op, pick.kernels)
     return packed_op(pick.op, pick.kernels, pick.cells)
 
@@ -371,5 +385,7 @@ def build_pack(out: Path, pick: Pick, code: Path) -> Path:
 def _write_code(pick: Pick, folder: Path) -> None:
     programs = {kernel.name: (family(kernel), kernel) for kernel in pick.kernels}
     unit = folder / f"{pick.op}.cu"
-    unit.write_text(device_unit(programs, reduces=() if pick in GENERATED_PICKS else (Op.parse(pick.op).dtype,)))
+    unit.write_text(
+        device_unit(programs, reduces=() if pick in (*GENERATED_PICKS, PARTS_PICK) else (Op.parse(pick.op).dtype,))
+    )
     cubin_of(unit, folder, pick.arch)
